@@ -22,7 +22,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    # configs/ lies beside the package in the repository, and within it where it is installed.
+    # configs/ is next to the package in the repository, and inside it when installed.
     packages=[*find_packages(include=["albert", "albert.*"]), "albert.configs"],
     package_dir={"albert.configs": "configs"},
     package_data={"albert": ["models/*/*", "py.typed", "*.pyi"], "albert.configs": ["**/*.json", "**/*.flags"]},
@@ -30,7 +30,7 @@ setup(
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",
         "tensorflow-hub>=0.16.1",
-        "setuptools<81",  # tensorflow-hub imports pkg_resources, which later ones lack
+        "setuptools<81",  # tensorflow-hub imports pkg_resources, which later versions lack
         "sentencepiece>=0.2.1",
         "sentencex>=1.0.30",
         "absl-py>=2.1",
@@ -46,31 +46,31 @@ setup(
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
-        # JAX as the engine: on the CPU, on NVIDIA GPUs, on TPUs. It wants Python 3.11.
+        # JAX as the engine: on CPUs, NVIDIA GPUs and TPUs. It needs Python 3.11.
         "jax": ["jax>=0.7"],
         "jax-cuda": ["jax[cuda12]>=0.7"],
         "jax-tpu": ["jax[tpu]>=0.7"],
         "text": ["tensorflow-text>=2.20,<2.22"],  # raw-text SavedModels
         "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.60"],
-        # A cluster of Dask's for the tests, which other installations skip.
+        # A Dask cluster for the tests, which are skipped without it.
         "beam-dask": ["apache-beam[dask]>=2.60"],
-        # Text packed with zstd; from 3.14 on Python can unpack it by itself.
+        # Text compressed with zstd, which Python supports from 3.14 on.
         "zstd": ["zstandard>=0.22; python_version < '3.14'"],
         "parquet": ["pyarrow>=17"],  # text in Parquet tables
-        "report": ["scikit-learn>=1.4"],  # TF-IDF beside a classifier of your own texts
+        "report": ["scikit-learn>=1.4"],  # compares a text classifier with TF-IDF
         # prepare_text: near duplicates, and languages.
         "filters": ["rensa>=0.5", "py3langid>=0.3"],
-        # Paths of other places: s3://, gs://, abfs://, hdfs:// (which needs Hadoop's own library too).
+        # Cloud storage: s3://, gs://, abfs://, hdfs:// (which also needs Hadoop's library).
         "s3": ["fsspec>=2024.12", "s3fs>=2024.12"],
         "gcs": ["fsspec>=2024.12", "gcsfs>=2024.12"],
         "azure": ["fsspec>=2024.12", "adlfs>=2024.12"],
         "hdfs": ["fsspec>=2024.12", "pyarrow>=17"],
-        # An S3 server for the tests, which other installations skip.
+        # An S3 server for the tests, which are skipped without it.
         "remote-test": ["s3fs>=2024.12", "moto[server]>=5"],
-        # Google's storage, likewise.
+        # A Google Cloud Storage server, also for the tests.
         "gcs-test": ["gcsfs>=2024.12", "gcp-storage-emulator>=2024.8"],
-        # What our numbers are compared with, by tests that other installations skip.
+        # Packages that tests compare our numbers with; the tests are skipped without them.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
         "test": TEST,
         "dev": TEST + ["ruff>=0.9", "tensorboard>=2.19"],

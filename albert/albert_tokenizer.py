@@ -50,8 +50,8 @@ class AlbertTokenizer:
 
         A model is a directory, or one to download by its name (see `albert.from_pretrained`).
 
-        The directory may contain only a tokenizer, as `save_pretrained` writes it. Settings are by
-        default those of the directory.
+        The directory may contain only a tokenizer, as `save_pretrained` writes it. Settings default
+        to those of the directory.
 
         Raises:
           DataError: there is no vocabulary, or it has an unsupported setting.
@@ -115,8 +115,8 @@ class AlbertTokenizer:
     def add_tokens(self, new_tokens: str | Sequence[str]) -> int:
         """Adds tokens after those of the vocabulary, and returns how many were new.
 
-        They are matched whole in texts before all others, in any case if texts are lower-cased.
-        Afterwards call `model.resize_token_embeddings(len(tokenizer))`.
+        They are matched as they are, before any other token, and regardless of case if texts are
+        lower-cased. Call `model.resize_token_embeddings(len(tokenizer))` afterwards.
 
         Raises:
           DataError: one is not a string, or has nothing but white space.
@@ -222,12 +222,12 @@ class AlbertTokenizer:
         """Returns `input_ids`, `input_mask` and `segment_ids`, for a model's call.
 
         Args:
-          text: one text, several, or pairs of texts. Of one, the values are lists; of several,
-            lists of lists; with `return_tensors`, int32 [B, L] either way.
+          text: one text, several, or pairs of texts. One text gives lists, several give lists of
+            lists; with `return_tensors`, both give int32 [B, L].
           text_pair: the second text of each, or None.
           max_length: maximum length; by default the model's.
-          padding: "longest" or True: to the longest of these texts; "max_length"; or False: not
-            at all, which arrays of texts of several lengths do not allow.
+          padding: "longest" or True: to the longest of these texts; "max_length"; or False: none,
+            which arrays of texts of different lengths do not allow.
           truncation: True or "longest_first": truncate at the end of the longer text; "only_first",
             "only_second": of that text; False: raise an error.
           return_tensors: "np", "tf" or "jax".
@@ -288,7 +288,7 @@ class AlbertTokenizer:
         """Returns sequences that were encoded one by one as a batch of one length.
 
         Args:
-          encoded_inputs: encodings of a text each, or one of several; of their values those of
+          encoded_inputs: one encoding per text, or one encoding of several texts; only their
             `input_ids` and `segment_ids` are read.
           padding, max_length, return_tensors: as in a call.
 
@@ -338,7 +338,7 @@ class AlbertTokenizer:
 
 
 def _has_no_model(directory: str) -> bool:
-    """Whether a directory has a tokenizer and no weights."""
+    """Whether a directory has a tokenizer but no weights."""
     return layouts.layout_of(directory) is None and any(
         os.path.isfile(os.path.join(directory, name)) for name in tokenizer_files.NAMES
     )

@@ -1,11 +1,11 @@
-"""Compiles a pretraining step for TPUs, without having any, and prints its memory and exchanges.
+"""Compiles a pretraining step for TPUs on a machine without any; prints its memory and exchanges.
 
   python -m albert.compile_plan --topology=v5e:4x4 --albert_config_file=base_v2 \\
       --train_batch_size=4096 --max_seq_length=512 --mixed_precision=bfloat16
 
 The step is the one that `run_pretraining --engine=jax` makes with these flags. It reports the
 memory of a device, the exchanges between devices, and how many rows a device can compute at once.
-Where the step does not fit, the exit code is 2. It takes a minute or a few. It needs
+If the step does not fit, the exit code is 2. It takes one minute to a few, and needs
 albert[jax-tpu].
 """
 
@@ -22,9 +22,9 @@ from albert.model.costs import GIB, Workload
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "topology", None,
-                 "The slice: generation and shape, as v5e:4x4 or v5p:4x4x4. Required.")
+                 "TPU slice: generation and shape, such as v5e:4x4 or v5p:4x4x4. Required.")
     flags.define("path", values, "albert_config_file", None,
-                 "Architecture: a released one, as base_v2, or a JSON file. Required.", use="file")
+                 "Architecture: a released one, such as base_v2, or a JSON file. Required.", use="file")
     flags.define("integer", values, "train_batch_size", 4096,
                  "Sequences of a step, on all devices together.", lower_bound=1)
     flags.define("integer", values, "max_seq_length", 512, "Tokens of a sequence.", lower_bound=4)
@@ -45,7 +45,7 @@ def main(values: flags.FlagValues) -> None:
     config.check_length(values.max_seq_length, values.albert_config_file)
     if not all(map(engines.is_installed, ("jax", "libtpu"))):
         raise FlagError("XLA's compiler for TPUs is not installed: install albert[jax-tpu]")
-    os.environ["JAX_PLATFORMS"] = "cpu"  # the TPUs are not there
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this machine has no TPUs
     engine_start.start("jax")
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask

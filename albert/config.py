@@ -1,6 +1,6 @@
 """`AlbertConfig`: the architecture, exactly as `albert_config.json` states it.
 
-Kept apart from `modeling` so that a bad config is refused before Keras and
+Separate from `modeling`, so that a bad config is refused before Keras and
 TensorFlow are imported.
 """
 
@@ -19,7 +19,7 @@ from albert.storage import files, filesystem, shipped
 log = logging.getLogger("albert")
 
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear", "gelu_erf")
-_TANH_FORMS = ("gelu_new", "gelu_pytorch_tanh")  # Hugging Face's names of our "gelu"
+_TANH_FORMS = ("gelu_new", "gelu_pytorch_tanh")  # Hugging Face's names for our "gelu"
 PARAMETER_SHARING = ("all", "attention", "ffn", "none")
 RELEASED = tuple(
     f"{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge")
@@ -59,7 +59,7 @@ class AlbertConfig:
     initializer_range: float = 0.02  # standard deviation of the truncated normal
     # What the layers of a group share (paper, Table 4); released configs have no such key.
     parameter_sharing: str = "all"
-    # Keys of the file that this toolkit does not know: kept, written back, not used.
+    # Keys of the file that this toolkit does not know: written back unchanged, but not used.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -180,7 +180,7 @@ class AlbertConfig:
 
     @classmethod
     def from_flag(cls, value: str) -> "AlbertConfig":
-        """Reads what --albert_config_file says: a file, or the name of an architecture.
+        """Reads the value of --albert_config_file: a file, or the name of an architecture.
 
         Raises:
           ConfigError: see `from_dict`; DataError: it is neither.
@@ -196,7 +196,7 @@ class AlbertConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every key, unknown ones included; of sharing only what released files lack."""
+        """Returns every key, including unknown ones; `parameter_sharing` only if it isn't "all"."""
         values = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "extra"
         }
@@ -210,9 +210,9 @@ class AlbertConfig:
 
 
 def config_file(value: str) -> str:
-    """Returns the file of a released or built-in architecture, and any other value as it is.
+    """Returns the file of a released or built-in architecture, and any other value unchanged.
 
-    A file of that name has precedence.
+    A file of that name takes precedence.
 
     Raises:
       DataError: it looks like a name, and is neither one of those nor a file.
@@ -230,7 +230,7 @@ def config_file(value: str) -> str:
 
 
 def _released_file(name: str) -> str:
-    # Of the package where it is installed, of the repository otherwise.
+    # In the package if it is installed, otherwise in the repository.
     here = os.path.dirname(os.path.abspath(__file__))
     folders = (os.path.join(here, "configs"), os.path.join(os.path.dirname(here), "configs"))
     folder = next(filter(os.path.isdir, folders), folders[0])

@@ -1,11 +1,11 @@
-"""Converts an ALBERT from and to Hugging Face's layout, weights bit for bit.
+"""Converts an ALBERT model from and to Hugging Face's layout, bit for bit.
 
   python -m albert.convert_hf --hf_directory=albert-base-v2 --output_dir=albert_base
   python -m albert.convert_hf --albert_directory=albert_base --output_dir=albert-base-v2
 
 The first reads config.json, model.safetensors and spiece.model, and writes
-albert_config.json, model.ckpt-best and the vocabulary, as a released archive
-has them. The second does the reverse, with tokenizer files for `AutoTokenizer`.
+albert_config.json, model.ckpt-best and the vocabulary, like a released archive.
+The second does the reverse, and adds tokenizer files for `AutoTokenizer`.
 """
 
 import os
@@ -48,15 +48,15 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Convert to theirs: a model in any other layout, or a checkpoint's prefix.",
                  use="model")
     flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model, if not the one *.model of the directory.", use="file")
+                 "SentencePiece model, if not the directory's only *.model.", use="file")
     flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, if not the one *vocab*.txt of the directory.", use="file")
-    flags.define_text_flags(values, "Whether the model is of lower-cased text; by default what its "
-                            "directory says, else yes.")
+                 "WordPiece vocabulary, if not the directory's only *vocab*.txt.", use="file")
+    flags.define_text_flags(values, "Whether the model is for lower-cased text. Default: as its "
+                            "directory says, else true.")
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
     flags.define("enum", values, "architecture", None,
-                 "Class at Hugging Face; by default what the weights and config say.",
+                 "Hugging Face class; by default according to the weights and config.",
                  enum_values=list(AT_HUGGING_FACE))
     flags.define("enum", values, "gelu", "auto",
                  "What hidden_act \"gelu\" of their config means: the exact function (erf), as "
@@ -114,13 +114,14 @@ def _load(values: flags.FlagValues, source: Pretrained) -> "keras.Model":
 
     architecture = values.architecture or pretrained.class_of(source)
     if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
-        # Their class for answers scores last tokens whatever the first is: no weights make it equal.
+        # Their question-answering class scores last tokens regardless of the first: no weights make
+        # it compute the same.
         heads = {name.split("/")[0] for name in source.weights().shapes} - {"bert", "global_step"}
         flags.log.warning("Hugging Face has no %s: the encoder alone is written, left out: %s",
                           architecture, some(sorted(heads)))
         architecture = ENCODER.name
-    keras.utils.set_random_seed(0)  # a pooler that is not in the checkpoint is reproducible
-    # Of the encoder alone, the pooler may be absent.
+    keras.utils.set_random_seed(0)  # for a reproducible pooler if the checkpoint has none
+    # Only for the bare encoder may the pooler be absent.
     is_complete = architecture != ENCODER.name
     model = pretrained.load(getattr(modeling, architecture), source, complete=is_complete)
     if values.label_list:

@@ -2,17 +2,17 @@
 
 Input: text with one sentence a line and a blank line between documents, or in other forms; see
 --document_layout and --split_sentences. Output: shuffled records of masked sentence pairs, and a
-manifest beside each file with its counts and settings.
+manifest next to each file with its counts and settings.
 
   python -m albert.create_pretraining_data --input_file=corpus.txt
       --output_file=train.tfrecord --spm_model_file=30k-clean.model
       --max_seq_length=128 --dupe_factor=10
 
 The same flags and text give the same bytes, whatever --num_processes is. The corpus is never held in
-memory: it is read in blocks of a few megabytes, and pairs are shuffled through temporary files beside
-the first output. So a "random document" is one of the same block. Whatever ends a run (Ctrl-C, a
-kill, a full disk), the same command resumes from its work folder, `.<output>.work`, which is removed
-on success. --original_draw_order is the exception to all this.
+memory: it is read in blocks of a few megabytes, and pairs are shuffled through temporary files next to
+the first output. So a "random document" is from the same block. However a run ends (Ctrl-C, a kill, a
+full disk), rerun the command and it resumes from its work folder, `.<output>.work`, which is removed
+on success. None of this applies to --original_draw_order.
 
 With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
@@ -70,7 +70,7 @@ def define_flags(values: flags.FlagValues) -> None:
            "like --random_next_sentence), either, a quarter each (both), or nothing (none).",
            enum_values=list(SENTENCE_OBJECTIVES))
     define("bool", "single_sentences", False,
-           "Make each line a sequence of its own: [CLS] A [SEP]. Needs --sentence_objective=none. "
+           "Make each line a separate sequence: [CLS] A [SEP]. Needs --sentence_objective=none. "
            "Single sentences are among the most common gains for small models (BabyLM 2023).")
     define("integer", "max_seq_length", 512, "Maximum sequence length in tokens.", lower_bound=5)
     define("integer", "max_predictions_per_seq", 20,
@@ -106,15 +106,15 @@ def _define_added_flags(define: Callable[..., None]) -> None:
            "End each pair at the line end nearest to --max_seq_length instead of the first one "
            "beyond it. Truncates far less text; sequences are a little shorter.")
     define("bool", "original_draw_order", False,
-           "Draw random numbers in the original's order, for its records token for token. Slower: "
-           "one process, with the whole text in memory.")
+           "Draw random numbers in the original's order, to reproduce its records token for token. "
+           "Slower: one process, with the entire text in memory.")
     define("integer", "numpy_seed", None,
            "Seed of n-gram lengths with --original_draw_order; the original draws them from NumPy's "
            "generator, unseeded (default: --random_seed).",
            lower_bound=0, upper_bound=flags.MOST_SEED)
     define("string", "runner", None,
-           "Use Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner... The "
-           "runner's own options follow after a `--`.")
+           "Use Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner... Put the "
+           "runner's options after a `--`.")
 
 
 def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:

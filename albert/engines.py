@@ -1,4 +1,4 @@
-"""The engines that compute, and which of them are installed. It imports none."""
+"""The engines, and which of them are installed. Imports none of them."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ def is_installed(engine: str) -> bool:
 
 
 def default_engine() -> str:
-    """Returns the engine where nobody names one."""
+    """Returns the default engine."""
     is_jax = is_installed("jax") and not is_installed("tensorflow")
     return "jax" if is_jax else "tensorflow"
 
@@ -25,7 +25,7 @@ def require(engine: str, origin: str) -> None:
     """Checks an engine that was asked for.
 
     Args:
-      origin: what asked for it, for the error.
+      origin: what asked for it, to name in the error.
 
     Raises:
       FlagError: albert does not run on it, or it is not installed.
@@ -42,7 +42,7 @@ def require(engine: str, origin: str) -> None:
 
 
 def require_backend() -> None:
-    """Checks the backend of Keras, which may not be imported yet; the default is an installed one.
+    """Checks Keras's backend, even before Keras is imported; defaults to an installed engine.
 
     Raises:
       FlagError: albert does not run on it, or it is not installed.
@@ -55,7 +55,7 @@ def require_backend() -> None:
     else:
         path = os.path.join(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json")
         engine = _backend_in(os.path.expanduser(path))
-        # Keras itself writes tensorflow there, whatever is installed.
+        # Keras writes "tensorflow" there by default, whatever is installed.
         engine = default_engine() if engine in (None, "tensorflow") else engine
         require(engine, f"{path}: the backend {engine}")
         os.environ["KERAS_BACKEND"] = engine

@@ -1,12 +1,12 @@
-"""Scores predictions of SQuAD as the official scripts do, and prints one JSON object.
+"""Scores SQuAD predictions as the official scripts do, and prints one JSON object.
 
   python -m albert.evaluate_squad --dataset_file=dev-v1.1.json --predictions_file=predictions.json
   python -m albert.evaluate_squad --version_2_with_negative --dataset_file=dev-v2.0.json \\
       --predictions_file=predictions.json --null_odds_file=null_odds.json
 
-Predictions are {question id: answer}, "" for none. Of 2.0 there are exact, f1
-and total of all questions, of those with and without answer; with odds also
-the best thresholds.
+Predictions are {question id: answer}, "" for none. For 2.0 it prints exact, f1
+and total over all questions and over those with and without an answer; given
+odds, the best thresholds too.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Writes a clean TF1-style checkpoint: the model's variables, and nothing of the optimizer.
+"""Writes a clean TF1-style checkpoint: the model's variables, without the optimizer's.
 
   python -m albert.export_checkpoints --albert_directory=out --export_path=clean/model.ckpt-best
 
 Names and shapes are those of the original toolkit, one to one, with
 `global_step` 0. Values are copied bit for bit. Heads of a fine-tuned model
-are kept; what belongs neither to the encoder nor to a head is left out. The
+are kept; variables of neither the encoder nor a head are left out. The
 model's metadata, such as the names of its labels, are in `<export_path>.json`.
 """
 
@@ -32,12 +32,12 @@ _OF_A_MODEL = re.compile(
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags, and where the configuration is if it lies elsewhere."""
+    """The original's flags, and the location of the configuration if it is elsewhere."""
     flags.define("path", values, "albert_directory", None,
                  "Directory with albert_config.json and the checkpoint, or one of Hugging Face's "
                  "layout. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
-    flags.define("bool", values, "do_lower_case", True, "Accepted, and of no effect.")
+    flags.define("bool", values, "do_lower_case", True, "Has no effect.")
     flags.define("path", values, "export_path", None,
                  "Prefix of the checkpoint to write. Required.", use="prefix")
     flags.define("path", values, "albert_config_file", None,
@@ -70,7 +70,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _check_record(prefix: str) -> None:
-    """Refuses a prefix beside which somebody's other `<prefix>.json` lies."""
+    """Refuses a prefix whose `<prefix>.json` exists and is somebody else's."""
     try:
         run_states.read_run_state(prefix)
     except DataError as error:
@@ -86,7 +86,7 @@ def _write_beside(prefix: str, source: Pretrained, tensors: Mapping[str, Any]) -
         record = run_states.of_metadata(source.metadata, source.config)
         files.write_json(prefix + ".json", record)
     if os.path.realpath(directory) == os.path.realpath(source.directory):
-        return  # which has a card of its own
+        return  # the source's directory has a card already
     model_card.of_weights(
         directory, source.weights(), source.config, title="ALBERT checkpoint", label_names=None,
         usage="",
@@ -96,7 +96,7 @@ def _write_beside(prefix: str, source: Pretrained, tensors: Mapping[str, Any]) -
 
 
 def model_tensors(config: AlbertConfig, weights) -> dict:
-    """Returns the variables of encoder and heads, the encoder complete and of the config's shapes.
+    """Returns the variables of encoder and heads; the encoder must be complete and match the config.
     """
     from albert import modeling
 

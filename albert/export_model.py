@@ -19,7 +19,7 @@ model that is only pretrained, the encoder. Inputs are `input_ids`, `input_mask`
 choice [1, C, max_seq_length] and [B, C, L] with C choices. The names of the labels are in
 ONNX's metadata as `albert_label_names`, in `.tflite` files as `labels.txt`
 (`unzip -p classifier.tflite labels.txt`). The file is run and compared with the model before
-it is published. `albert.open_session` and `albert.predict` can compute with an `.onnx` file.
+it is published. `albert.open_session` and `albert.predict` can run an `.onnx` file.
 """
 
 import json
@@ -39,11 +39,11 @@ from albert.storage import files
 
 log = logging.getLogger("albert")
 
-_TOLERANCE = 1e-4  # of the largest value: other runtimes add in another order
+_TOLERANCE = 1e-4  # of the largest value: other runtimes sum in a different order
 
 _PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
 
-# Suffixes of other formats: a directory of such a name would mislead.
+# Suffixes of other formats: a directory with such a name would mislead.
 _FOREIGN = (
     ".bin", ".ckpt", ".engine", ".gguf", ".h5", ".hdf5", ".keras", ".lite", ".mlmodel",
     ".mlpackage", ".npz", ".pb", ".plan", ".pt", ".pth", ".safetensors", ".torchscript", ".zip",
@@ -51,7 +51,7 @@ _FOREIGN = (
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """All are ours: the original exports to TensorFlow only."""
+    """All are new: the original exports to TensorFlow only."""
     flags.define("path", values, "model_dir", None,
                  "Directory of the model, or a checkpoint's prefix. Required.", use="model")
     flags.define("path", values, "export_path", None,
@@ -135,8 +135,8 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
                 f"{suffix} gives another {name} than the model (by {difference:.2g}); "
                 "nothing was written: please report this"
             )
-    # The card first: there is never a model without one. A card alone, which only a kill
-    # between the two leaves, is overwritten by the next run.
+    # The card first, so that there is never a model without one. A card alone, left by a kill
+    # between the two, is overwritten by the next run.
     name = os.path.basename(values.export_path)
     exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
     outputs = ", ".join(f"`{output}` (differs by up to {difference:.1g})"

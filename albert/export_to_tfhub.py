@@ -34,14 +34,14 @@ PATHS = ("export_path", "export_preprocessor_path", "export_text_embedding_path"
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags, and ours for files that lie elsewhere and for modules of texts."""
+    """The original's flags, and new ones for files elsewhere and for modules that take texts."""
     flags.define("path", values, "albert_directory", None,
                  "Directory with albert_config.json, the checkpoint and the vocabulary, or one of "
                  "Hugging Face's layout, or a module. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
-    flags.define_text_flags(values, "Whether the model is of lower-cased text; by default what its "
-                            "directory says, else yes.")
-    flags.define("bool", values, "use_einsum", True, "Accepted without effect in TensorFlow 2.")
+    flags.define_text_flags(values, "Whether the model is for lower-cased text. Default: as its "
+                            "directory says, else true.")
+    flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
     flags.define("path", values, "export_path", None,
                  "Directory to write the encoder to. One of the three paths is required.",
                  use="output")
@@ -49,7 +49,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Directory to write the encoder's preprocessing to (needs tensorflow-text).",
                  use="output")
     flags.define("path", values, "export_text_embedding_path", None,
-                 "Directory to write preprocessing and encoder in one to (needs tensorflow-text).",
+                 "Directory to write preprocessing plus encoder to (needs tensorflow-text).",
                  use="output")
     flags.define("integer", values, "max_seq_length", None,
                  "Length in ids of packed texts: the preprocessing's default, the text "
@@ -61,7 +61,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.", use="file")
     flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model, if not the one *.model in albert_directory.", use="file")
+                 "SentencePiece model, if not the only *.model in albert_directory.", use="file")
     flags.define("path", values, "vocab_file", None,
                  "Vocabulary; needed for WordPiece models only.", use="file")
 
@@ -88,7 +88,7 @@ def main(values: flags.FlagValues) -> None:
     )
     config = source.config
     config.check_length(values.max_seq_length, values.albert_directory)
-    # By default what TF-Hub's preprocessing modules do.
+    # The default of TF-Hub's preprocessing modules.
     seq_length = values.max_seq_length or min(128, config.max_position_embeddings)
     tokenizer = source.tokenizer(
         values.spm_model_file, values.vocab_file, flags.text_settings(values)
@@ -106,7 +106,7 @@ def main(values: flags.FlagValues) -> None:
         text_graph.import_tensorflow_text()
     model = hub_export.load_model(source)
     with contextlib.ExitStack() as stack:
-        # The SavedModel keeps the assets under the names that they have here.
+        # The SavedModel keeps the assets under these names.
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         scratch = {
             name: stack.enter_context(model_card.publish_model(path, saved_model.MAIN_FILE))
@@ -147,7 +147,7 @@ def _collect_assets(
         stream.write(config.to_json_string())
     files.write_json(paths[1], tokenizer_files.settings_of(tokenizer, None))
     vocabularies = [tokenizer.path]
-    # The list of tokens, for readers; the SentencePiece model has it too.
+    # The list of tokens, for people to read; the SentencePiece model contains it too.
     listing = os.path.splitext(tokenizer.path)[0] + ".vocab"
     if tokenizer.is_spm and os.path.isfile(listing):
         vocabularies.insert(0, listing)

@@ -5,7 +5,7 @@
 
 --output_file ends in .jsonl (one object a line: text, vector, and with --tokens
 the tokens and their vectors) or in .npz (vectors [N, D]; with --tokens also
-token_vectors [T, D] and input_ids [T] of all lines one after another, and offsets
+token_vectors [T, D] and input_ids [T] of all lines concatenated, and offsets
 [N + 1]: line i is offsets[i] to offsets[i + 1] of these). Lines keep their order.
 """
 
@@ -72,7 +72,7 @@ def main(values: flags.FlagValues) -> None:
 
 @contextlib.contextmanager
 def _writer(path: str, with_tokens: bool) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
-    """Yields the function that takes each text with its outputs; publishes at the end."""
+    """Yields the function that writes each text with its outputs; publishes at the end."""
     if path.endswith(".jsonl"):
         with files.atomic_write(path) as stream:
             yield lambda text, result: stream.write(_json_line(text, result) + "\n")

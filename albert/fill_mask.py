@@ -3,8 +3,8 @@
   python -m albert.fill_mask --model=albert_base "Hello I'm a [MASK] model."
 
 Texts are arguments, lines of --input_file, or lines of the standard input. For each
-[MASK] it prints the likeliest tokens with their probabilities, as a table or, with
---format=json, as one JSON object a text. An empty line has no masks.
+[MASK] it prints the most likely tokens with their probabilities, as a table or, with
+--format=json, as one JSON object per text. An empty line has no masks.
 """
 
 import json
@@ -37,11 +37,11 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
     inputs = [(texts[i], f"{origin}{i + 1}") for i in filled]
     for text, place in inputs:
         require_mask(text, place)
-        if tokenization.scrub_surrogates(text) != text:  # what Python makes of other bytes
+        if tokenization.scrub_surrogates(text) != text:  # Python's stand-ins for invalid bytes
             raise DataError(f"{place}: not UTF-8 text: {text!r:.80}")
     opened = answering.open_model(values)
     as_text = _masks_as_json if values.format == "json" else _as_table
-    # All of them, before the first is printed.
+    # Compute all answers before printing the first.
     answers = dict(zip(filled, MaskFiller(opened, values.top_k).predict(inputs), strict=True))
     for i, text in enumerate(texts):
         print(as_text(text, answers.get(i, [])), flush=True)

@@ -1,4 +1,4 @@
-"""What all model classes share, and the encoder with its pooler (arXiv 1909.11942, section 3.1).
+"""The base of all model classes, and the encoder with its pooler (arXiv 1909.11942, section 3.1).
 
 Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 """
@@ -179,7 +179,7 @@ class PretrainedModel(keras.Model):
     def _outputs(
         self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout
     ) -> dict[str, Any]:
-        """Returns what the model is for, of the hidden states."""
+        """Returns the model's outputs for the hidden states."""
         raise NotImplementedError
 
     def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
@@ -226,15 +226,15 @@ class PretrainedModel(keras.Model):
         )
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Writes a directory that `from_pretrained` and every command take."""
+        """Writes a directory that `from_pretrained` and every command accept."""
         from albert.formats import pretrained
 
         pretrained.save(self, os.fspath(path))
 
     def resize_token_embeddings(self, num_tokens: int) -> None:
-        """Changes the size of the vocabulary. New tokens begin with random embeddings.
+        """Changes the size of the vocabulary. New tokens start with random embeddings.
 
-        Compile the model afterwards: its optimizer's state is of the former weights.
+        Compile the model afterwards: its optimizer's state belongs to the former weights.
 
         Raises:
           ValueError: the model is quantized, or `num_tokens` is not positive.
@@ -376,7 +376,7 @@ class AlbertModel(PretrainedModel):
 
 
 class ModelWithHead(PretrainedModel):
-    """The encoder, `bert`, and what a class puts on it."""
+    """The encoder, `bert`, with the head of a class."""
 
     default_name: str
 

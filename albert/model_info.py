@@ -3,7 +3,7 @@
   python -m albert.model_info --albert_config_file='base_v2,large_v2,my_*.json' \\
       --train_batch_size=64 --max_seq_length=128 --mixed_precision=bfloat16
 
-Several architectures stand side by side. The run they are compared on has the flags and defaults of
+Several architectures are printed side by side, for a run with the flags and defaults of
 run_pretraining. With `--plan --device=h200 --num_replicas=8` it also estimates the largest
 micro-batch that fits such devices, its memory and the days of the run; for TPUs,
 albert.compile_plan asks XLA's compiler.
@@ -92,7 +92,7 @@ def main(values: flags.FlagValues) -> None:
 def describe(
     config: AlbertConfig, workload: Workload, path: str, device: Device | None = None
 ) -> dict[str, Any]:
-    """Returns what is printed of one architecture: counts, FLOPs and bytes, by section."""
+    """Returns the figures of one architecture: counts, FLOPs and bytes, by section."""
     config.check_length(workload.max_seq_length, path)
     attention, feed_forward = costs.weight_sets(config)
     compute, training = costs.compute_parameters(config), costs.training_flops(config, workload)
@@ -162,7 +162,7 @@ def _shown(value: Any, unit: str) -> str:
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """Returns a short name for each file: its own, its directory's, or its whole path."""
+    """Returns a short name for each file: its stem, its directory's name, or the full path."""
     stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
     folders = [os.path.basename(os.path.dirname(os.path.abspath(path))) for path in paths]
     names = [

@@ -156,7 +156,7 @@ class _LabelModel(ModelWithHead):
 
     @property
     def problem_type(self) -> str | None:
-        """What its numbers mean, one of `model_metadata.PROBLEM_TYPES`; None is not said."""
+        """The meaning of the outputs, one of `model_metadata.PROBLEM_TYPES`; None: unknown."""
         return self.metadata.problem_type
 
     @problem_type.setter

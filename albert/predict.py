@@ -1,4 +1,4 @@
-"""Answers lines of text, or the rows of a table, with a fine-tuned ALBERT, one JSON object for each.
+"""Answers lines of text or the rows of a table with a fine-tuned ALBERT, one JSON object for each.
 
   python -m albert.predict --model=out --input_file=texts.txt
   python -m albert.predict --model=out --input_file=test.csv --output_file=labelled.csv
@@ -7,18 +7,18 @@
 --model is an output directory of run_classifier, run_race, run_token_classifier or
 run_squad_v1 and _v2, or has Hugging Face's layout. It says what the model was fine-tuned
 for; if not, give --task. A line is one text, or several separated by tabs: a pair for a
-task of pairs; question and passage for question answering; passage, question and four
-options for multiple choice. There is one answer a line, in order; an empty line's answer is
-null if several texts are needed.
+task on pairs; question and passage for question answering; passage, question and four
+options for multiple choice. There is one answer per line, in order; the answer to an empty line
+is null if the task takes several texts.
 
-A *.csv, *.tsv (with a header), *.jsonl, *.json or *.parquet file is a table, as those of
-run_classifier: its text column is answered, by its name in training or a usual one, or that of
---text_column. A row without text has the answer null. An --output_file that ends in .csv, .tsv or
-.jsonl is the table with the answers as further columns: `predicted_label`, `predicted_probability`,
-and `probability_LABEL` of each label.
+A *.csv, *.tsv (with a header), *.jsonl, *.json or *.parquet file is a table, as for
+run_classifier. Its text column is --text_column, or has the same name as in training or a usual
+one. A row without text gets the answer null. An --output_file that ends in .csv, .tsv or .jsonl is
+the table with the answers as additional columns: `predicted_label`, `predicted_probability`, and
+`probability_LABEL` for each label.
 
-A classifier answers with `label`, its `probability` and all `probabilities`. One that gives
-a text several labels answers with `labels`, those with a probability of 0.5 or more, and all
+A classifier answers with `label`, its `probability` and all `probabilities`. A multi-label
+classifier answers with `labels`, those with a probability of 0.5 or more, and all
 `probabilities`, independent of each other. A regression answers with `value`.
 """
 
@@ -43,21 +43,21 @@ from albert.tasks.tables import Table
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
     flags.define("enum", values, "task", None,
-                 "What the model was fine-tuned for; by default what its directory says.",
+                 "Task that the model was fine-tuned for; by default as its directory says.",
                  enum_values=fine_tuned.TASKS)
     flags.define("string", values, "label_list", None,
-                 "Names of the labels in the order of their ids, separated by commas, those of "
-                 "words also by blanks; by default those of the directory, else numbers.")
+                 "Names of the labels in the order of their ids, separated by commas (for labels of "
+                 "words, or by blanks). Default: those of the directory, else numbers.")
     flags.define("bool", values, "is_tokenized", False,
-                 "Split texts into words at blanks only. By default punctuation around words is "
-                 "split off too. For token_classification.")
+                 "Split texts into words at blanks only, for token_classification. By default, "
+                 "punctuation around words is split off too.")
     flags.define("path", values, "onnx_file", None,
-                 "The .onnx file that export_model wrote of this model: onnxruntime then computes.",
+                 "The .onnx file that export_model wrote for this model, to run it in onnxruntime.",
                  use="file")
     own_texts.define_table_flags(values)
     flags.define("path", values, "output_file", None,
-                 "File to write the answers to; the standard output by default. Of a table, *.csv, "
-                 "*.tsv and *.jsonl have its columns too.", use="output")
+                 "File to write the answers to; the standard output by default. If the input is a "
+                 "table, *.csv, *.tsv and *.jsonl repeat its columns.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -98,13 +98,13 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _answers(values: flags.FlagValues, predictor: TaskPredictor, inputs):
-    """Yields the answer to each input, None to None."""
+    """Yields the answer to each input, and None for None."""
     given = [columns for columns in inputs if columns is not None]
     progress = Progress("predicted", len(given), "lines") if values.output_file else None
     answers = predictor.predict(given, progress)
     for columns in inputs:
         yield None if columns is None else next(answers)
-    next(answers, None)  # reports how many were cut
+    next(answers, None)  # logs how many were truncated
 
 
 # === Tables ===
@@ -126,7 +126,7 @@ def _is_table(values: flags.FlagValues) -> bool:
 def _read_table(
     values: flags.FlagValues, predictor: TaskPredictor
 ) -> tuple[Table, list[Sequence[str] | None]]:
-    """Returns --input_file and the texts of each row, None for one without text."""
+    """Returns --input_file and the texts of each row, None for a row without text."""
     path, most = values.input_file, predictor.max_texts
     if predictor.min_texts > 2:
         raise FlagError(f"--input_file={path}: {predictor.task} takes lines of text")

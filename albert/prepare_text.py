@@ -1,13 +1,13 @@
-"""Prepares pretraining text: any text becomes one sentence a line.
+"""Prepares text for pretraining: one sentence per line.
 
   python -m albert.prepare_text --input_file=my_text.txt --output_dir=text
 
 Writes to --output_dir:
-  corpus.txt  one sentence a line, blank line between documents
+  corpus.txt  one sentence per line, a blank line between documents
   stats.json  what was read, dropped and written, and the flags
 
-Filters drop documents: duplicates, other languages, too short or too long ones. The text is not held
-in memory.
+Filters drop duplicates, documents in other languages, and those that are too short or too long. The
+text is not held in memory.
 """
 
 import collections
@@ -30,7 +30,7 @@ from albert.text.documents import (
     split_documents,
 )
 
-_MIN_SENTENCES = 30  # less text is too little to learn from
+_MIN_SENTENCES = 30  # with less there is too little to learn from
 _BATCH = 1 << 20  # characters of documents that are split together
 _SMALL = 16 << 20  # bytes of text; one process is fastest up to here
 
@@ -44,14 +44,14 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "output_dir", None, "Output directory. Required.",
                  use="directory")
     flags.define("enum", values, "drop_duplicates", "none",
-                 "Drop documents that equal an earlier one (exact), or nearly do (near; needs `pip "
-                 "install rensa`).", enum_values=["none", "exact", "near"])
+                 "Drop documents that are equal to an earlier one (exact) or nearly so (near; needs "
+                 "`pip install rensa`).", enum_values=["none", "exact", "near"])
     flags.define("float", values, "duplicate_threshold", 0.8,
                  "Similarity of near duplicates: the Jaccard similarity of their sets of five-word "
                  "sequences.", above=0, upper_bound=1)
-    flags.define("integer", values, "min_document_words", 0, "Drop documents of fewer words.",
+    flags.define("integer", values, "min_document_words", 0, "Drop documents with fewer words.",
                  lower_bound=0)
-    flags.define("integer", values, "max_document_words", None, "Drop documents of more words.",
+    flags.define("integer", values, "max_document_words", None, "Drop documents with more words.",
                  lower_bound=1)
     flags.define("list", values, "keep_languages", None,
                  "Drop documents in other languages than these (comma-separated ISO 639-1 codes). "
@@ -74,7 +74,7 @@ class Counts:
         self.words += sum(len(sentence.split()) for sentence in document)
 
     def as_text(self, total: int) -> str:
-        """Returns how many words these are, of a total."""
+        """Returns the number of words, as a part of a total."""
         return (f"{self.words:,} words ({100 * self.words / max(total, 1):.1f} %) in "
                 f"{self.documents:,} document{'s' * (self.documents != 1)}")
 
@@ -127,7 +127,7 @@ def main(values: flags.FlagValues) -> None:
 
 @contextlib.contextmanager
 def _removed_if_empty(directory: str) -> Iterator[None]:
-    """Leaves no new and empty directory if the block fails."""
+    """Removes a newly created, empty directory if the block fails."""
     is_new = not os.path.exists(directory)
     try:
         yield

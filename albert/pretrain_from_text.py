@@ -1,12 +1,12 @@
-"""Text and a number of hours in, a pretrained model out.
+"""Pretrains a model on your text within a number of hours.
 
   python -m albert.pretrain_from_text --input_file=my_text.txt --hours=3 --output_dir=out
 
 It measures the machine, chooses vocabulary, architecture, batch, learning rate and steps, and runs
 prepare_text, train_sentencepiece, create_pretraining_data and run_pretraining; the log shows each
-as you would type it. out/model is then a model for every command, and out/report.md says what it
-has learned. Stop it at any moment: the same command resumes. For English text,
---start_from=small_en begins with a model that has read some.
+as you would type it. Every command then accepts out/model, and out/report.md says what the model
+has learned. Stop it at any time: the same command resumes. For English text, --start_from=small_en
+starts from a model pretrained on English.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ from albert.text import corpus_files
 log = logging.getLogger("albert")
 
 _DECIDED = ("input_file", "hours", "start_from", "do_lower_case", "seed", *corpus_flags.FLAGS)
-_MEASURED = 5.0  # seconds of steps
+_MEASURED = 5.0  # seconds of steps to time
 _TRAINED = 0.95  # fraction of the time left; evaluations and checkpoints take the rest
-_STARTED_RATE = 0.4  # of the rate from random weights (docs/guides/another_language.md)
+_STARTED_RATE = 0.4  # of the rate for random weights (docs/guides/another_language.md)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -109,7 +109,7 @@ def text_of(corpus: str) -> Text:
 
 
 class _Plan:
-    """What was chosen, in plan.json: a resumed run must not choose anew."""
+    """The choices, kept in plan.json so that a resumed run does not choose again."""
 
     def __init__(self, path: str, chosen: dict[str, Any], values: flags.FlagValues):
         self.path, self.chosen = path, chosen
@@ -121,10 +121,10 @@ class _Plan:
 
     @classmethod
     def of(cls, values: flags.FlagValues) -> "_Plan":
-        """Returns the plan of the output directory, which may be empty yet.
+        """Returns the plan of the output directory, which may still be empty.
 
         Raises:
-          FlagError: it was made for other flags; UserError: the text or the model isn't there.
+          FlagError: it was made for other flags; UserError: the text or the model does not exist.
         """
         for path in corpus_files.find(values.input_file, "input_file", is_read_once=True):
             files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)

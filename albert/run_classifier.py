@@ -11,14 +11,14 @@ With --do_eval every checkpoint is evaluated and the best is kept; evaluation
 alone, prediction and export use it. Rerun the command and it resumes from the
 newest checkpoint of --output_dir.
 
-Your own labelled texts in one file need two flags more:
+For your own labelled texts in one file, three flags are enough:
 
   python -m albert.run_classifier --init_checkpoint=albert_base.tar.gz \\
       --train_file=my.csv --output_dir=out
 
-Columns and labels are found, a part is held out to measure with, and rate, length and epochs
-follow from the sizes of model and file. The flags decide otherwise. At the end out/report.md
-says how good the classifier is. --dev_file names rows to measure with instead, --test_file texts
+It detects columns and labels, holds out a part for evaluation, and chooses learning rate, length
+and epochs by the sizes of model and file, unless flags say otherwise. At the end, out/report.md
+says how good the classifier is. --dev_file names rows to evaluate on instead, --test_file texts
 to label.
 """
 
@@ -55,7 +55,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("path", values, "export_dir", None,
-                 "Write a SavedModel that takes serialized tf.Example strings there.", use="output")
+                 "Directory to write a SavedModel that takes serialized tf.Example strings to.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
                  "A constant that the exported model returns with its predictions.",
                  may_be_nan=True)
@@ -76,7 +76,7 @@ def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
             raise FlagError(f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}")
         return settings_of(values)
     given = {flags.given(values, name) for name in ("do_train", "do_eval", "do_predict")}
-    if given == {None}:  # without a word about it, everything is done
+    if given == {None}:  # none was given, so do everything
         return settings_of(
             values, do_train=True, do_eval=True, do_predict=bool(values.test_file)
         )
@@ -84,7 +84,7 @@ def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
 
 
 class ClassifierFineTuning(FineTuning):
-    """The fine-tuning of a classifier or of a regression.
+    """Fine-tunes a classifier or a regression model.
 
     Args:
       choices: columns, labels and settings of --train_file, for the report.
@@ -193,7 +193,7 @@ def _texts_of(rows: Sequence[Example]) -> list[str]:
 
 
 def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
-    """Returns the weight of each known label in the loss, by which all count the same."""
+    """Returns the weight of each known label in the loss, so that all labels count the same."""
     if not known:
         raise FlagError("--class_weights has no effect on a regression")
     counts = [labels.count(label) for label in known]

@@ -52,35 +52,35 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "Model to start from: a checkpoint, or the directory of a model in any format. Its "
                  "step and the state of its optimizer are not taken.", use="model")
     flags.define("enum", values, "init_embeddings", "random",
-                 "What token embeddings start with, without --init_checkpoint. cooccurrence: "
-                 "vectors made of which tokens are near each other in --input_file, which takes a "
-                 "minute and is worth half of the first 1,000 steps; needs the vocabulary.",
+                 "How to initialize token embeddings without --init_checkpoint. cooccurrence: "
+                 "vectors from the co-occurrence of tokens in --input_file, which takes a minute "
+                 "and is worth half of the first 1,000 steps; needs the vocabulary.",
                  enum_values=["random", "cooccurrence"])
     flags.define("bool", values, "init_from_group0", False,
                  "Start every parameter group with the weights of group 0 of --init_checkpoint.")
     flags.define("bool", values, "allow_partial_init", False,
-                 "Allow an --init_checkpoint that lacks weights of the encoder: these start with "
+                 "Allow an --init_checkpoint that lacks weights of the encoder; these start at "
                  "random values.")
     flags.define("integer", values, "max_seq_length", 512,
-                 "Length of the records' sequences, in tokens: as in create_pretraining_data.",
+                 "Length of the records' sequences in tokens, as in create_pretraining_data.",
                  lower_bound=1)
     flags.define("integer", values, "max_predictions_per_seq", 20,
-                 "Most masked tokens of a sequence: as in create_pretraining_data. With "
-                 "--masked_lm_budget the default is what that share needs.", lower_bound=1)
+                 "Maximum masked tokens per sequence, as in create_pretraining_data. With "
+                 "--masked_lm_budget the default is what that fraction needs.", lower_bound=1)
     flags.define("bool", values, "do_train", True, "Train.")
     flags.define("bool", values, "do_eval", False,
-                 "Evaluate. With --do_train: at each checkpoint; without: the newest checkpoint of "
+                 "Evaluate: with --do_train, at each checkpoint; without, the newest checkpoint of "
                  "--output_dir, or --init_checkpoint.")
     flags.define("integer", values, "train_batch_size", 4096,
-                 "Sequences of a training step, on all devices together.", lower_bound=1)
-    flags.define("integer", values, "eval_batch_size", 64, "Sequences of an evaluation batch.",
+                 "Sequences per training step, on all devices together.", lower_bound=1)
+    flags.define("integer", values, "eval_batch_size", 64, "Sequences per evaluation batch.",
                  lower_bound=1)
     flags.define("integer", values, "max_eval_steps", 100,
-                 "Batches of an evaluation; small data are repeated. 0: all data once.",
+                 "Batches per evaluation; small data are repeated. 0: all data once.",
                  lower_bound=0)
     flags.define("float", values, "masked_lm_budget", 0.0,
-                 "For records made with --nostatic_masks: share of the tokens that is masked, "
-                 "drawn anew each time a record is read. The paper masks 0.15. 0: the records hold "
+                 "For records made with --nostatic_masks: fraction of the tokens to mask, drawn "
+                 "again each time a record is read. The paper masks 0.15. 0: the records hold "
                  "masks.", lower_bound=0, upper_bound=1)
     flags.define("path", values, "eval_pairs", None,
                  "Minimal pairs in BLiMP's format (see albert.score): each evaluation also reports "
@@ -88,16 +88,16 @@ def _define_data_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "eval_pairs_per_paradigm", 100,
                  "Number of pairs of each paradigm.", lower_bound=1)
     flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model of the records, to be kept in --output_dir. Default: the one "
+                 "SentencePiece model of the records, to store in --output_dir. Default: the one "
                  "that their manifest names, else that of --init_checkpoint.", use="file")
     flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary of the records, as spm_model_file.", use="file")
-    flags.define_text_flags(values, "Whether the records are in lower case. Default: as their "
-                            "manifest says, else yes.")
+                 "WordPiece vocabulary of the records, like --spm_model_file.", use="file")
+    flags.define_text_flags(values, "Whether the records are lower-cased. Default: as their "
+                            "manifest says, else true.")
     flags.define("float", values, "last_masked_lm_budget", None,
-                 "Share that is masked at the last step; on the way there it changes along a line. "
+                 "Fraction to mask at the last step, to which --masked_lm_budget changes linearly. "
                  "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
-                 "et al. 2023). An evaluation masks this share.", above=0, upper_bound=1)
+                 "et al. 2023). Evaluations mask this fraction.", above=0, upper_bound=1)
 
 
 def _define_schedule_flags(values: flags.FlagValues) -> None:
@@ -106,27 +106,27 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
                  "with orthogonal updates of the layers' matrices.",
                  enum_values=["adamw", "lamb", "muon"])
     flags.define("float", values, "learning_rate", 0.00176,
-                 "Largest learning rate, reached at the end of the warm-up. The default is for "
+                 "Peak learning rate, reached at the end of the warm-up. The default is for "
                  "batches of 4096 sequences; for others, see --scale_learning_rate.", above=0)
     flags.define("bool", values, "scale_learning_rate", False,
                  "Multiply the learning rate by the square root of train_batch_size / 4096, as in "
-                 "the paper of LAMB. --learning_rate is then the one for 4096 sequences.")
+                 "the LAMB paper. --learning_rate is then the one for 4096 sequences.")
     flags.define("float", values, "poly_power", 1.0,
-                 "Power of the polynomial by which the learning rate falls; 1: along a line.",
+                 "Power of the learning rate's polynomial decay; 1: linear.",
                  lower_bound=0)
     flags.define("integer", values, "num_decay_steps", 0,
-                 "Steps at the end in which the rate falls; before, it stays at its largest. A run "
-                 "that is stopped before them (--until_step) can be prolonged: the same command with "
-                 "more --num_train_steps goes on. 0: it falls from the start, as in the original.",
+                 "Final steps in which the learning rate decays; before them it stays at its peak. A "
+                 "run stopped before them (--until_step) can be extended: rerun the command with more "
+                 "--num_train_steps. 0: decay from the start, as in the original.",
                  lower_bound=0)
-    flags.define("integer", values, "num_train_steps", 125000, "Training steps in all.",
+    flags.define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
                  lower_bound=1)
     flags.define("integer", values, "num_warmup_steps", 3125,
                  "Steps in which the learning rate rises from 0 to --learning_rate.", lower_bound=0)
     flags.define("integer", values, "until_step", 0,
-                 "End at this step, before --num_train_steps is reached. The learning rate does not "
-                 "change by it. The same command without this flag, with longer rows for example, "
-                 "goes on from there. 0: train to the end.", lower_bound=0)
+                 "Stop at this step, before --num_train_steps, without changing the learning rate "
+                 "schedule. The same command without this flag resumes from there, for example with "
+                 "longer rows. 0: train to the end.", lower_bound=0)
     flags.define("string", values, "depth_schedule", None,
                  "LAYERS:STEP,...: up to each STEP, train with only LAYERS layers, which is "
                  "faster. After the last STEP, the model has all its layers. All layers must "

@@ -9,9 +9,9 @@
 
 data/RACE/{train,dev,test}/{middle,high}/ holds the files of the official archive,
 or all.txt. Training and evaluation are on unless --nodo_train or --nodo_eval
-is given. Accuracy is reported overall and for each level. A batch is one of
-questions: a sequence for each option. Files in this layout may have 2 to 26 options a question, also
-different numbers of them; answers are letters, A the first.
+is given. Accuracy is reported overall and for each level. Batch sizes count
+questions, with one sequence per option. Files in this layout may have 2 to 26 options per question,
+and their number may vary; answers are letters, starting with A.
 """
 
 import itertools
@@ -38,18 +38,18 @@ FEATURE_FLAGS = {"train": "train_file", "dev": "eval_file", "test": "predict_fil
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
     flags.define("path", values, "data_dir", None,
-                 "Folder that holds the folder RACE. Required, unless all feature files are there.",
+                 "Folder that contains the folder RACE. Required unless all feature files exist.",
                  use="file")
     flags.define("enum", values, "task_name", RACE, "The task.", enum_values=[RACE])
     for split, name in FEATURE_FLAGS.items():
         flags.define("path", values, name, None,
-                     f"TFRecord file for the {split} data; written if it is absent. By default a "
+                     f"TFRecord file for the {split} data; written if it does not exist. Default: a "
                      "file in --cached_dir with a checksum in its name.", use="output")
     flags.define("integer", values, "max_qa_length", 128,
-                 "Longest question with an option, in tokens; longer ones lose their beginning.",
+                 "Maximum length in tokens of a question with an option; longer ones lose their start.",
                  lower_bound=1)
-    flags.define("bool", values, "high_only", False, "Leave out the level middle.")
-    flags.define("bool", values, "middle_only", False, "Leave out the level high.")
+    flags.define("bool", values, "high_only", False, "Use only the questions of level high.")
+    flags.define("bool", values, "middle_only", False, "Use only the questions of level middle.")
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "dropout_prob", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
@@ -104,16 +104,16 @@ def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
 
 
 def _is_used_as_it_is(path: str | None, data_dir: str | None) -> bool:
-    """Whether a feature file exists that isn't compared with what it was made from.
+    """Whether a feature file exists whose source isn't checked.
 
-    The original's files don't say what that was; without --data_dir nothing is there to compare.
+    The original's files don't name their source; without --data_dir there is none to compare with.
     """
     exists = bool(path) and os.path.isfile(path)
     return exists and (not data_dir or feature_cache.has_no_manifest(path))
 
 
 class RaceFineTuning(FineTuning):
-    """The fine-tuning of a model that chooses among four options."""
+    """Fine-tunes a model that chooses among four options."""
 
     def write_records(self, split):
         path, questions = getattr(self.values, FEATURE_FLAGS[split]), self.data.examples[split]
@@ -152,7 +152,7 @@ class RaceFineTuning(FineTuning):
 
 
 def _write_results(directory: str, results: dict, weights) -> str:
-    """Publishes the test set's results in the original's form, with the best of the dev set."""
+    """Publishes the test set's results in the original's format, with the best dev result."""
     from albert.training import evaluation
 
     best = evaluation.read_best(os.path.dirname(weights.origin))

@@ -6,9 +6,9 @@
       --do_train --do_predict --max_seq_length=384 --doc_stride=128 --train_batch_size=48 \\
       --learning_rate=5e-5 --num_train_epochs=2 --warmup_proportion=.1
 
-Every checkpoint is evaluated if --predict_file has answers, and the best one by
-f1 predicts: predictions.json and nbest_predictions.json. The same command again
-goes on from the newest checkpoint of --output_dir.
+If --predict_file has answers, every checkpoint is evaluated. The best one by f1
+writes predictions.json and nbest_predictions.json. Rerun the command and it
+resumes from the newest checkpoint of --output_dir.
 """
 
 from albert.cli import flags, question_answering

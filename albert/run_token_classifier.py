@@ -7,11 +7,11 @@
       --max_seq_length=128 --learning_rate=3e-5 --train_step=2500 --warmup_step=250 \\
       --save_checkpoints_steps=250
 
---data_dir holds train.txt, dev.txt and test.txt: a word a line with its columns
-separated by blanks or tabs, the first the word, the last its label, and an empty line
-after each sentence. Precision, recall and F1 are of entire entities, as conlleval
-counts them; the checkpoint of the best F1 is kept. With --scheme=none the labels are
-of words, and their accuracy is what counts. Rerun the command and it resumes from
+--data_dir holds train.txt, dev.txt and test.txt: one word per line, with columns
+separated by blanks or tabs (the word first, its label last), and an empty line after
+each sentence. Precision, recall and F1 are for entire entities, as conlleval counts
+them; the checkpoint with the best F1 is kept. With --scheme=none, labels belong to
+single words, and accuracy counts instead. Rerun the command and it resumes from
 the newest checkpoint of --output_dir.
 """
 
@@ -39,14 +39,15 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "scheme", "bio",
                  "How labels mark entities: B- begins one and I- continues it (bio); B- only "
                  "begins one that touches another (iob1, as in the files of CoNLL-2003); E- ends "
-                 "one and S- is an entire one too (iobes); labels are not of entities (none).",
+                 "one and S- is an entire one too (iobes); labels do not mark entities (none).",
                  enum_values=conll.SCHEMES)
     flags.define("string", values, "label_list", None,
                  "Labels in the order of their ids, separated by commas or by blanks; by default "
                  "those of train.txt, or those that the checkpoint was trained with.")
     flags.define("integer", values, "word_column", 0,
-                 "Column of the words, from 0, or from -1 backwards.")
-    flags.define("integer", values, "label_column", -1, "Column of the labels, counted likewise.")
+                 "Column of the words, counted from 0, or backwards from -1.")
+    flags.define("integer", values, "label_column", -1,
+                 "Column of the labels, counted in the same way.")
     flags.define("bool", values, "skip_comments", False,
                  "Skip lines that begin with # and a blank or tab.")
     fine_tuning_settings.define_encoder_flags(values)
@@ -94,7 +95,7 @@ def read_data(
 
 
 class TokenFineTuning(FineTuning):
-    """The fine-tuning of a model that labels words."""
+    """Fine-tunes a model that labels words."""
 
     def write_records(self, split):
         return conll.sentence_records(self.data, split, self.keeper)

@@ -1,15 +1,15 @@
-"""Scores how likely a pretrained ALBERT finds sentences, and which of two it prefers.
+"""Scores sentences with a pretrained ALBERT, and reports which of two it prefers.
 
   python -m albert.score --model=albert_base --pairs_file=BLiMP.zip --output_file=blimp.json
   echo "The cats sleep." | python -m albert.score --model=albert_base
 
 The score of a sentence is its pseudo-log-likelihood: the sum of the log-probabilities of its
-tokens, each where it alone is masked. Sentences are lines of --input_file or of the standard
-input; each gives one JSON object, in order. An empty line has no tokens and the score 0.
+tokens, masking one token at a time. Sentences are lines of --input_file or of the standard
+input; each gives one JSON object, in order. An empty line has no tokens and scores 0.
 
-With --pairs_file the model chooses between an acceptable sentence and one that is not. It reports
-how often it prefers the acceptable one, as the mean over the paradigms; equal scores count half.
-For comparison it reports the same with random weights, on part of the pairs, and with the
+With --pairs_file the model chooses between an acceptable and an unacceptable sentence. The command
+reports how often it prefers the acceptable one, as the mean over the paradigms; ties count half.
+For comparison it reports the same for random weights, on part of the pairs, and for the
 frequencies of the vocabulary's tokens. 0.5 is chance.
 """
 
@@ -27,20 +27,20 @@ from albert.storage import files
 from albert.tasks import minimal_pairs
 from albert.tasks.minimal_pairs import Pair
 
-UNTRAINED_PAIRS = 20  # of each paradigm, enough to see chance
+UNTRAINED_PAIRS = 20  # per paradigm, enough to show chance level
 
 
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values, batch_size=256)
     flags.define("path", values, "pairs_file", None,
-                 "Minimal pairs in BLiMP's format: *.jsonl, packed or not, a folder of such, or a "
-                 "*.zip.", use="file")
+                 "Minimal pairs in BLiMP's format: a *.jsonl file (compressed or not), a folder of "
+                 "them, or a *.zip.", use="file")
     flags.define("integer", values, "pairs_per_paradigm", None,
-                 "Number of pairs of each paradigm, the first ones; all by default. 100 are enough "
+                 "Use only the first pairs of each paradigm, this many; default: all. 100 are enough "
                  "for a curve.", lower_bound=1)
     flags.define("bool", values, "within_words", False,
                  "Mask the later tokens of a word together with one of its tokens. Otherwise words "
-                 "of several tokens have an advantage: each token gives the others away.")
+                 "of several tokens have an advantage, since each token gives the others away.")
     flags.define("path", values, "output_file", None,
                  "File to write the results to, as JSON; the standard output by default.",
                  use="output")
@@ -89,7 +89,7 @@ def _score_texts(values: flags.FlagValues) -> None:
     sizes = [len(ids) for ids in opened.tokenizer.encode_batch(texts)]
     limit = opened.max_seq_length - 2
     for number, (text, size) in enumerate(zip(texts, sizes, strict=True), start=1):
-        if size > limit:  # before anything is computed
+        if size > limit:  # checked before anything is computed
             raise DataError(f"{name}:{number}: {size} tokens, at most {limit} fit: {text!r:.80}")
     inputs = [(text, f"{name}:{number}") for number, text in enumerate(texts, start=1)]
     with contextlib.ExitStack() as stack:
@@ -105,7 +105,7 @@ def _accuracies(pairs: Sequence[Pair], scorer: SentenceScorer) -> dict[str, Any]
 
 
 def _untrained(values: flags.FlagValues, opened: Session, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Returns the result of random weights."""
+    """Returns the result for random weights."""
     import keras
 
     from albert import modeling

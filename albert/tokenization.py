@@ -87,8 +87,8 @@ class FullTokenizer:
       do_lower_case: lower-case in `encode_text`; in `tokenize` only for WordPiece.
       spm_model_file: SentencePiece model.
       keep_accents, remove_space: see `TextSettings`; only for SentencePiece.
-      added_tokens: {token: id} of tokens after those of the file, matched whole before all others,
-        in any case and accents where texts lose these.
+      added_tokens: {token: id} of tokens after those of the file, matched before all others,
+        ignoring case and accents where texts lose these.
 
     Raises:
       DataError: neither file is given, it is missing, empty or in another format, or an added
@@ -138,7 +138,7 @@ class FullTokenizer:
                                 f"have to be {self.vocab[token]}")
 
     def add_tokens(self, tokens: Iterable[str]) -> int:
-        """Adds tokens that are matched whole before all others; returns how many were new."""
+        """Adds tokens that are matched before all others; returns how many were new."""
         before = len(self.vocab)
         for token in tokens:
             self.vocab.setdefault(token, len(self.vocab))

@@ -14,7 +14,7 @@ from albert.text import corpus_files, vocabulary
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input", None,
-                 f"Text, one sentence a line: {corpus_flags.WHERE}; `-` is the standard input. "
+                 f"Text, one sentence per line: {corpus_flags.WHERE}; `-` is the standard input. "
                  "Required.", use="texts")
     corpus_flags.define_flags(values, with_layout=False)
     flags.define("path", values, "model_prefix", None,
@@ -31,10 +31,10 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "hard_vocab_limit", True,
                  "Fail if the text is too short for --vocab_size; if false, write fewer tokens.")
     flags.define("bool", values, "keep_accents", False,
-                 "Keep accents and other marks (é, ü, ガ, the virama). The model file says so to all "
-                 "later commands.")
+                 "Keep accents and other marks (é, ü, ガ, the virama). The model file stores this for "
+                 "all later commands.")
     flags.define("list", values, "user_defined_symbols", [],
-                 "Tokens of your own that are never split, as [E1],[/E1].")
+                 "Additional tokens that are never split, such as [E1],[/E1].")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
                  "Maximum number of sentences to train on; 0 for all.", lower_bound=0)
     flags.define("bool", values, "shuffle_input_sentence", True,

@@ -1,4 +1,4 @@
-"""What the commands that answer texts share: flags, the model, lines of text. No engine at import."""
+"""What the inference commands share: flags, the model, lines of text. Imports no engine."""
 
 import contextlib
 import logging
@@ -29,7 +29,7 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     define_vocabulary_flags(values)
     flags.define("path", values, "input_file", STDIN,
                  "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
-                 "be compressed. Each line, even an empty one, has its own output. - reads the "
+                 "be compressed. Each line, even an empty one, gets its own output. - reads the "
                  "standard input.", use="file")
     flags.define("integer", values, "max_seq_length", None,
                  "Maximum input length in tokens; longer inputs are truncated, or refused by "
@@ -38,9 +38,9 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     flags.define("integer", values, "batch_size", batch_size,
                  "Inputs computed together; fewer need less memory.", lower_bound=1)
     flags.define("enum", values, "mixed_precision", "float32",
-                 "Precision of weights and products. bfloat16: half of the memory, and less time "
-                 "where the processor or device multiplies in it; answers change in the third "
-                 "digit.", enum_values=list(DTYPES))
+                 "Precision of weights and products. bfloat16: half the memory, and faster on "
+                 "processors and devices that support it; answers change in the third digit.",
+                 enum_values=list(DTYPES))
 
 
 def define_vocabulary_flags(values: flags.FlagValues) -> None:
@@ -90,7 +90,7 @@ def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.F
 
 
 def read_texts(path: str) -> list[str]:
-    """Returns the lines of a text, of a pipe, or of the standard input; see `text_files`.
+    """Returns the lines of a text file, a pipe or the standard input; see `text_files`.
 
     An empty line is a text too, so that there is one output for each line.
     """

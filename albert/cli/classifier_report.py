@@ -1,4 +1,4 @@
-"""A report on a classifier of your own texts.
+"""Reports on a classifier trained on the user's texts.
 
 Legend: N held-out rows, C labels.
 """
@@ -14,7 +14,7 @@ from albert.storage import files
 from albert.tasks import glue_metrics
 
 _MAX_ERRORS = 10
-_MAX_TEXT = 200  # characters that are shown
+_MAX_TEXT = 200  # characters to show
 _USAGE = """## Use it
 
     echo 'a new text' | python -m albert.predict --model={directory}
@@ -36,12 +36,12 @@ def write(
     """Publishes report.md and returns its path.
 
     Args:
-      texts: N; the two of a pair as one.
+      texts: N; the two texts of a pair are joined.
       labels: C, in the order of their ids.
       expected: ids of the labels, [N].
       logits, probabilities: [N, C].
       settings: (setting, its value and the reason), for a table.
-      tfidf: ids of the labels that TF-IDF gives, [N]; None if scikit-learn isn't there.
+      tfidf: ids of the labels that TF-IDF predicts, [N]; None if scikit-learn isn't installed.
       num_evaluations: how many evaluations on these rows chose the checkpoint.
     """
     predicted = np.argmax(logits, axis=-1)
@@ -100,16 +100,16 @@ def interval(hits: int, count: int) -> tuple[float, float]:
 def verdict(
     right: np.ndarray, tfidf_right: np.ndarray | None, confidence: np.ndarray, num_evaluations: int
 ) -> str:
-    """Returns what to make of the figures.
+    """Interprets the figures.
 
     Args:
-      right, tfidf_right: which rows the model and TF-IDF have right, [N].
+      right, tfidf_right: which rows the model and TF-IDF get right, [N].
       confidence: the probability of each answer, [N].
       num_evaluations: see `write`.
     """
     count, accuracy, told = len(right), right.mean(), []
     if tfidf_right is not None:
-        # Both answered the same rows, so rows that both have right or wrong say nothing.
+        # Both answered the same rows, so rows that both get right or both get wrong say nothing.
         gains = right.astype(float) - tfidf_right
         gain, error = gains.mean(), gains.std() / math.sqrt(count)
         if gain > 2 * error:
@@ -124,7 +124,7 @@ def verdict(
         told.append(f"Overconfident: on average it gives its answers {100 * confidence.mean():.0f} "
                     f"%, and {100 * accuracy:.0f} % are right.")
     if num_evaluations > 1:
-        # The expectation of the largest of so many independent errors is below this.
+        # An upper bound on the expected maximum of `num_evaluations` independent errors.
         most = error * math.sqrt(2 * math.log(num_evaluations))
         told.append(f"The best of {num_evaluations} evaluations on these rows was kept, which "
                     f"flatters the accuracy by at most about {100 * most:.1f} points; rows in "

@@ -4,8 +4,8 @@ from albert.cli import flags
 from albert.text import corpus_files
 
 WHERE = (
-    "files, globs, folders and @lists of names, comma-separated: plain text (UTF-8, or UTF-16 "
-    "with its mark), JSON lines or Parquet; packed with gzip, bzip2, xz or zstd, or not"
+    "comma-separated files, globs, folders and @lists of names: plain text (UTF-8, or UTF-16 "
+    "with a byte-order mark), JSON lines or Parquet; optionally compressed (gzip, bzip2, xz, zstd)"
 )
 FLAGS = ("text_field", "document_layout", "language")
 
@@ -20,12 +20,12 @@ def define_flags(values: flags.FlagValues, with_layout: bool = True) -> None:
                  "Field of JSON lines, or column of a Parquet table, that holds the text.")
     if with_layout:
         flags.define("enum", values, "document_layout", corpus_files.AUTO,
-                     "How documents lie in plain text: ended by blank lines, one a line, or one a "
-                     "file; json: the files are JSON lines. auto: decided by a sample of the text, "
-                     "and logged.", enum_values=list(corpus_files.LAYOUTS))
+                     "How plain text is divided into documents: by blank lines, one per line, or one "
+                     "per file; json: the files are JSON lines. auto: decide by a sample of the text "
+                     "and log the result.", enum_values=list(corpus_files.LAYOUTS))
         flags.define("string", values, "language", "en",
                      "Language of the text, as an ISO 639 code: it decides which full stops belong "
-                     "to abbreviations where sentences are split.")
+                     "to abbreviations when sentences are split.")
 
 
 def form_of(values: flags.FlagValues) -> corpus_files.Form:

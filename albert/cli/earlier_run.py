@@ -24,7 +24,7 @@ class Identity:
     threshold: float | None = None  # given, a text may have several labels
 
     def recorded(self) -> dict[str, Any]:
-        """Returns what a run records with each checkpoint in addition to its flags."""
+        """Returns what a run records with each checkpoint besides its flags."""
         names = ("tokenizer_sha256", "do_lower_case", "num_choices")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
@@ -57,7 +57,7 @@ class Identity:
         ):
             before, now = flags.get(name), getattr(self, name)
             if name == "num_choices" and not is_resumed:
-                continue  # each option has a logit of its own
+                continue  # each option gets a separate logit
             if None not in (before, now) and before != now:
                 raise FlagError(f"{origin} was trained {wording.format(before, now)}{remedy}")
 
@@ -69,7 +69,7 @@ class Identity:
 def check_directory(directory: str, identity: Identity) -> None:
     """Refuses to train in a directory that holds another model, or a run whose ids mean other things.
 
-    Call it before anything is written, so that the directory's content stays as it is.
+    Call it before writing anything, so that the directory stays unchanged.
     """
     if not os.path.isdir(directory):
         return

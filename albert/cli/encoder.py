@@ -1,4 +1,4 @@
-"""The encoder from which a fine-tuning starts: architecture, vocabulary, weights. No TensorFlow."""
+"""The encoder that fine-tuning starts from: architecture, vocabulary, weights. No TensorFlow."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ FROM_HUB = "from_tf_hub"  # what the original's commands give as --spm_model_fil
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What a fine-tuning starts from. Its parts fit each other."""
+    """What fine-tuning starts from; its parts are checked to match."""
 
     config: AlbertConfig
     tokenizer: tokenization.FullTokenizer

@@ -13,7 +13,7 @@ from albert.errors import FlagError
 
 
 def set_environment() -> None:
-    """Sets what TensorFlow and Keras read when they are imported, unless it is set already."""
+    """Sets the environment variables that TensorFlow and Keras read at import, unless they are set."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if platform.machine() in ("x86_64", "AMD64"):
         # By default TensorFlow takes oneDNN's matrix products only where there are instructions
@@ -34,7 +34,7 @@ _START_UP_NOISE = (
 def _without_noise() -> Iterator[None]:
     """Filters these lines from the output to file descriptor 2.
 
-    A process does it that outlives this one, which may crash with its last words.
+    The filter is a process that outlives this one, so the last output before a crash isn't lost.
     """
     patterns = [part for words in _START_UP_NOISE for part in ("-e", words)]
     try:
@@ -42,7 +42,7 @@ def _without_noise() -> Iterator[None]:
             ["grep", "-v", "-F", *patterns], stdin=subprocess.PIPE, stdout=2,
             env=os.environ | {"LC_ALL": "C"}, start_new_session=True,  # Ctrl-C is not for it
         )
-    except OSError:  # there is no such program here
+    except OSError:  # the program isn't installed
         yield
         return
     sys.stderr.flush()
@@ -55,7 +55,7 @@ def _without_noise() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(stderr, 2)
         os.close(stderr)
-        # It ends at once, unless a process that was started in the block still writes.
+        # It ends at once, unless a process started in the block is still writing.
         with contextlib.suppress(subprocess.TimeoutExpired):
             grep.wait(1)
 
@@ -64,8 +64,8 @@ def _without_noise() -> Iterator[None]:
 def _lean_imports(*absent: str) -> Iterator[None]:
     """Makes importing an engine in the block a third faster (3.4 to 2.3 s of CPU time).
 
-    Keras finds neither `absent` modules nor those that it imports for parts no command uses, and
-    Python looks for no garbage in what is imported, neither now nor later.
+    Hides the `absent` modules from Keras, and those that it needs only for features no command
+    uses. Excludes imported objects from garbage collection, during the import and afterwards.
     """
     hidden = [name for name in ("sklearn", "matplotlib", *absent) if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
@@ -116,5 +116,5 @@ def start(engine: str) -> None:
 
 
 def _is_no_advice_on_tracing(record: logging.LogRecord) -> bool:
-    """Whether a message of TensorFlow's is another than that rows have several lengths."""
+    """Whether a TensorFlow message is anything but the warning that row lengths differ."""
     return "triggered tf.function retracing" not in str(record.msg)

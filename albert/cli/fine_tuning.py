@@ -1,6 +1,6 @@
-"""A fine-tuning, from examples to checkpoints, results, predictions and a SavedModel.
+"""Fine-tuning, from examples to checkpoints, results, predictions and a SavedModel.
 
-No TensorFlow at import: a command has checked all its input before that is loaded.
+No TensorFlow at import: a command checks all its input before loading it.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ print(serve.structured_input_signature, serve.structured_outputs)
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """What a fine-tuning predicts with or exports: weights, and the run that made them."""
+    """What to predict with or export: weights, and the run that trained them."""
 
     run: "RunConfig"
     weights: "Weights"
@@ -56,7 +56,7 @@ class TrainingResult:
 
 
 class FineTuning:
-    """A fine-tuning: trains, evaluates, predicts and exports, as its settings say.
+    """A fine-tuning task: trains, evaluates, predicts and exports, as its settings say.
 
     Subclasses are the tasks: they override `write_records`, `make_task`, `predict` and, if their
     command has --export_dir, `export`.
@@ -90,7 +90,7 @@ class FineTuning:
         raise NotImplementedError
 
     def run(self) -> None:
-        """Does all that the settings ask for."""
+        """Does everything the settings ask for."""
         if self.settings.do_train:
             for directory in self._directories().values():
                 earlier_run.check_directory(directory, self.identity)
@@ -100,7 +100,7 @@ class FineTuning:
             count = self.files["train"].count
             self.settings = self.settings.with_steps(count)
             log.info("%s examples, %s steps", f"{count:,}", f"{self.settings.train_step:,}")
-        flags.start_engine(self.values)  # takes seconds, so all input is checked before
+        flags.start_engine(self.values)  # takes seconds, so check all input first
         from albert.training.current_engine import current
 
         self.engine, self.task = current(), self.make_task()
@@ -114,7 +114,7 @@ class FineTuning:
                     self.finish(result)
 
     def finish(self, result: TrainingResult) -> None:
-        """Predicts and exports with the weights of the only run, or of the best one."""
+        """Predicts and exports with the weights of the only run, or of the best of several."""
         if self.settings.do_predict:
             written = self.predict(result)
             log.info("predictions of %s: %s", result.weights.origin, ", ".join(written))
@@ -124,7 +124,7 @@ class FineTuning:
     def evaluate(
         self, result: TrainingResult, split: str, task: "Task | None" = None
     ) -> "Evaluation":
-        """Returns the evaluation of a split; `task` replaces the task of the training."""
+        """Evaluates a split, with `task` instead of the training task if given."""
         from albert.training import evaluation
 
         run = dataclasses.replace(result.run, eval_batch_size=self.settings.predict_batch_size)
@@ -149,7 +149,7 @@ class FineTuning:
         )
 
     def _directories(self) -> dict[int, str]:
-        """Returns {seed: directory} of the runs: --output_dir, or folders in it."""
+        """Returns {seed: directory} of the runs: --output_dir, or its subdirectories."""
         settings = self.settings
         if settings.num_runs == 1:
             return {settings.seed: settings.output_dir}
@@ -173,7 +173,7 @@ class FineTuning:
         })
 
     def _recorded_flags(self) -> dict[str, Any]:
-        """Returns the flags as a run records them, with what the data have decided."""
+        """Returns the flags as a run records them, with the values derived from the data."""
         return flags.to_dict(self.values) | self.settings.as_flags() | dict(self.data.settings)
 
     # === One run ===
@@ -185,7 +185,7 @@ class FineTuning:
         settings = self.settings
         evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
         if not self.engine.is_chief:
-            return None  # the rest is done by one machine
+            return None  # one machine does the rest
         with self.engine.alone():
             self._write_card(run.output_dir)
             if not (settings.do_eval or self.uses_weights):
@@ -224,7 +224,7 @@ class FineTuning:
     def _evaluate_run(
         self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
     ) -> TrainingResult:
-        """Writes the results of a checkpoint. Evaluates it unless the training has done so."""
+        """Writes the results of a checkpoint, after evaluating it unless training already has."""
         from albert.training import evaluation
 
         found = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))
@@ -234,7 +234,7 @@ class FineTuning:
             summaries.log_results(found.results)
             best = os.path.join(run.output_dir, checkpoints.BEST)
             if weights.origin == best and evaluation.read_best(run.output_dir):
-                # Runs are compared by this value. Renew it if it is of another dev file, say.
+                # Runs are compared by this value. Update it if it came from another dev file, say.
                 evaluation.keep_if_best(
                     self.task, config, run, source, weights.origin, found.results
                 )
@@ -252,7 +252,7 @@ class FineTuning:
     # === Several runs ===
 
     def _run_several(self) -> TrainingResult | None:
-        """Makes the runs that are not finished. Returns the best one's weights if needed."""
+        """Makes the unfinished runs. Returns the weights of the best run if they are needed."""
         from albert.training import evaluation
 
         folders = self._directories()
@@ -335,7 +335,7 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     """Returns the median of each number over the runs, under its name, and min, max and std.
 
     Args:
-      results: {seed: evaluation results}; the standard deviation is of the sample.
+      results: {seed: evaluation results}; std is the sample standard deviation.
     """
     summary: dict[str, float] = {"num_runs": len(results)}
     keys = set(next(iter(results.values())))

@@ -1,4 +1,4 @@
-"""The flags of the fine-tuning commands, and the settings that are made of them. No TensorFlow."""
+"""The flags of the fine-tuning commands, and the settings they give. No TensorFlow."""
 
 import dataclasses
 import math
@@ -11,29 +11,31 @@ from albert.storage import locks
 
 
 def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
-    """Where architecture, vocabulary and weights come from."""
+    """Defines where architecture, vocabulary and weights come from."""
     flags.define("path", values, "albert_config_file", None,
-                 "Architecture: a JSON file, or a released one's name, as base_v2.", use="file")
+                 "Architecture: a JSON file, or the name of a released model, such as base_v2.",
+                 use="file")
     flags.define("path", values, "spm_model_file", None, "SentencePiece model of the encoder.",
                  use="file")
     flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, for an encoder without SentencePiece model.", use="file")
-    flags.define_text_flags(values, "Put texts in lower case; by default what the encoder's "
-                            "vocabulary says, else yes.")
+                 "WordPiece vocabulary, for an encoder without a SentencePiece model.", use="file")
+    flags.define_text_flags(values, "Lower-case the texts. Default: as the encoder's vocabulary "
+                            "says, else true.")
     flags.define("path", values, "init_checkpoint", None,
-                 "Checkpoint whose weights (not step or moments) start the training.", use="model")
+                 "Checkpoint to initialize the weights from (without its step and moments).",
+                 use="model")
     flags.define("path", values, "albert_hub_module_handle", None,
-                 "TF-Hub module that gives architecture, vocabulary and first weights.",
+                 "TF-Hub module to take architecture, vocabulary and initial weights from.",
                  use="model")
     flags.define("path", values, "checkpoint", None,
                  "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
                  "of --output_dir, else its newest, else --init_checkpoint.", use="model")
     flags.define("integer", values, "max_seq_length", max_seq_length,
-                 "Longest input, in tokens with [CLS] and [SEP]; longer ones are cut.",
+                 "Maximum input length in tokens, with [CLS] and [SEP]; longer inputs are truncated.",
                  lower_bound=4)
     flags.define("float", values, "albert_dropout", None,
-                 "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
-                 "its configuration if absent.", lower_bound=0, below=1)
+                 "Both dropout rates of the encoder (ALBERT DR in the paper's table 14). Default: "
+                 "those of its configuration.", lower_bound=0, below=1)
 
 
 def define_training_flags(
@@ -47,42 +49,42 @@ def define_training_flags(
 ) -> None:
     """Defines the actions and the training settings.
 
-    With `by_default`, --do_train and --do_eval are on unless they are switched off.
+    With `by_default`, --do_train and --do_eval default to true.
     """
     flags.define("bool", values, "do_train", by_default, "Train on the train file.")
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
     flags.define("path", values, "cached_dir", None,
-                 "Folder for the record files that are made of the data, which hold the texts; by "
-                 "default .NAME.work beside an --output_dir of this NAME.",
+                 "Folder for the record files made from the data, which contain the texts. Default: "
+                 ".NAME.work next to an --output_dir called NAME.",
                  use="directory")
-    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.",
+    flags.define("integer", values, "train_batch_size", 32, "Examples per training step.",
                  lower_bound=1)
-    flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
+    flags.define("integer", values, "eval_batch_size", 8, "Examples per evaluation batch.",
                  lower_bound=1)
-    flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.",
+    flags.define("integer", values, "predict_batch_size", 8, "Examples per prediction batch.",
                  lower_bound=1)
     flags.define("float", values, "learning_rate", learning_rate,
-                 "Highest learning rate; it decays to 0.", above=0)
-    flags.define("integer", values, "train_step", train_step, "Training steps in all.",
+                 "Peak learning rate; it decays to 0.", above=0)
+    flags.define("integer", values, "train_step", train_step, "Total number of training steps.",
                  lower_bound=1)
-    if "num_train_epochs" not in values:  # SQuAD's commands have one of the original's
+    if "num_train_epochs" not in values:  # the SQuAD commands define the original's
         flags.define("float", values, "num_train_epochs", None,
-                     "Passes over the training data, instead of --train_step.", above=0)
+                     "Epochs over the training data, instead of --train_step.", above=0)
     flags.define("integer", values, "warmup_step", warmup_step,
-                 "Steps in which the rate rises to --learning_rate.", lower_bound=0)
+                 "Warm-up steps, in which the rate rises to --learning_rate.", lower_bound=0)
     flags.define("bool", values, "pad_to_max_seq_length", False,
-                 "Do all the work that the original does: rows padded to --max_seq_length, and the "
-                 "last layer at every token where only [CLS] is read. Slower; results differ only "
-                 "in what dropout draws.")
+                 "Do all the work that the original does: pad rows to --max_seq_length, and compute "
+                 "the last layer at every token where only [CLS] is read. Slower; results differ "
+                 "only in the random numbers of dropout.")
     flags.define("bool", values, "freeze_encoder", False,
-                 "Train only the task's own layer, and leave the encoder as it is.")
+                 "Train only the task's head, and leave the encoder unchanged.")
     flags.define("integer", values, "num_runs", 1,
                  "Number of runs, with the seeds --seed, --seed + 1 and so on, each in a folder of "
                  "--output_dir. The median and the spread are reported; the best run predicts.",
                  lower_bound=1)
     flags.define("integer", values, "early_stopping_patience", 0,
-                 "End the training after this many evaluations without improvement; 0: never.",
+                 "Stop training after this many evaluations without improvement; 0: never.",
                  lower_bound=0)
     run_flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
     run_flags.define_device_flags(values)
@@ -97,7 +99,7 @@ _DECIDED_BY_DATA = (
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningSettings:
-    """What a fine-tuning does. Flags give it, and the data where no flag does."""
+    """What to do in fine-tuning; flags decide, and the data where no flag is given."""
 
     output_dir: str
     do_train: bool
@@ -140,7 +142,7 @@ class FineTuningSettings:
 
     @property
     def splits(self) -> list[str]:
-        """Those of train, dev and test that are used."""
+        """The splits in use, out of train, dev and test."""
         used = {"train": self.do_train, "dev": self.do_eval, "test": self.do_predict}
         return [split for split, is_used in used.items() if is_used]
 
@@ -152,7 +154,7 @@ class FineTuningSettings:
         return dataclasses.replace(self, train_step=max(1, steps))
 
     def as_flags(self) -> dict[str, Any]:
-        """Returns values that data may have decided, which a run records instead of the flags."""
+        """Returns the values that the data may decide, which a run records instead of the flags."""
         return {name: getattr(self, name) for name in _DECIDED_BY_DATA}
 
 
@@ -160,7 +162,7 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
     """Returns the settings that a command's flags give.
 
     Args:
-      decided: fields in which a command differs from the flag of that name.
+      decided: fields whose value differs from the flag of the same name.
     """
     flags.require(values, "output_dir")
     actions = ["do_train", "do_eval", "do_predict"]

@@ -1,9 +1,9 @@
 """How a command starts: flags, logging, exit codes. TensorFlow is imported on request.
 
 A command module has `define_flags(values)`, `main(values)` and
-`cli = flags.command(__doc__, define_flags, main)`. Flags live in a
-`FlagValues` of the command's own, so that several commands can be used in
-one process and none of them reads global state.
+`cli = flags.command(__doc__, define_flags, main)`. Each command has its own
+`FlagValues`, so that one process can use several commands and none of them
+reads global state.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ MOST_SEED = 2**32 - 1  # of NumPy and Keras
 
 
 class _Number(absl_flags.ArgumentParser):
-    """Parses numbers of a range: `lower_bound` and `upper_bound` belong to it, the others do not."""
+    """Parses numbers in a range; `lower_bound` and `upper_bound` are included, the others are not."""
 
     def __init__(self, kind: type, may_be_nan: bool = False, **limits: float):
         super().__init__()
@@ -92,12 +92,12 @@ def define(kind: str, values: FlagValues, name: str, default, help: str, **kwarg
 
 
 def define_alias(values: FlagValues, name: str, original: str) -> None:
-    """Defines a second name of a flag."""
+    """Defines a second name for a flag."""
     absl_flags.DEFINE_alias(name, original, flag_values=values)
 
 
 def wanted_engine(values: FlagValues | None = None) -> str:
-    """Returns the engine that the flags, else the environment, ask for."""
+    """Returns the engine that the flags ask for, or else the environment."""
     told = values and (values.engine or ("jax" if values.use_tpu else None))
     engine = told or os.environ.get("KERAS_BACKEND") or engines.default_engine()
     engines.require(engine, f"--engine={engine}" if told else f"KERAS_BACKEND={engine}")
@@ -105,7 +105,7 @@ def wanted_engine(values: FlagValues | None = None) -> str:
 
 
 def start_engine(values: FlagValues | None = None) -> None:
-    """Imports the wanted engine, which takes seconds, and Keras with it."""
+    """Imports the chosen engine, which takes seconds, and Keras with it."""
     start(wanted_engine(values))
 
 
@@ -120,11 +120,11 @@ TEXT_FLAGS = ("do_lower_case", "keep_accents")
 
 
 def define_text_flags(values: FlagValues, lower_help: str) -> None:
-    """Defines how texts are prepared, where a vocabulary does not say it."""
+    """Defines how texts are prepared where the vocabulary does not specify it."""
     define("bool", values, "do_lower_case", True, lower_help)
     define("bool", values, "keep_accents", None,
-           "Keep accents and other marks (é, ü, ガ, the virama); for SentencePiece. By default what "
-           "the vocabulary says, else no.")
+           "Keep accents and other marks (é, ü, ガ, the virama); for SentencePiece. Default: as the "
+           "vocabulary says, else false.")
 
 
 def text_settings(values: FlagValues) -> dict[str, bool]:
@@ -191,7 +191,7 @@ def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> Fl
 
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
-    """Raises a FlagError if there are arguments that are no flags."""
+    """Raises a FlagError if there are arguments that aren't flags."""
     if arguments:
         raise FlagError(f"unexpected argument {arguments[0]!r}: flags are written --name=value")
 
@@ -199,9 +199,9 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 def parse_with_arguments(
     define_flags: Callable[[FlagValues], None], argv: Sequence[str]
 ) -> tuple[FlagValues, list[str]]:
-    """Returns the command's flags, and the arguments that are none.
+    """Returns the command's flags, and the remaining arguments.
 
-    The name of a model that comes with this package has become its directory, or its vocabulary.
+    Names of models that come with this package are replaced by their directory or vocabulary.
     """
     values = FlagValues()
     define_flags(values)
@@ -240,7 +240,7 @@ def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
             name = f"[no]{name}"
         choices = "|".join(getattr(flag.parser, "enum_values", ()))
         kinds = choices or getattr(flag.parser, "range", "")
-        text = flag.help.removeprefix(f"<{choices}>: ")  # absl has put it there
+        text = flag.help.removeprefix(f"<{choices}>: ")  # added by absl
         default = "" if flag.default is None else f" (default: {flag.default!r})"
         lines.append(f"  --{name}{f' <{kinds}>' if kinds else ''}: {text}{default}")
     lines.append("  --flagfile: File with one flag a line; lines starting with # are comments.")
@@ -255,7 +255,7 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging() -> None:
-    """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
+    """Sends the toolkit's log lines to stderr, and silences TensorFlow's start-up messages."""
     set_environment()
     # For each command, because the process's stderr may have been replaced since.
     handler = logging.StreamHandler(sys.stderr)
@@ -266,19 +266,19 @@ def set_up_logging() -> None:
     log.setLevel(logging.INFO)
     root = logging.getLogger()
     if not root.handlers:
-        # Without a handler of the root, a message of TensorFlow's sets up one for all messages:
-        # ours would be there twice.
+        # Without a root handler, the first TensorFlow message installs one for all messages, and
+        # ours would appear twice.
         logging.lastResort.addFilter(lambda record: record.name != log.name)
         root.addHandler(logging.lastResort)
 
 
 def _is_stdout_closed() -> bool:
-    """Whether nobody reads the standard output any more, as after `| head`."""
+    """Whether the standard output has no reader any more, as after `| head`."""
     pipe = poll()
     pipe.register(1, POLLOUT)
     if not any(events & POLLERR for _, events in pipe.poll(0)):
         return False
-    # What is still buffered must not fail once more at the end of the process.
+    # Buffered output must not fail a second time when the process ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return True
 
@@ -292,7 +292,7 @@ def run_command(
 ) -> int:
     """Runs `main` on the parsed flags and returns the exit code (see `errors`).
 
-    With `takes_arguments`, `main` gets the arguments that are no flags too.
+    With `takes_arguments`, `main` also gets the arguments that aren't flags.
     """
     argv = sys.argv if argv is None else argv
     wants_help = bool({"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]))
@@ -316,7 +316,7 @@ def run_command(
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped by SIGINT", file=sys.stderr)
-        return 130  # the shell's convention, as of Preempted
+        return 130  # the shell's convention, as in Preempted
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_stdout_closed():
             if wants_help:

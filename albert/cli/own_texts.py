@@ -1,4 +1,4 @@
-"""--train_file of `run_classifier`: your own texts in one file, and settings that fit them.
+"""--train_file of `run_classifier`: labelled texts in one file, and settings that fit them.
 
 No TensorFlow at import.
 """
@@ -18,28 +18,28 @@ from albert.formats import known_tasks
 from albert.tasks import own_file, tables
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
-# What only --train_file looks at.
+# Flags that only --train_file uses.
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
-FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression", "label_column",
-         "label_columns", "threshold", *TABLE_FLAGS)
+FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
+         "label_column", "label_columns", "threshold", *TABLE_FLAGS)
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Where your own labelled texts are, and what of them is held out."""
+    """Defines where the labelled texts are, and how much of them is held out."""
     flags.define("path", values, "train_file", None,
-                 "Your own labelled texts: *.csv, *.tsv, *.jsonl, *.json or *.parquet. Instead of "
+                 "Your labelled texts (*.csv, *.tsv, *.jsonl, *.json or *.parquet), instead of "
                  "--task_name and --data_dir.", use="file")
     flags.define("path", values, "dev_file", None,
-                 "Labelled texts to measure with; by default a part of --train_file.", use="file")
+                 "Labelled texts to evaluate on; by default a part of --train_file.", use="file")
     flags.define("float", values, "dev_share", 0.1,
-                 "The part of --train_file that is held out, of each label.", above=0, below=1)
+                 "Fraction of --train_file to hold out, of each label.", above=0, below=1)
     flags.define("integer", values, "cross_validation", 0,
-                 "Number of parts of --train_file: before the training, train without each part in "
-                 "turn and measure on it. The report gives the mean, a better measure of few rows. "
-                 "0: do not.", lower_bound=0)
+                 "Number of folds: before training, train without each fold of --train_file in turn "
+                 "and evaluate on it. The report gives the mean, a better estimate where rows are "
+                 "few. 0: no cross-validation.", lower_bound=0)
     flags.define("path", values, "test_file", None,
-                 "Texts for --do_predict, in the columns of --train_file, labelled or not.",
+                 "Texts for --do_predict, in the same columns as --train_file, labelled or not.",
                  use="file")
     flags.define("string", values, "label_list", None,
                  "Labels of --train_file, separated by commas, in the order of their ids; by "
@@ -49,22 +49,22 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "label_column", None,
                  "Column of the label. If it holds lists, a text has several labels.")
     flags.define("list", values, "label_columns", [],
-                 "Columns of several labels, which do not exclude each other: 1 or 0 in each.")
+                 "Columns of labels that do not exclude each other, with 1 or 0 in each cell.")
     flags.define("float", values, "threshold", 0.5,
-                 "Probability from which a text has a label, if it may have several.", above=0, below=1)
+                 "Minimum probability of a label, if a text may have several.", above=0, below=1)
     define_table_flags(values)
 
 
 def define_table_flags(values: flags.FlagValues) -> None:
     """Defines how tables are read."""
     flags.define("string", values, "text_column", None,
-                 "Column of the text: its name, or its number from 0; by default found by a usual "
+                 "Column of the text: its name, or its number from 0. Default: a column with a usual "
                  "name.")
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
     flags.define("bool", values, "tsv_header", True,
-                 "Whether tables start with the columns' names; by default found out.")
+                 "Whether tables start with the column names; detected by default.")
     flags.define("string", values, "encoding", None,
-                 "Encoding of tables, as cp1252; by default UTF-8, or what a byte-order mark says.")
+                 "Encoding of tables, such as cp1252; by default UTF-8, or as a byte-order mark says.")
 
 
 def check_table_flags(values: flags.FlagValues) -> None:
@@ -76,7 +76,7 @@ def check_table_flags(values: flags.FlagValues) -> None:
 
 
 def check_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for flags that do not go with --train_file, or only with it."""
+    """Raises a FlagError for flags that conflict with --train_file, or that require it."""
     check_table_flags(values)
     if not values.train_file:
         if given := flags.given_as_typed(values, *FLAGS):
@@ -110,7 +110,7 @@ class OwnTexts:
     def __init__(self, values: flags.FlagValues, encoder: Encoder):
         self._values, self._encoder = values, encoder
         self.choices: list[tuple[str, str]] = []
-        # Holds for all tables; found out from the first one unless the flag is given.
+        # Holds for all tables; detected in the first one unless the flag is given.
         self._has_header: bool | None = flags.given(values, "tsv_header")
         given = values.text_column, values.text_pair_column, values.label_column
         table, columns = self._open("train_file", given)
@@ -185,7 +185,7 @@ class OwnTexts:
         return (own_file.without_gaps(table, columns) if needs_label else table), columns
 
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
-        """Returns the settings with those not given chosen by the sizes of model and data."""
+        """Returns the settings, choosing those not given by the sizes of model and data."""
         count, config = len(self.data.examples["train"]), self._encoder.config
         texts = [
             " ".join(filter(None, (example.text_a, example.text_b)))
@@ -239,7 +239,7 @@ class OwnTexts:
 
 
 def learning_rate(hidden_size: int) -> float:
-    """Returns a learning rate that suits models of this width; wider ones need a lower one."""
+    """Returns a learning rate that suits models of this width; wider models need a lower rate."""
     for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
         if hidden_size >= least:
             return rate
@@ -247,7 +247,7 @@ def learning_rate(hidden_size: int) -> float:
 
 
 def epochs(num_rows: int) -> float:
-    """Returns the number of passes over the rows: more if they are few."""
+    """Returns the number of epochs: the fewer rows, the more."""
     for least, count in ((5000, 3.0), (1000, 5.0)):
         if num_rows >= least:
             return count
@@ -255,6 +255,6 @@ def epochs(num_rows: int) -> float:
 
 
 def row_length(lengths: Sequence[int], most: int) -> int:
-    """Returns the sequence length, a multiple of 16, in which 99 % of the texts fit."""
+    """Returns the sequence length, a multiple of 16, that fits 99 % of the texts."""
     wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
     return min(max(32, -(-wanted // 16) * 16), most)

@@ -15,7 +15,7 @@ log = logging.getLogger("albert")
 
 
 def num_predictions(values: flags.FlagValues) -> int:
-    """Returns --max_predictions_per_seq, by default as many as --masked_lm_budget needs."""
+    """Returns --max_predictions_per_seq, which defaults to the number that --masked_lm_budget needs."""
     if not values.masked_lm_budget:
         names = ("last_masked_lm_budget", *run_flags.MASKING_FLAGS)
         if name := next((name for name in names if values[name].present), None):
@@ -63,7 +63,7 @@ def masks(
     )
     drawn = dynamic_masking.dynamic_masking(
         source, values.max_seq_length, settings,
-        values.seed if is_training else 0,  # an evaluation draws the same masks in every run
+        values.seed if is_training else 0,  # evaluations draw the same masks in every run
     )
     if not is_training or first == last:
         return drawn
@@ -74,7 +74,7 @@ def masks(
 def task_settings(
     values: flags.FlagValues, train_files: RecordFiles | None, eval_files: RecordFiles | None
 ) -> dict[str, Any]:
-    """Returns what the records and the flags decide of a `PretrainingTask`."""
+    """Returns the arguments of a `PretrainingTask` that the records and the flags decide."""
     settings: dict[str, Any] = {
         "max_seq_length": values.max_seq_length,
         "max_predictions_per_seq": num_predictions(values),
@@ -84,7 +84,7 @@ def task_settings(
     objective, *none = dynamic_masking.sentence_objectives(train_files or eval_files)
     settings |= {"sentence_objective": objective, "some_have_no_pair": bool(none)}
     if values.masked_lm_budget and eval_files and not settings["eval_masks"]:
-        # --max_predictions_per_seq is of the masks that are drawn; records have their own.
+        # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
         settings["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
         shares = (
             (path, manifest.flags.get("mask_token_share", values.mask_token_share))

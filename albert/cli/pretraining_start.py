@@ -29,7 +29,7 @@ _FORMS = {"gelu": "gelu, the tanh form", "gelu_erf": "gelu, the exact one (erf)"
 
 
 def open_start(values: flags.FlagValues) -> Pretrained | None:
-    """Returns the model that --init_checkpoint names, None for bare weights and without it."""
+    """Returns the model that --init_checkpoint names; None for bare weights or without the flag."""
     if not values.init_checkpoint:
         return None
     try:
@@ -37,11 +37,11 @@ def open_start(values: flags.FlagValues) -> Pretrained | None:
     except CheckpointError:
         if not values.albert_config_file:
             raise
-        return None  # a checkpoint beside which nothing lies is enough
+        return None  # a checkpoint without any files next to it is enough
 
 
 def architecture(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
-    """Returns the architecture of the flag, of what the run starts from, or of its directory."""
+    """Returns the architecture: from the flag, the model to start from, or the run's directory."""
     own = os.path.join(values.output_dir, "albert_config.json")
     if values.albert_config_file:
         # A file of ours or of Hugging Face's, or a name.
@@ -72,10 +72,10 @@ def vocabulary(
     values: flags.FlagValues, config: AlbertConfig, start: Pretrained | None,
     sources: Sequence[RecordFiles],
 ) -> FullTokenizer | None:
-    """Returns the vocabulary of the records: of the flags, else the first one that is theirs.
+    """Returns the vocabulary of the records: that of the flags, else the first one that matches.
 
-    It is looked for where the records were made, in the model that the run starts from, and in
-    --output_dir. Says so if there is none.
+    Searches where the records were made, in the model that the run starts from, and in
+    --output_dir. Logs if there is none.
     """
     path, manifest = _made_with(sources)
     settings = flags.text_settings(values)
@@ -115,7 +115,7 @@ def vocabulary(
 def _check_settings(
     start: Pretrained | None, of_records: Vocabulary, manifest: Manifest, path: str
 ) -> None:
-    """Refuses records whose text was prepared otherwise than the tokenizer of the start does."""
+    """Refuses records whose text was prepared differently from what the start's tokenizer does."""
     theirs = start.vocabulary if start else Vocabulary()
     file, text = theirs.spm_model_file or theirs.vocab_file, of_records.text
     if file and text != theirs.text and manifest.tokenizer_sha256 == identity(
@@ -129,7 +129,7 @@ def _check_settings(
 
 def keep_vocabulary(tokenizer: FullTokenizer, output_dir: str) -> None:
     """Writes the vocabulary and its settings into a run's directory."""
-    # One that was copied there by hand has no settings.
+    # A vocabulary copied there by hand has no settings.
     before = tokenizer_files.find(output_dir, tokenizer.settings)
     if before and checkpoints.newest_or_best(output_dir):
         if (old := before.open()).sha256 != tokenizer.sha256:
@@ -140,7 +140,7 @@ def keep_vocabulary(tokenizer: FullTokenizer, output_dir: str) -> None:
 
 
 def _made_with(sources: Sequence[RecordFiles]) -> tuple[str, Manifest]:
-    """Returns (a record file, its manifest), of those that name their vocabulary."""
+    """Returns (record file, manifest) of the files whose manifest names the vocabulary."""
     made: dict[str, tuple[str, Manifest]] = {}
     for path, manifest in (one for source in sources for one in source.manifests()):
         if manifest.tokenizer_sha256:
@@ -166,7 +166,7 @@ def _candidates(
     of_records: Vocabulary, manifest: Manifest, path: str, start: Pretrained | None,
     output_dir: str,
 ) -> Iterator[Vocabulary]:
-    """Yields the vocabularies that may be the records', those files that are there."""
+    """Yields the existing files that may be the records' vocabulary."""
     name = "spm_model_file" if of_records.spm_model_file else "vocab_file"
     address = filesystem.address_of(path)
     scheme, mark, rest = address.rpartition("://")
@@ -174,7 +174,7 @@ def _candidates(
     if isinstance(beside, str):
         moved = scheme + mark + os.path.normpath(os.path.join(os.path.dirname(rest), beside))
     for where in (moved, getattr(of_records, name)):
-        # A manifest may be a stranger's: it must not lead from local records to cloud storage.
+        # Manifests aren't trusted: one must not lead from local records to cloud storage.
         if where and (mark or not filesystem.is_remote(where)):
             with contextlib.suppress(UserError):
                 local = filesystem.local_copy(where, "input_file")
@@ -189,7 +189,7 @@ def _candidates(
 def of_cooccurrence(
     source: RecordFiles, task, tokenizer: FullTokenizer | None, config: AlbertConfig, seed: int
 ) -> Weights:
-    """Returns token embeddings that are made of the records when training starts.
+    """Returns token embeddings that are computed from the records when training starts.
 
     Raises:
       FlagError: the vocabulary, which names the special tokens, is unknown.

@@ -1,6 +1,6 @@
 """What `run_squad`, `run_squad_v1` and `run_squad_v2` share.
 
-No TensorFlow at import; a command has checked its input before it is loaded.
+No TensorFlow at import: a command checks its input before loading it.
 """
 
 import dataclasses
@@ -35,27 +35,27 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "predict_file", None,
                  "SQuAD JSON to predict; evaluated if it has answers.", use="file")
     flags.define("path", values, "train_feature_file", None,
-                 "TFRecord file for the windows of --train_file; written if it is absent. By "
-                 "default a file in --cached_dir with a checksum in its name.", use="output")
+                 "TFRecord file for the windows of --train_file; written if it does not exist. "
+                 "Default: a file in --cached_dir with a checksum in its name.", use="output")
     flags.define("path", values, "predict_feature_file", None, "The same for --predict_file.",
                  use="output")
     flags.define("path", values, "predict_feature_left_file", None,
-                 "Has no effect. The original keeps data there that is computed again here.",
+                 "Has no effect. The original stores data there that is recomputed here.",
                  use="output")
     fine_tuning_settings.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
-                 "Tokens between the starts of the windows that a long passage is cut into.",
+                 "Stride in tokens between the windows that a long passage is split into.",
                  lower_bound=1)
     flags.define("integer", values, "max_query_length", 64,
-                 "Longest question, in tokens; longer ones are cut.", lower_bound=1)
-    flags.define("float", values, "num_train_epochs", 3.0, "Passes over the training questions.",
+                 "Maximum question length in tokens; longer ones are truncated.", lower_bound=1)
+    flags.define("float", values, "num_train_epochs", 3.0, "Epochs over the training questions.",
                  above=0)
     flags.define("float", values, "warmup_proportion", 0.1,
-                 "Share of the training steps in which the learning rate rises.",
+                 "Fraction of the training steps in which the learning rate warms up.",
                  lower_bound=0, upper_bound=1)
     flags.define("integer", values, "n_best_size", 20, "Answers to keep for each question.",
                  lower_bound=1)
-    flags.define("integer", values, "max_answer_length", 30, "Longest answer, in tokens.",
+    flags.define("integer", values, "max_answer_length", 30, "Maximum answer length in tokens.",
                  lower_bound=1)
     fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=None, warmup_step=None,
@@ -67,7 +67,7 @@ def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
     flags.define("path", values, "export_dir", None,
-                 "Write a SavedModel with start_logits and end_logits there.", use="output")
+                 "Directory to write a SavedModel with start_logits and end_logits to.", use="output")
 
 
 V2_FLAGS = ("dropout_prob", "end_n_top", "null_score_diff_threshold", "start_n_top")
@@ -75,9 +75,9 @@ V2_FLAGS = ("dropout_prob", "end_n_top", "null_score_diff_threshold", "start_n_t
 
 def define_v2_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 2.0 only."""
-    flags.define("integer", values, "start_n_top", 5, "First tokens of an answer to try.",
+    flags.define("integer", values, "start_n_top", 5, "Number of first tokens of an answer to try.",
                  lower_bound=1)
-    flags.define("integer", values, "end_n_top", 5, "Last tokens to try for each first one.",
+    flags.define("integer", values, "end_n_top", 5, "Number of last tokens to try for each first one.",
                  lower_bound=1)
     flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.",
                  lower_bound=0, below=1)
@@ -119,7 +119,7 @@ class Squad1FineTuning(FineTuning):
     The examples of `dev` are the questions of --predict_file.
 
     Args:
-      answers: those of --predict_file, None where it has questions without them.
+      answers: those of --predict_file; None if it has questions without answers.
     """
 
     task_name = "squad_v1"
@@ -173,7 +173,7 @@ class Squad1FineTuning(FineTuning):
         """Returns the results, if the answers are known, and the content of the files to write.
 
         Args:
-          origin: the weights'.
+          origin: where the weights come from.
         """
         results = {}
         if self.answers:
@@ -232,9 +232,9 @@ class Squad2FineTuning(Squad1FineTuning):
         }
 
     def evaluated(self, decoded, origin=""):
-        # Unless a threshold is given, the one with the best F1 decides which answers are withheld;
-        # where no answers are known, the one that the checkpoint's own evaluation found, else 0, at
-        # which the model finds an answer as likely as none.
+        # Unless a threshold is given, the one with the best F1 decides which answers are withheld.
+        # If no answers are known, it is the one that the checkpoint's evaluation found, else 0,
+        # where an answer and no answer are equally likely.
         answers, null_odds = decoded["predictions.json"], decoded["null_odds.json"]
         threshold = self.values.null_score_diff_threshold
         if self.answers:
@@ -282,7 +282,7 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
 
 
 def _answered(examples: list[SquadExample], path: str) -> list[SquadExample]:
-    """Returns the questions that have an answer; logs how many are left out."""
+    """Returns the questions that have an answer; logs how many don't."""
     found = [example for example in examples if not example.is_impossible]
     if not found:
         raise DataError(f"{path}: no question has an answer: run_squad_v2 learns to give none")
@@ -295,7 +295,7 @@ def _answered(examples: list[SquadExample], path: str) -> list[SquadExample]:
 def _with_steps(
     settings: FineTuningSettings, num_examples: int, warmup_proportion: float
 ) -> FineTuningSettings:
-    """Returns the settings with the steps that the questions take, and those of the warm-up.
+    """Returns the settings with the numbers of training and warm-up steps.
 
     The original counts questions here, not windows.
     """

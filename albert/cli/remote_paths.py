@@ -1,4 +1,4 @@
-"""Addresses in flags: inputs of a command are downloaded, its outputs are uploaded.
+"""Addresses in flags: a command's inputs are downloaded and its outputs uploaded.
 
 A path flag declares by its `use` what the command does with it:
 
@@ -33,7 +33,7 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
         inputs: set[str] = set()
         for flag in (values[name] for name in values):
             if getattr(flag, "use", None) == "model" and flag.value:
-                from albert.formats import model_hub  # and NumPy, which not all commands need
+                from albert.formats import model_hub  # imports NumPy, which not all commands need
 
                 flag.value = model_hub.local_path(flag.value, flag.name)
         flags = [values[name] for name in values if "://" in str(values[name].value)]

@@ -8,7 +8,7 @@ from albert.errors import FlagError
 
 log = logging.getLogger("albert")
 
-# How the original reached a TPU: over the network, by its name.
+# The original reached a TPU over the network, by its name.
 _OLD_TPU_FLAGS = ("tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores")
 
 
@@ -16,20 +16,20 @@ def define_device_flags(values: flags.FlagValues) -> None:
     """The accelerator flags of the original, and how the step is compiled."""
     flags.define(
         "enum", values, "engine", None,
-        "What computes: TensorFlow, or JAX, which runs on TPUs too. By default what the "
-        "environment variable KERAS_BACKEND says, else TensorFlow where it is installed.",
+        "Engine to compute with: TensorFlow, or JAX, which also runs on TPUs. Default: that of the "
+        "environment variable KERAS_BACKEND, else TensorFlow if it is installed.",
         enum_values=list(engines.ENGINES),
     )
     flags.define(
         "enum", values, "distribution_strategy", None,
         "Devices to use: one, all of this machine, or those of several machines, which TF_CONFIG "
-        "lists (JAX finds those of a TPU slice automatically). By default all there are.",
+        "lists (JAX finds those of a TPU slice automatically). Default: all available devices.",
         enum_values=["one_device", "mirrored", "multi_worker"],
     )
     flags.define("integer", values, "num_gpus", None,
-                 "GPUs of each machine to use; all if absent, 0 for none.", lower_bound=0)
+                 "Number of GPUs to use on each machine; 0: none; default: all.", lower_bound=0)
     flags.define("integer", values, "num_virtual_devices", 0,
-                 "Split the CPU into this many devices, to try out training on several.",
+                 "Split the CPU into this many devices, to try out training on several devices.",
                  lower_bound=0)
     flags.define("bool", values, "use_tpu", False,
                  "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
@@ -38,30 +38,30 @@ def define_device_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "num_tpu_cores", 8,
                  "The original's. It has no effect: all TPU cores are used.", lower_bound=1)
     flags.define("bool", values, "use_xla", None,
-                 "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
-                 "small models of rows of one length gain. JAX always compiles.")
+                 "Compile the training step with XLA. Default: on GPUs, but not on CPUs, where it only "
+                 "helps small models on rows of one length. JAX always compiles.")
     define_step_flags(values)
 
 
 def define_step_flags(values: flags.FlagValues) -> None:
-    """How a training step is computed, on whatever device."""
+    """How a training step is computed, on any device."""
     flags.define("integer", values, "gradient_accumulation_steps", 1,
-                 "Parts that each device cuts its rows of a batch into, one after another, to save "
-                 "memory; the result is the same.", lower_bound=1)
+                 "Number of micro-batches that each device splits its rows into and computes one after "
+                 "another, to save memory; the result is the same.", lower_bound=1)
     flags.define(
         "enum", values, "attn_implementation", "eager",
         "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
-        "computed again in the backward pass; a little less memory, the same result.",
+        "recomputed in the backward pass; a little less memory, the same result.",
         enum_values=["eager", "fused"],
     )
     flags.define("bool", values, "remat", False,
-                 "Compute each layer again in the backward pass instead of keeping its activations.")
+                 "Recompute each layer in the backward pass instead of keeping its activations.")
     flags.define("bool", values, "shard_moments", False,
-                 "Keep a part of the optimizer's moments on each device instead of all on every device, "
-                 "which large models need. With JAX only; the result is the same.")
+                 "Shard the optimizer's moments over the devices instead of keeping all of them on each, "
+                 "for large models. JAX only; the result is the same.")
     flags.define("bool", values, "per_replica_loss", False,
-                 "Divide each replica's loss by its own weights and average, as the original does, "
-                 "instead of by those of the entire batch.")
+                 "Divide each replica's loss by the weights of its part and average, as the original "
+                 "does, instead of dividing by those of the entire batch.")
     flags.define(
         "enum", values, "mixed_precision", "float32",
         "Precision of the matrix products; weights stay float32.",
@@ -70,23 +70,23 @@ def define_step_flags(values: flags.FlagValues) -> None:
 
 
 def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -> None:
-    """What every training command shares about its run."""
+    """The flags of a run that every training command shares."""
     flags.define("path", values, "output_dir", None, "Where checkpoints and results go. Required.",
                  use="directory")
     flags.define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
                  "Steps between checkpoints.", lower_bound=1)
     flags.define("integer", values, "keep_checkpoint_max", 5,
-                 "Newest checkpoints to keep, besides the best.", lower_bound=0)
+                 "Number of newest checkpoints to keep, besides the best.", lower_bound=0)
     flags.define("integer", values, "iterations_per_loop", 1000,
-                 "Most training steps in one call into TensorFlow or JAX.", lower_bound=1)
+                 "Maximum training steps per call into TensorFlow or JAX.", lower_bound=1)
     flags.define("bool", values, "skip_loss_spikes", False,
                  "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
     flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MOST_SEED)
     flags.define("bool", values, "pack_rows", True,
-                 "Where rows are mostly padding, put several examples into one row; they do not see each "
-                 "other. Off for SQuAD 1.1, where padding counts.")
+                 "If rows are mostly padding, pack several examples into each, without attention between "
+                 "them. Off for SQuAD 1.1, where padding counts.")
 
 
 # The flags of `define_masking_flags`.
@@ -108,19 +108,19 @@ def define_masking_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "ngram", 3, "Maximum number of words masked together.",
                  lower_bound=1, upper_bound=MAX_NGRAM)
     flags.define("bool", values, "mask_across_segments", True,
-                 "Let words and n-grams reach over [SEP], as in the original.")
+                 "Let words and n-grams span [SEP], as in the original.")
     flags.define("bool", values, "replace_by_span", False,
                  "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
                  "token (10 %) or the token itself replaces it.")
     flags.define("float", values, "mask_token_share", 0.8,
-                 "Share of the chosen tokens that become [MASK]; of the others half stay, and half become "
+                 "Fraction of the chosen tokens that become [MASK]; half of the others stay, half become "
                  "a random token. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
-                 "2023). Such a model is measured fairly where held-out records have 1 too.",
+                 "2023). For a fair evaluation of such a model, use 1 for held-out records too.",
                  lower_bound=0, upper_bound=1)
 
 
 def check_device_flags(values: flags.FlagValues) -> None:
-    """Refuses device flags that contradict each other; the devices are looked for later."""
+    """Refuses device flags that contradict each other; the devices themselves are checked later."""
     strategy = values.distribution_strategy
     if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
         log.warning(

@@ -1,9 +1,9 @@
-"""What a text and some hours are worth: the formulas by which pretrain_from_text chooses.
+"""The formulas by which pretrain_from_text chooses a model for a text and a time budget.
 
 A size is affordable if the text and the time give it `TOKENS_PER_PARAMETER` tokens for each of its
-compute parameters (the parameters as if nothing were shared, on which the cost of a token depends).
-The largest affordable one is trained, for as long as the time lasts, but no more than `MAX_PASSES`
-over the text. docs/guides/pretrain.md has the table that follows from this.
+compute parameters (counted as if nothing were shared, since that determines the cost of a token).
+The largest affordable size is trained until the time is up, but for at most `MAX_PASSES` epochs.
+docs/guides/pretrain.md has the resulting table.
 """
 
 import dataclasses
@@ -12,8 +12,8 @@ import math
 from albert.config import AlbertConfig
 from albert.model import costs
 
-# Estimates of how text is cut: bytes of a token, and the least use of a vocabulary entry in training
-# that makes an embedding worth having.
+# Estimates for tokenization: bytes per token, and how often a vocabulary entry must occur in training
+# to be worth an embedding.
 BYTES_PER_TOKEN = 4.5
 USES_OF_ENTRY = 50
 # Hoffmann et al. 2022 (arXiv 2203.15556) find 20 for models that share nothing.
@@ -23,16 +23,16 @@ MIN_STEPS = 1000  # fewer: smaller batches
 MIN_BATCH = 16
 WARMUP = 0.05  # fractions of the steps: the rate rises, stays, and falls
 DECAY = 0.5
-SAVES, SAVED_SECONDS = 10, 600  # at least so many checkpoints, at most so far apart
+SAVES, SAVED_SECONDS = 10, 600  # minimum number of checkpoints, maximum seconds between two
 EVAL_BATCH = 128
 HELD_OUT_TOKENS = 200_000  # enough for a standard error of 0.3 points of 30,000 masked tokens
 MAX_HELD_OUT = 0.1
-CHARACTERS_SHARE = 0.5  # of the vocabulary at most are single characters
+CHARACTERS_SHARE = 0.5  # maximum fraction of the vocabulary that is single characters
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """An architecture, and the batch and rate that it is trained with."""
+    """An architecture, and the batch size and learning rate to train it with."""
 
     name: str  # as --albert_config_file takes it
     batch: int  # sequences
@@ -46,8 +46,8 @@ class Size:
         return AlbertConfig.released(self.name)
 
 
-# Smallest first. Rates of the first three were searched (docs/evidence/results.md); the others' are the paper's,
-# scaled by the square root of the batch.
+# Smallest first. The first three learning rates come from a search (docs/evidence/results.md); the
+# others are the paper's, scaled by the square root of the batch size.
 SIZES = (
     Size("quickstart", 64, 48, "muon", 0.006),
     Size("tiny", 64, 64, "muon", 0.006),
@@ -87,7 +87,7 @@ def choose_size(text_tokens: float, flops: float) -> Size:
     """Returns the largest affordable size, else the smallest.
 
     Args:
-      flops: of the whole training.
+      flops: the budget for the entire training.
     """
     def is_affordable(size: Size) -> bool:
         tokens = min(MAX_PASSES * text_tokens, flops / token_flops(size))
@@ -97,9 +97,9 @@ def choose_size(text_tokens: float, flops: float) -> Size:
 
 
 def vocabulary_size(size: Size, text: Text) -> int:
-    """Returns the size's own number of entries, or fewer for a short text, in hundreds.
+    """Returns the vocabulary size of a model size, or less for a short text, in hundreds.
 
-    At least half of the entries are more than single characters.
+    At least half of the entries are longer than one character.
     """
     wanted = min(size.config.vocab_size, text.tokens / USES_OF_ENTRY)
     return 100 * math.ceil(max(wanted, text.characters / CHARACTERS_SHARE, 200) / 100)
@@ -120,7 +120,7 @@ def training_flags(
     while batch > MIN_BATCH and tokens < MIN_STEPS * batch * size.length:
         batch //= 2
     steps = max(round(tokens / (batch * size.length)), 20)
-    # Not much work is lost when the power fails.
+    # A power failure costs little work.
     saves = max(SAVES, round(tokens / tokens_per_second / SAVED_SECONDS))
     return {
         "train_batch_size": batch,
@@ -131,7 +131,7 @@ def training_flags(
         "save_checkpoints_steps": math.ceil(steps / saves),
         "log_steps": math.ceil(steps / 100),
         "eval_batch_size": EVAL_BATCH,
-        # All evaluations together read a quarter as many sequences as the training, each in a third
+        # All evaluations together read a quarter as many sequences as training does, each in a third
         # of the time.
         "max_eval_steps": min(max(steps * batch // (4 * saves * EVAL_BATCH), 8), 60),
     }

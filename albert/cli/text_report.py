@@ -1,4 +1,4 @@
-"""What a model pretrained on a text has learned of it, as a page: report.md of pretrain_from_text.
+"""Reports what a model has learned from the text it was pretrained on (pretrain_from_text's report.md).
 
 Legend: N sentences, D size of a vector.
 """
@@ -18,7 +18,7 @@ from albert.storage import files
 from albert.tokenization import FullTokenizer
 
 _EXAMPLES = 10
-_SENTENCES = 400  # among which neighbours are looked for
+_SENTENCES = 400  # to search for neighbours
 _NEIGHBOURS = 3
 _BLANK = "▁"  # how SentencePiece writes the blank before a word
 _NEXT = """## What next
@@ -37,7 +37,7 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
     Args:
       model: directory of run_pretraining.
       held_out: record file without masks.
-      plan: what was trained.
+      plan: a sentence about the training.
     """
     results = files.read_json_object(os.path.join(model, "eval_results.json"))
     session = open_session(model)
@@ -88,7 +88,7 @@ def _as_text(tokens: list[str]) -> str:
 
 
 def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
-    """Returns a table of masked tokens in the middle of a segment, words if possible, with guesses."""
+    """Returns a table of tokens masked in mid-segment (words if possible) with the predictions."""
     long = [tokens for tokens in segments if len(tokens) >= 8]
     questions = _questions(long, _is_word) or _questions(long, lambda tokens, i: True)
     if not questions:
@@ -104,7 +104,7 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
 
 
 def _questions(segments: list[list[str]], may_be_masked) -> list[tuple[str, str]]:
-    """Returns (text with [MASK], masked token) of the first segments that have one to mask."""
+    """Returns (text with [MASK], masked token) for the first segments with a token to mask."""
     found = []
     for tokens in segments:
         good = [i for i, token in enumerate(tokens)
@@ -118,13 +118,13 @@ def _questions(segments: list[list[str]], may_be_masked) -> list[tuple[str, str]
 
 
 def _is_word(tokens: list[str], i: int) -> bool:
-    """Returns whether a SentencePiece token is a word by itself."""
+    """Returns whether a SentencePiece token is a complete word."""
     ends = i + 1 < len(tokens) and tokens[i + 1].startswith(_BLANK)
     return ends and tokens[i].startswith(_BLANK)
 
 
 def _nearest(session: AnsweringSession, segments: list[list[str]]) -> str:
-    """Returns some held-out texts, each with those whose mean vectors are most similar."""
+    """Returns some held-out texts, each with its nearest neighbours by mean vector."""
     texts = list(dict.fromkeys(_as_text(tokens) for tokens in segments if len(tokens) >= 5))
     if len(texts) < 2 * _NEIGHBOURS:
         return "Too few held-out sentences.\n"

@@ -1,6 +1,6 @@
-"""How many tokens a second a pretraining step takes on this machine.
+"""Measures how many tokens per second pretraining processes on this machine.
 
-A process of its own measures it, so that its memory and threads are gone afterwards:
+A separate process measures it, so that its memory and threads are released afterwards:
 
     python -m albert.cli.training_speed '{"config": {...}, "batch": 64, ...}'
 """
@@ -28,7 +28,7 @@ def measure(config: AlbertConfig, workload: Workload, seconds: float) -> float:
     """Returns the tokens per second of steps on random sequences, after the first.
 
     Raises:
-      UserError: the steps failed, for want of memory for example.
+      UserError: the steps failed, for example for lack of memory.
     """
     spec = {
         "config": config.to_dict(), "batch": workload.train_batch_size,

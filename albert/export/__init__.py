@@ -4,6 +4,6 @@
     hub_layer         a TF-Hub module as a Keras layer that trains
     text_models       a fine-tuned model as a SavedModel from texts to answers
     text_graph        the tokenizer as a TensorFlow graph
-    text_offsets      the same, with the characters of each token
+    text_offsets      the same, with each token's character offsets
     model_conversion  LiteRT and ONNX files
 """

@@ -56,11 +56,11 @@ def export_module(
     """Writes the encoder; `assets` are files copied into it, the vocabulary last."""
     named = named_weights(model)
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
-    encode = tf.function(_encode(model))  # which the parts share: it is traced once
+    encode = tf.function(_encode(model))  # shared by the parts, so that it is traced once
     root = _part(encoder, encode, _HUB_INPUTS)
     root.weights = {name: v.value for name, v in named.items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
-    # Parts that can be trained too: the encoder with one head each.
+    # Parts that can be trained as well: the encoder with one head each.
     positions = {"masked_lm_positions": _tokens("masked_lm_positions")}
     for name, head, more in (
         ("mlm", "cls/predictions/", positions), ("sop", "cls/seq_relationship/", {})
@@ -88,7 +88,7 @@ def _encode(model: AlbertForPreTraining) -> Callable:
     """Returns the computation of the encoder."""
 
     def compute(inputs, training=False):
-        # A module has no step to derive its dropout from, so each call draws a seed.
+        # A module has no step to derive dropout from, so each call draws a seed.
         seed = tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64) if training else None
         features = _named(
             _checked(inputs["input_word_ids"], model.config), inputs["input_mask"],
@@ -137,7 +137,7 @@ def _masked_lm_logits(model: AlbertForPreTraining, outputs, positions):
 def signatures(
     model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, lower: bool
 ) -> dict[str, Callable]:
-    """Returns the module's signatures, of the names that the original's has."""
+    """Returns the module's signatures, under the original's names."""
 
     @tf.function(input_signature=[*_INPUTS.values()])
     def tokens(input_ids, input_mask, segment_ids):
@@ -245,7 +245,7 @@ def export_text_embedding(
 ) -> None:
     """Writes the module from texts [B] to vectors [B, H], after TF-Hub's API for embeddings.
 
-    Texts are cut to `seq_length` ids. `pooling`: `pooled`, the pooler's output; `cls`, the last
+    Texts are truncated to `seq_length` ids. `pooling`: `pooled`, the pooler's output; `cls`, the last
     layer at [CLS]; `mean`, its mean over the text's ids, [CLS] and [SEP] included.
     """
     encoder = {n: v for n, v in named_weights(model).items() if n.startswith("bert/")}
@@ -254,7 +254,7 @@ def export_text_embedding(
 
     def compute(text, training=False):
         rows = ids(text)
-        # As long as the longest text: padding costs as much as tokens do.
+        # Pad to the longest text only: padding costs as much as tokens do.
         used = tf.cast(tf.reduce_max(tf.concat([[0], rows.row_lengths()], 0)), tf.int32)
         inputs = text_graph.pack([rows], tf.minimum(used + 2, seq_length), tokenizer)
         outputs = encode(inputs, training)

@@ -1,6 +1,6 @@
 """`HubLayer`: a TF-Hub module as a Keras 3 layer that trains.
 
-`hub.KerasLayer` is of Keras 2, and Keras 3's own `TFSMLayer` copies a module's
+`hub.KerasLayer` is for Keras 2, and Keras 3's `TFSMLayer` copies a module's
 variables, so training it does not change the module's results.
 """
 
@@ -40,8 +40,8 @@ class HubLayer(keras.layers.Layer):
     A module that takes texts takes a list of strings, an array or a tensor of them [B].
 
     The weights exist from construction on, so `save_weights` and
-    `load_weights` of a model around the layer include them. A `.keras` file holds
-    the handle, not the graph: the module must still be there when it is loaded.
+    `load_weights` of a model with this layer include them. A `.keras` file holds
+    the handle, not the graph: loading it needs the module.
 
     Args:
       handle: directory of the module, or an address that TF-Hub can fetch.
@@ -78,14 +78,14 @@ class HubLayer(keras.layers.Layer):
             )
             for variable in getattr(target, "variables", [])
         ]
-        # What tf.train.Checkpoint finds; it looks into no list of Keras.
+        # For tf.train.Checkpoint, which does not look into Keras's lists.
         self.checkpointed = tf.Module()
         self.checkpointed.variables_of_module = [v.value for v in self.module_weights]
-        self.trainable = trainable  # sets that of the variables, which must be there
+        self.trainable = trainable  # also sets it on the variables, which must exist
         self.built = True
 
     def __call__(self, inputs, *others, **options):
-        # Keras takes a list for several arguments.
+        # Keras would treat a list as several arguments.
         if isinstance(inputs, list | tuple) and all(isinstance(one, str) for one in inputs):
             inputs = tf.constant(inputs, tf.string)
         return super().__call__(inputs, *others, **options)
@@ -95,7 +95,7 @@ class HubLayer(keras.layers.Layer):
             inputs = {name: _as_int32(value) for name, value in inputs.items()}
         else:
             inputs = _as_int32(inputs)
-        # Modules are traced for a plain True and False.
+        # Modules are traced for a Python True and False.
         options = {"training": bool(training) and self.trainable} if self._takes_training else {}
         outputs = self._module.target(inputs, **options)
         if self.output_key is None:
@@ -115,7 +115,7 @@ class HubLayer(keras.layers.Layer):
 
 
 def _takes_training(target) -> bool:
-    """Whether a loaded module, or a function of one, has an argument `training`."""
+    """Whether a loaded module, or one of its functions, takes an argument `training`."""
     is_function = isinstance(target, tf.types.experimental.PolymorphicFunction)
     function = target if is_function else target.__call__
     # Options without names (**kwargs) are those that were traced.

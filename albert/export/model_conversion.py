@@ -1,6 +1,6 @@
 """A model as a LiteRT (`.tflite`) or ONNX file, compared with the model before it is published.
 
-All inputs are int32 [B, L], or [B, C, L] of multiple choice with C choices: `input_ids`,
+All inputs are int32 [B, L], or [B, C, L] for multiple choice with C choices: `input_ids`,
 `input_mask`, `segment_ids`.
 """
 
@@ -21,7 +21,7 @@ from albert.formats.weights import Weights
 from albert.inference import onnx_file
 from albert.inference.onnx_file import INPUTS
 
-_OPSET = 17  # the newest operators that runtimes of several years support
+_OPSET = 17  # the newest operators that runtimes of the last several years support
 
 # The heads of question answering add -1e30 to the logits of impossible positions, or -2e30.
 _MASKED = -1e29
@@ -53,14 +53,14 @@ def with_labels(content: bytes, names: Sequence[str]) -> bytes:
     """
     stream = io.BytesIO(content)
     with zipfile.ZipFile(stream, "a") as archive:
-        # Always of the same time: the same model gives the same bytes.
+        # A fixed time stamp, so that the same model gives the same bytes.
         archive.writestr(zipfile.ZipInfo("labels.txt"), "".join(f"{name}\n" for name in names))
     return stream.getvalue()
 
 
 def run_tflite(content: bytes, threads: int | None = None) -> Runner:
     """Returns a function that computes a LiteRT model's outputs, with one thread by default."""
-    with warnings.catch_warnings():  # it recommends another package of the same interpreter
+    with warnings.catch_warnings():  # it recommends another package with the same interpreter
         warnings.simplefilter("ignore", UserWarning)
         interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads)
     signature = interpreter.get_signature_runner()
@@ -87,8 +87,8 @@ def to_onnx(
 ) -> bytes:
     """Returns the ONNX model, for any number of examples of any length.
 
-    Its metadata are what `OnnxFile.check` reads, and the labels' names. With `quantize`, large
-    matrices are int8, each with one scale, and so are the values multiplied with them
+    Its metadata hold what `OnnxFile.check` reads, and the labels' names. With `quantize`, large
+    matrices are int8, each with one scale, and so are the values multiplied by them
     (dynamic quantization).
     """
     tf2onnx = import_onnx()
@@ -110,7 +110,7 @@ def to_onnx(
 def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, length: int):
     """Returns {output: (largest difference, largest value)} of `run` and the model on four rows.
 
-    Masked values agree with masked values only.
+    Masked values only match masked values.
     """
     rng, shape = np.random.default_rng(0), input_shape(model, 1, length)
     found = {name: (0.0, 0.0) for name in outputs}

@@ -1,9 +1,9 @@
 """The tokenizer as a TensorFlow graph: raw strings to the same ids as `tokenization`.
 
-Characters are mapped by Python's own Unicode data when the graph is built, not by the ICU
-of the process that runs it: TensorFlow's `tf.strings.lower` follows that process's locale
-(in a Turkish one, "I" becomes a dotless i), and its normalisation another version of
-Unicode than Python's.
+Characters are mapped by Python's Unicode data when the graph is built, not by the ICU of the
+process that runs it: TensorFlow's `tf.strings.lower` follows that process's locale (in a
+Turkish one, "I" becomes a dotless i), and its normalization follows another version of Unicode
+than Python's.
 
 Legend: B batch, (n) a ragged number of tokens, L sequence.
 """
@@ -43,7 +43,7 @@ def import_tensorflow_text():
 
 
 def refuse_added_tokens(tokenizer: tokenization.FullTokenizer) -> None:
-    """Raises a FlagError for a tokenizer that is more than its vocabulary's file."""
+    """Raises a FlagError for a tokenizer with more tokens than its vocabulary file."""
     if tokenizer.added.ids:
         raise FlagError(f"the added tokens {', '.join(tokenizer.added.ids):.60} can't be written into a "
                         "SavedModel of texts or a TF-Hub module: export an .onnx file, which takes ids")
@@ -62,7 +62,7 @@ def character_class(is_member: Callable[[str], bool]) -> str:
 
 
 class CharacterMap(_AutoTrackable):
-    """Replaces each character of texts [B] by what `change` makes of it alone."""
+    """Applies `change` to each character of texts [B] separately."""
 
     def __init__(self, change: Callable[[str], str]):
         pairs = [(c.encode(), new.encode()) for c in _all_characters() if (new := change(c)) != c]
@@ -81,7 +81,7 @@ class CharacterMap(_AutoTrackable):
         return tf.strings.reduce_join(changed, axis=1)
 
     def of_each(self, characters):
-        """Returns what each of some characters [N] turns into."""
+        """Returns what each of the characters [N] turns into."""
         found = self._table.lookup(characters)
         return tf.where(tf.equal(found, _ABSENT), characters, found)
 
@@ -91,9 +91,9 @@ def _lower_but_sigma(text: str) -> str:
 
 
 def lower_sigma(texts):
-    """Lower-cases capital sigmas, in texts that have no other upper-case letter any more.
+    """Lower-cases capital sigmas, in texts whose other letters are already lower-cased.
 
-    ICU knows, as Python does, whether one ends a word; its locale has no say in that.
+    Like Python, ICU knows whether a sigma ends a word, whatever the locale.
     """
     # A NUL ends a text for TensorFlow's ICU; as a constant or attribute it would get lost.
     nul = tf.strings.unicode_encode([0], "UTF-8")
@@ -110,7 +110,7 @@ def without_bad_bytes(texts):
 
 
 def _joined_words() -> Callable:
-    """Returns `" ".join(text.split())`: white space is Python's, so Unicode's."""
+    """Returns `" ".join(text.split())`, for Unicode's white space, as in Python."""
     runs = character_class(str.isspace) + "+"
     return lambda texts: tf.strings.strip(tf.strings.regex_replace(texts, runs, " "))
 
@@ -135,24 +135,24 @@ class SentencePieceIds(_AutoTrackable):
             proto = stream.read()
         self._ids = _segmenter(text, proto, tokenizer)
         self._lower = tokenizer.do_lower_case
-        # Without SentencePiece's own part, white space is a character like any other.
+        # Without SentencePiece's normalizer, white space is a character like any other.
         self._joined = _joined_words() if tokenizer.settings.remove_space else tf.identity
         lower, keep = _lower_but_sigma if self._lower else str, tokenizer.settings.keep_accents
-        self._characters = None  # cased, with its accents: nothing changes
+        self._characters = None  # keeps case and accents: nothing changes
         if self._lower or not keep:
             self._characters = CharacterMap(
                 lambda c: lower(tokenization.preprocess_text(c, False, keep_accents=keep))
             )
         # Row i: what token i is split into ("2010," into "2010" and ","), else i alone.
         cut = [tokenizer.comma_ids.get(i, [i]) for i in range(tokenizer.vocab_size)]
-        # Without a token "," an unknown token, a run of unknown characters, may
-        # end in a digit and a comma as well; both of its parts are unknown again.
+        # Without a token ",", an unknown token (a run of unknown characters) may end in a digit
+        # and a comma, too; both of its parts are unknown again.
         self._unknown_comma = ""
         if "," not in tokenizer.vocab:
             self._unknown_comma = f"(?s).*{character_class(str.isdigit)},"
             self._unknown_id, self._cut_unknown = tokenizer.sp_model.unk_id(), len(cut)
             cut.append([self._unknown_id] * 2)
-            # Of the same implementation, so that both split a text alike.
+            # The same implementation, so that both split a text alike.
             self._ids = text.SentencepieceTokenizer(proto, out_type=tf.int32)
             self._tokens = text.SentencepieceTokenizer(proto, out_type=tf.string)
         self._cut = np.array([i for row in cut for i in row], np.int32)
@@ -196,9 +196,9 @@ def _refuse_symbols(tokenizer: tokenization.FullTokenizer) -> None:
 def _segmenter(text, proto: bytes, tokenizer: tokenization.FullTokenizer):
     """Returns the implementation that splits as the installed sentencepiece does.
 
-    Both of tensorflow-text's find a best segmentation. Of several equally good ones ("e", "ee"
-    or "ee", "e") the fast one takes ours, but it supports only unigram models without special
-    features. Whether it can be used is tried on texts with every token of the vocabulary.
+    Both of tensorflow-text's find a best segmentation. Among equally good ones ("e", "ee" or
+    "ee", "e") the fast one chooses as we do, but it supports only unigram models without special
+    features. To see whether it can be used, it is tried on texts with every token of the vocabulary.
     """
     tokens = [t.replace(tokenization.SPIECE_UNDERLINE, " ") for t in tokenizer.vocab]
     probes = ["".join(tokens[i : i + 8]) for i in range(0, len(tokens), 8)]
@@ -240,7 +240,7 @@ class WordPieceIds(_AutoTrackable):
         self._wordpiece = text.WordpieceTokenizer(
             self._table,
             unknown_token=wordpiece.unk_token,
-            max_bytes_per_word=4 * self._longest,  # characters are counted here
+            max_bytes_per_word=4 * self._longest,  # we count characters
             token_out_type=tf.int64,
         )
 
@@ -281,7 +281,7 @@ def ids_of(tokenizer: tokenization.FullTokenizer) -> SentencePieceIds | WordPiec
 def pack(segments: Sequence[tf.RaggedTensor], seq_length, tokenizer: tokenization.FullTokenizer):
     """Returns `features.pack` of one or two ragged texts [B, (n)], as the encoder's inputs [B, L].
 
-    `seq_length` may be a tensor. Too long a pair is cut from the end of its longer text.
+    `seq_length` may be a tensor. A pair that is too long is truncated at the end of its longer text.
     """
     text = import_tensorflow_text()
     max_tokens = seq_length - len(segments) - 1

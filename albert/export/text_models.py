@@ -1,4 +1,4 @@
-"""A fine-tuned model as a SavedModel: text in, answers out, with the tokenizer inside.
+"""Exports a fine-tuned model as a SavedModel: text in, answers out, with the tokenizer inside.
 
 Legend: B batch, C labels or options, K candidates, L sequence, W words, (n) a ragged number.
 """
@@ -57,7 +57,7 @@ class _TextModel(tf.__internal__.tracking.AutoTrackable):
         self.ids = ids_of(session.tokenizer)
         self.max_seq_length = session.max_seq_length
         self.names = tf.constant(list(predictor.labels), tf.string)
-        # Functions, because a SavedModel would hold other attributes too.
+        # Functions, because a SavedModel would store other attributes too.
         self.compute = lambda batch: predictor.compute(model, batch)
         self.pack = lambda segments, length: text_graph.pack(segments, length, session.tokenizer)
 
@@ -77,7 +77,7 @@ class _TextModel(tf.__internal__.tracking.AutoTrackable):
 
 
 def _model_inputs(packed) -> dict[str, Any]:
-    """Returns what `text_graph.pack` returns, by the model's names."""
+    """Returns the outputs of `text_graph.pack` under the model's names."""
     return {
         "input_ids": packed["input_word_ids"], "input_mask": packed["input_mask"],
         "segment_ids": packed["input_type_ids"],
@@ -100,7 +100,7 @@ class _TextLabels(_TextModel):
         self._min_texts, self._max_texts = predictor.min_texts, predictor.max_texts
 
     def signatures(self) -> dict[str, Any]:
-        """Returns what takes `text`, or `text` and `text_pair`, or either, as in training."""
+        """Returns the function that takes `text`, `text` and `text_pair`, or either, as in training."""
         @tf.function(input_signature=[_texts("text")])
         def single(text):
             return self._answers(self.packed([self.ids(text)]))
@@ -119,7 +119,7 @@ class _TextLabels(_TextModel):
     def _pairs(self, first: tf.RaggedTensor, second: tf.RaggedTensor):
         length = self.length([first, second])
         singles, pairs = self.pack([first], length), self.pack([first, second], length)
-        # A second text without tokens is no text.
+        # A second text without tokens does not count.
         is_single = tf.equal(second.row_lengths(), 0)[:, None]
         return _model_inputs({n: tf.where(is_single, singles[n], pairs[n]) for n in pairs})
 
@@ -150,7 +150,7 @@ class _WordLabels(_TextModel):
         self._split = _splitter(predictors.WORD.pattern)
 
     def signatures(self) -> dict[str, Any]:
-        """Returns what takes `text`."""
+        """Returns the function that takes `text`."""
         @tf.function(input_signature=[_texts("text")])
         def label(text):
             words = self._split(text)  # [B, (W)]
@@ -160,7 +160,7 @@ class _WordLabels(_TextModel):
             length = tf.shape(inputs["input_ids"], tf.int64)[1]
             sizes = ids.values.row_lengths()
             ends = tf.cumsum(sizes) - tf.gather(rows.row_splits, words.value_rowids())
-            # [CLS] is before the first token, [SEP] behind the last.
+            # [CLS] is before the first token, [SEP] after the last.
             is_there = words.with_values(ends <= length - 2).to_tensor()
             firsts = words.with_values(ends - sizes + 1).to_tensor() * tf.cast(is_there, tf.int64)
             logits = _float_logits(self.compute(inputs))
@@ -189,7 +189,7 @@ class _WordLabels(_TextModel):
 def _splitter(word: str) -> Callable:
     r"""Returns a function from texts [B] to their words [B, (W)]: all that match a pattern.
 
-    The pattern is Python's: `\w` and `\S` are of all of Unicode.
+    The pattern is Python's: `\w` and `\S` match all of Unicode.
     """
     text = text_graph.import_tensorflow_text()
     letters, blanks = (
@@ -230,7 +230,7 @@ class _Spans(_TextModel):
         self._strip = text_graph.stripper()
 
     def signatures(self) -> dict[str, Any]:
-        """Returns what takes `question` and `passage`."""
+        """Returns the function that takes `question` and `passage`."""
         @tf.function(input_signature=[_texts("question"), _texts("passage")])
         def answer(question, passage):
             passage = text_graph.without_bad_bytes(passage)
@@ -242,7 +242,7 @@ class _Spans(_TextModel):
             starts, ends, scores = self._candidates(outputs)
             scores = tf.where(self._are_plausible(starts, ends, offset, size), scores, _IMPOSSIBLE)
             is_possible = tf.math.is_finite(scores)
-            # First and last characters of each candidate's tokens; row 0 where it is impossible.
+            # First and last characters of each candidate's tokens; row 0 if it is impossible.
             first, last = (
                 tf.gather(
                     tf.pad(characters.to_tensor(), [[0, 0], [0, 1]]),
@@ -335,7 +335,7 @@ class _Choices(_TextModel):
         self._num_choices = predictor.num_choices
 
     def signatures(self) -> dict[str, Any]:
-        """Returns what takes `passage`, `question` and `options`."""
+        """Returns the function that takes `passage`, `question` and `options`."""
         count = self._num_choices
         options_spec = tf.TensorSpec([None, count], tf.string, name="options")
 
@@ -358,7 +358,7 @@ class _Choices(_TextModel):
 
 
 def _filled_in(questions, options):
-    """Returns `race.endings_of`: each question [B * C] with its option in its blanks, or behind."""
+    """Returns `race.endings_of`: each question [B * C] with its option in its blanks, or after it."""
     parts = tf.strings.split(questions, race.BLANK).with_row_splits_dtype(tf.int64)
     positions = tf.ragged.range(parts.row_lengths()).values
     is_last = tf.equal(positions + 1, tf.repeat(parts.row_lengths(), parts.row_lengths()))

@@ -16,8 +16,8 @@ WithOffsets = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]
 class _SentencePieceOffsets(text_graph.SentencePieceIds):
     """`SentencePieceIds` with offsets.
 
-    Only one of tensorflow-text's implementations returns them. Of several equally good
-    segmentations ("e", "ee" or "ee", "e") it may take another than the installed sentencepiece.
+    Only one of tensorflow-text's implementations returns them. Among equally good segmentations
+    ("e", "ee" or "ee", "e") it may choose another than the installed sentencepiece.
     """
 
     def __init__(self, tokenizer: tokenization.FullTokenizer):
@@ -58,14 +58,14 @@ class _SentencePieceOffsets(text_graph.SentencePieceIds):
         )
 
     def _with_origins(self, texts):
-        """Returns `clean(texts)`, and for each of its bytes the character it comes from."""
+        """Returns `clean(texts)`, and for each of its bytes the original character's index."""
         characters = tf.strings.unicode_split(texts, "UTF-8").with_row_splits_dtype(tf.int64)
         changed = _collapsed(characters, self._blank) if self._blank else characters.values
         if self._characters:
             changed = self._characters.of_each(changed)
         origins = _origins(characters, changed)
         cleaned = tf.strings.reduce_join(characters.with_values(changed), axis=1)
-        # A small sigma has as many bytes as a capital one.
+        # A lower-case sigma has as many bytes as a capital one.
         return text_graph.lower_sigma(cleaned) if self._lower else cleaned, origins
 
 
@@ -126,7 +126,7 @@ class _WordPieceOffsets(text_graph.WordPieceIds):
             x.with_row_splits_dtype(tf.int64)
             for x in self._wordpiece.tokenize_with_offsets(self._without_long(words))
         )
-        # Where each word begins, if the words of a text are concatenated.
+        # Where each word begins when the words of a text are concatenated.
         sizes = words.with_values(tf.cast(tf.strings.length(words.values), tf.int64))
         before = tf.cumsum(sizes.values, exclusive=True)
         row_starts = tf.gather(words.row_starts(), words.value_rowids())

@@ -7,16 +7,16 @@
     known_tasks          tasks and their labels
     checkpoints          finds a checkpoint and starts models from it
     checkpoint_files     the files of one checkpoint
-    tensor_bundle        their contents: arrays by name, in TensorFlow 1's format
+    tensor_bundle        its contents: arrays by name, in TensorFlow 1's format
     run_states           a run's state, in the JSON file next to a checkpoint
-    weights              the tensors of any model's files, by the released names
+    weights              the tensors of any model's files, by their released names
     tokenizer_files      a model's vocabulary and its settings
     huggingface          Hugging Face's configuration and weights
-    hf_names             their names of our weights
+    hf_names             their names for our weights
     hf_tensors           their files of tensors: safetensors, HDF5
     tokenizer_json       their tokenizer.json, read and written
-    torch_pickle         PyTorch's pytorch_model.bin, of which nothing is called
-    model_hub            downloads a released model, by its name on a hub or its address
+    torch_pickle         PyTorch's pytorch_model.bin, read without executing it
+    model_hub            downloads a released model, by its hub name or its address
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            modules that tf-models-official exported

@@ -14,13 +14,13 @@ from albert.storage.filesystem import cache_directory
 
 log = logging.getLogger("albert")
 
-MOST_BYTES = 16 << 30  # unpacked; the largest model has one
+MOST_BYTES = 16 << 30  # unpacked; the largest model has 1 GiB
 ENDINGS = (".tar.gz", ".tgz", ".tar")
 _ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
 
 
 def is_archive(path: str) -> bool:
-    """Whether a path is that of a packed model."""
+    """Whether a path is the name of a packed model."""
     return path.endswith(ENDINGS) and os.path.isfile(path)
 
 
@@ -55,7 +55,7 @@ def unpacked(path: str, flag: str) -> str:
             size = sum(member.size for member in archive)
             if size > MOST_BYTES:
                 raise ValueError(f"it would unpack to {size:,} bytes")
-            # Refuses names that lead outside, links and devices.
+            # Refuses links, devices, and names that lead outside the folder.
             archive.extractall(folder, filter="data")
 
     name = os.path.basename(path)

@@ -1,7 +1,7 @@
 """The files of one checkpoint, `<prefix>.index` and `<prefix>.data-*`: found, written.
 
-They are those of TensorFlow 1, as the original wrote them. The index is what makes them a
-checkpoint: it is published last and removed first. No TensorFlow.
+They have TensorFlow 1's format, like the original's. A checkpoint exists if its index does: the
+index is published last and removed first. No TensorFlow.
 """
 
 import os
@@ -60,7 +60,7 @@ def write(
       before: called when everything is written and nothing is published yet.
 
     Raises:
-      CheckpointError: it could not be written (disk full, say); nothing is left behind.
+      CheckpointError: it could not be written (disk full, for example); nothing is left behind.
     """
     try:
         with temporary_dir(prefix) as scratch:

@@ -24,13 +24,13 @@ from albert.storage import files
 log = logging.getLogger("albert")
 
 BEST = "model.ckpt-best"
-RUN_FOLDER = "seed-{}"  # of one of the runs of --num_runs, with its seed
+RUN_FOLDER = "seed-{}"  # of one of the --num_runs runs, with its seed
 _STEP = re.compile(r"model\.ckpt-(\d+)$")
 _FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz")
 _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
 _SLOT = re.compile(r"/((adam|lamb)_[mv]|momentum|average)$|^global_step$")
 _GROUP = re.compile(r"/group_\d+/")
-# Models that are not of this toolkit's architecture, by a scope that only they have.
+# Models of other architectures, by a scope that only they have.
 _OTHER_LAYOUTS = {
     "bert/encoder/layer_shared/": (
         "of the third-party albert_zh layout (one layer `bert/encoder/layer_shared`, word "
@@ -53,8 +53,8 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     """Returns the tensors of a name-based checkpoint of ours or of the original.
 
     `path` is a prefix, any of its files, or a directory (best, else newest).
-    Names of older releases and of fine-tuned TF-Hub modules are made the
-    released ones, see `released_names`.
+    Names of older releases and of fine-tuned TF-Hub modules are mapped to
+    the released ones, see `released_names`.
 
     Raises:
       CheckpointError: absent (with the nearest names), of another kind, or damaged.
@@ -126,8 +126,8 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
 def list_steps(directory: str) -> dict[int, str]:
     """Returns {step: prefix} in ascending order, from the files alone.
 
-    The `checkpoint` state file is never believed: when it is damaged, trusting
-    it means starting over and overwriting what is there.
+    The `checkpoint` state file is never trusted: if it were damaged, the run
+    would start over and overwrite its checkpoints.
     """
     steps = [int(m.group(1)) for m in map(_STEP.match, checkpoint_files.prefixes(directory)) if m]
     return {step: os.path.join(directory, f"model.ckpt-{step}") for step in sorted(steps)}
@@ -141,7 +141,7 @@ def newest_or_best(directory: str) -> str | None:
 
 
 def runs_of(directory: str) -> set[str]:
-    """Returns the folders of the runs of --num_runs in a directory."""
+    """Returns the folders of the --num_runs runs in a directory."""
     return {
         name for name in os.listdir(directory)
         if re.fullmatch(RUN_FOLDER.format(r"\d+"), name)
@@ -219,7 +219,7 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
 def _misfits(
     sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: Weights
 ) -> list[str]:
-    """Returns a line for each weight that has another shape there; `sources` are {name: name there}."""
+    """Returns a line for each weight of another shape there; `sources` are {name: name there}."""
     return [
         f"{name}: checkpoint {list(weights.shapes[theirs])}, model {list(shapes[name])}"
         for name, theirs in sources.items() if weights.shapes[theirs] != tuple(shapes[name])
@@ -235,11 +235,11 @@ def warm_start(
     may_lack_pooler: bool = False,
     is_part: bool = False,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns (tensors to assign, account) for weights-only initialisation.
+    """Returns (tensors to assign, summary) for initializing weights only.
 
-    Heads may be absent from the checkpoint (they stay new); a `bert/` variable
-    may not, and no shape may differ. With `init_from_group0`, every group takes
-    the weights of group 0. With `may_lack_pooler` the pooler may be absent: Hugging Face's
+    Heads may be absent from the checkpoint (they keep their initial values); a `bert/`
+    variable may not, and no shape may differ. With `init_from_group0`, every group takes the
+    weights of group 0. With `may_lack_pooler` the pooler may be absent: Hugging Face's
     classes that do not read it have none. With `is_part`, anything may be absent.
 
     Raises:
@@ -276,12 +276,12 @@ def warm_start(
 
 
 def is_slot(name: str) -> bool:
-    """Whether a tensor is of the optimizer or the step count, and not of the model."""
+    """Whether a tensor belongs to the optimizer or is the step count, not part of the model."""
     return bool(_SLOT.search(name))
 
 
 def describe_start(account: Mapping[str, Any]) -> str:
-    """Returns the account of a warm start in one line."""
+    """Summarizes a warm start in one line."""
 
     def listing(names):
         shown = sorted({n.rsplit("/", 1)[-1] for n in names})

@@ -1,9 +1,8 @@
-"""What Hugging Face's ALBERT calls our weights, both ways.
+"""Maps the names of our weights to those of Hugging Face's ALBERT, and back.
 
-Kernels are stored there as [out, in] (ours are [in, out]), and the names of its head models
-begin with `albert.`, those of the encoder alone do not. Their TensorFlow classes have names of
-their own (`from_tensorflow`). The head for SQuAD 2.0 exists only here, so its weights keep our
-names.
+Kernels are stored there as [out, in] (ours are [in, out]). Names begin with `albert.` in models
+with a head, but not in the bare encoder. Their TensorFlow classes use other names
+(`from_tensorflow`). The head for SQuAD 2.0 exists only here, so its weights keep our names.
 """
 
 import re
@@ -14,7 +13,7 @@ TIED = {
     "predictions.decoder.bias": "predictions.bias",
 }
 BUFFERS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
-MAPPING = "bert/encoder/embedding_hidden_mapping_in/"  # it exists there even where E = H
+MAPPING = "bert/encoder/embedding_hidden_mapping_in/"  # exists there even if E = H
 BLOCK = re.compile(r"bert/encoder/transformer/group_(\d{1,4})/inner_group_(\d{1,4})/(.+)")
 _THEIR_BLOCK = re.compile(
     r"albert\.encoder\.albert_layer_groups\.(\d{1,4})\.albert_layers\.(\d{1,4})\.(.+)"
@@ -58,7 +57,7 @@ def _names(scopes) -> dict[str, str]:
     }
 
 
-# {ours: theirs}, outside of the blocks, and of a block from there on.
+# {ours: theirs}, outside the blocks, and relative to a block.
 _THEIRS, _THEIRS_OF_BLOCK = _names(_OUTSIDE), _names(_INSIDE)
 _OURS = {theirs: ours for ours, theirs in _THEIRS.items()}
 _OURS_OF_BLOCK = {theirs: ours for ours, theirs in _THEIRS_OF_BLOCK.items()}

@@ -1,8 +1,7 @@
 """Hugging Face's files of tensors, read as data: safetensors, shards, HDF5, PyTorch's pickles.
 
-HDF5 is what their TensorFlow classes wrote (`tf_model.h5`): a group for each layer, whose
-attribute `weight_names` lists the data sets. Keras, which could run what a file says, never
-opens it.
+Their TensorFlow classes wrote HDF5 (`tf_model.h5`): a group for each layer, whose attribute
+`weight_names` lists the data sets. Keras, which could execute code from a file, never opens it.
 """
 
 import os
@@ -70,7 +69,7 @@ def _open_h5(path: str) -> tuple[Shapes, Read]:
     """Returns ({name: shape}, read) of an HDF5 file.
 
     Raises:
-      CheckpointError: it is damaged, or has other weights than plain arrays of numbers that lie in
+      CheckpointError: it is damaged, or has weights that aren't plain arrays of numbers stored in
         the file itself.
     """
     import h5py  # which Keras needs too
@@ -82,7 +81,7 @@ def _open_h5(path: str) -> tuple[Shapes, Read]:
                 raise ValueError(f"{name} is no array of this file")
             if value.shape is None or value.dtype.kind not in "fiu":
                 raise ValueError(f"{name} is no array of numbers")
-            # A filter is code, and unpacks to any size.
+            # A filter is code, and can unpack to any size.
             if value.id.get_create_plist().get_nfilters():
                 raise ValueError(f"{name} is compressed")
             if value.nbytes > min(size, value.id.get_storage_size()):

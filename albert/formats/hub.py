@@ -23,7 +23,7 @@ TOKENIZATION_ASSET = "tokenization.json"
 
 
 def is_directory(path: str) -> bool:
-    """Whether a directory is a module; one with a SavedModel beside our own files is not."""
+    """Whether a directory is a module; one with a SavedModel next to our files is not."""
     is_ours = os.path.isfile(os.path.join(path, "albert_config.json"))
     return os.path.isdir(os.path.join(path, "variables")) and not is_ours
 
@@ -58,7 +58,7 @@ def fetch(handle: str, flag: str) -> str:
 
 
 def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
-    """Returns what a module's assets say.
+    """Returns the metadata in a module's assets.
 
     Raises:
       CheckpointError: it is no ALBERT; ConfigError, DataError: a malformed file.
@@ -71,7 +71,7 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
             f"{CONFIG_ASSET} in {assets}"
         )
     path = os.path.join(assets, TOKENIZATION_ASSET)
-    # The released modules are of lower-cased models and say so in a graph only.
+    # The released modules are for lower-cased text, which only their graphs say.
     settings = files.read_json_object(path) if os.path.isfile(path) else {}
     text = tokenizer_files.text_settings(settings, path)
     return AlbertConfig.from_json_file(config), vocabulary_of(directory, text)
@@ -81,7 +81,7 @@ def vocabulary_of(directory: str, text: TextSettings) -> Vocabulary:
     """Returns the vocabulary among a module's assets, an empty one if it has none."""
     assets = os.path.join(directory, "assets")
     names = sorted(os.listdir(assets)) if os.path.isdir(assets) else []
-    # Beside a SentencePiece model a .vocab file only lists its tokens.
+    # Next to a SentencePiece model, a .vocab file only lists its tokens.
     spm, vocab = (
         next((os.path.join(assets, n) for n in names if n.endswith(ends)), None)
         for ends in (".model", (".vocab", ".txt"))
@@ -112,8 +112,8 @@ def open_module_weights(directory: str) -> Weights:
 def _keys_of_weights(object_graph: bytes, origin: str) -> dict[str, str]:
     """Returns {released name: key in the bundle} from the root's `weights` dictionary.
 
-    A variable with several owners has one key only, so the keys are found by
-    walking the graph, not by guessing their names.
+    A variable with several owners has only one key, so the keys are found by
+    walking the graph, not derived from names.
     """
     try:
         # A `TrackableObjectGraph`: the nodes, and of each its children and attributes.
@@ -135,6 +135,6 @@ def _children_of(node: bytes) -> dict[str, int]:
 
 
 def _key_of(node: bytes) -> str:
-    """Returns what the bundle calls a variable, by its first attribute."""
+    """Returns the bundle's key of a variable, from its first attribute."""
     attributes = [dict(fields(attribute)) for number, attribute in fields(node) if number == 2]
     return attributes[0][3].decode()

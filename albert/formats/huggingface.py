@@ -38,7 +38,7 @@ WEIGHTS_FILES = (
     WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5", "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-METADATA_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
+METADATA_KEY = "albert_facts"  # ours in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
     "linear": "linear",
@@ -86,7 +86,7 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
     if ours := _our_config(values, origin):
         return ours
     names = {f.name for f in dataclasses.fields(AlbertConfig)} - {"extra", "hidden_act"}
-    # What their file leaves out has the defaults of their class, which are ours but for these.
+    # Missing keys take the defaults of their class, which are ours except for these.
     known = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096,
              "num_hidden_layers": 12, "intermediate_size": 16384}
     known |= {k: v for k, v in values.items() if k in names}
@@ -99,7 +99,7 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
 
 
 def _our_config(values: Mapping[str, Any], origin: str) -> AlbertConfig | None:
-    """Returns the architecture that we wrote too, None if there is none or theirs was changed."""
+    """Returns the architecture that we wrote as well; None if absent or if theirs was changed."""
     metadata = values.get(METADATA_KEY)
     ours = metadata.get("config") if isinstance(metadata, dict) else None
     if ours is None:
@@ -133,7 +133,7 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
 
 
 def metadata_from_theirs(values: Mapping[str, Any], origin: str) -> Metadata:
-    """Returns what a Hugging Face `config.json` says of its model besides the architecture.
+    """Returns a model's metadata, besides the architecture, from a Hugging Face `config.json`.
 
     Raises:
       DataError: names the key whose value is of the wrong kind.
@@ -201,7 +201,7 @@ def config_to_theirs(
 
 
 def _their_sizes(config: AlbertConfig) -> dict[str, Any]:
-    """Returns what their `config.json` says of the architecture."""
+    """Returns the keys of their `config.json` for the architecture."""
     acts = {"gelu": "gelu_new", "gelu_erf": "gelu", "": "linear"}
     act = (config.hidden_act or "").lower()
     copied = (
@@ -216,12 +216,12 @@ def _their_sizes(config: AlbertConfig) -> dict[str, Any]:
 
 
 def _their_group(layer: int, layers: int, groups: int) -> int:
-    """Returns the group that a layer has there, which in odd cases is not the original's."""
+    """Returns a layer's group there, which in odd cases differs from the original's."""
     return int(layer / (layers / groups))
 
 
 def _groups_there(config: AlbertConfig) -> int:
-    """Returns how many groups say there which layer has which weights."""
+    """Returns the number of groups that decide there which layer has which weights."""
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     is_alike = config.parameter_sharing == "all" and all(
         config.group_of_layer(i) == _their_group(i, layers, groups) for i in range(layers)
@@ -243,7 +243,7 @@ def tensors_to_theirs(
 ) -> dict[str, np.ndarray]:
     """Returns {their name: array} of our named weights, as `architecture` has them.
 
-    Weights of a head that exists only here keep their names, and are not looked at there.
+    Weights of a head that exists only here keep their names, and are ignored there.
     """
     tensors = dict(tensors)
     if not config.has_embedding_projection:  # there it always exists
@@ -312,7 +312,7 @@ class TensorFile:
         return {n: s[::-1] if self._is_turned(n) else s for n, s in shapes.items()}
 
     def _is_turned(self, name: str) -> bool:
-        """Whether a matrix is [out, in] there and [in, out] here, or the other way round."""
+        """Whether a matrix is transposed there: [out, in] instead of [in, out], or vice versa."""
         is_theirs_turned = self._is_tensorflow and re.search(r"/kernel(:0)?$", self._keys[name])
         return name.endswith("/kernel") != bool(is_theirs_turned)
 
@@ -355,7 +355,7 @@ class TensorFile:
                     self._keys.setdefault(ours, key)
 
     def _drop_identity(self) -> None:
-        """E = H: here the projection does not exist, there it must then be the identity."""
+        """If E = H, there is no projection here, so theirs must be the identity."""
         kernel, bias = self.read(MAPPING + "kernel"), self.read(MAPPING + "bias")
         if not np.array_equal(kernel, np.eye(len(kernel))) or bias.any():
             raise CheckpointError(
@@ -386,7 +386,7 @@ def is_directory(path: str) -> bool:
 
 
 def serialize(tensors: Mapping[str, np.ndarray], path: str) -> None:
-    """Writes a safetensors file; `format: pt` is what transformers asks for."""
+    """Writes a safetensors file, with the `format: pt` that transformers requires."""
     from safetensors.numpy import save
 
     with files.atomic_write(path, "wb") as stream:

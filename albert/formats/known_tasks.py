@@ -18,10 +18,10 @@ TSV, WORDS, RACE = "tsv", "token_classification", "race"
 
 
 def split_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
-    """Returns the labels of a --label_list: separated by commas, those of words also by blanks.
+    """Returns the labels of a --label_list: separated by commas, or by blanks for labels of words.
 
-    A label with a comma stands between quotation marks.
-    Between blanks a comma that stands alone is a label of words, as in the Penn Treebank.
+    A label that contains a comma is quoted.
+    A lone comma between blanks is a label of words, as in the Penn Treebank.
     """
     parts = text.split()
     if of_words and len(parts) > 1 and not any("," in part for part in parts if part != ","):

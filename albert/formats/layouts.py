@@ -1,4 +1,4 @@
-"""Decides which kind of model is at a path. Nothing else looks for that. No TensorFlow."""
+"""Decides which kind of model is at a path; no other module does. No TensorFlow."""
 
 import enum
 import logging
@@ -43,9 +43,9 @@ def layout_of(path: str) -> Layout | None:
 def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     """Returns the local path of the model that a user's path means, and its layout.
 
-    A path may be a remote address, the name of a built-in model or of one of the hub, a packed
-    archive or the https:// address of one, a directory with one model directory in it, or a
-    directory with several runs, whose best it is.
+    A path may be a remote address, the name of a built-in model or of one on the hub, a packed
+    archive or the https:// address of one, a directory that contains one model directory, or a
+    directory with several runs, of which the best is taken.
 
     Raises:
       CheckpointError: an archive is damaged, none of several runs is known as the best, or a

@@ -66,7 +66,7 @@ _CITATION = """\
 
 @contextlib.contextmanager
 def publish_model(path: str, *last: str) -> Iterator[str]:
-    """Is `files.publish_dir`; where the directory has a README.md of the user's, that stays."""
+    """Like `files.publish_dir`, but keeps a README.md of the user's."""
     with files.publish_dir(path, *last) as scratch:
         yield scratch
         if _is_of_the_user(os.path.join(path, NAME)):
@@ -74,7 +74,7 @@ def publish_model(path: str, *last: str) -> Iterator[str]:
 
 
 def _is_of_the_user(path: str) -> bool:
-    """Whether a file is there that does not begin as a card does."""
+    """Whether a file exists that does not begin like a card."""
     if os.path.isdir(path) or not filesystem.exists(path):
         return os.path.isdir(path)
     with filesystem.open_read(path) as stream:
@@ -101,7 +101,7 @@ def write(
       label_names: those of a classifier's outputs, in their order.
       run_state: the JSON next to the checkpoint; empty for one of the original toolkit, None for
         a model that no run saved.
-      results: what evaluation found, {name: value}.
+      results: evaluation results, {name: value}.
     """
     path = os.path.join(path, NAME) if os.path.isdir(path) else path
     if _is_of_the_user(path):
@@ -111,7 +111,7 @@ def write(
     architecture = {
         name.removeprefix("num_").replace("_", " "): value for name, value in architecture.items()
     }
-    # As JSON, in which a name has no line feeds.
+    # As JSON, which escapes line feeds in names.
     labels = json.dumps(list(label_names or ()), ensure_ascii=False)
     sections = {
         "Use": f"```python\n{usage.strip()}\n```\n" if usage else "",
@@ -147,7 +147,7 @@ def of_weights(
     Args:
       path: the file, or the directory whose README.md it is.
       weights: the model's; the run's state next to them says where it is from.
-      name: what the usage calls the directory; its own name by default.
+      name: the directory's name in the usage; by default its real name.
       parts: of `write`, instead of those of the model's class.
     """
     run_state = run_states.read_run_state(weights.origin)

@@ -41,7 +41,7 @@ def is_model(path: str) -> bool:
 def is_name(path: str) -> bool:
     """Whether a path means a model of the hub: `owner/name` or `owner/name@revision`.
 
-    What is here, and what would be a checkpoint next to others here, is not looked for there.
+    A local path, or one that looks like a checkpoint next to others here, is not a name.
     """
     if not _NAME.fullmatch(path) or path.endswith(archives.ENDINGS) or os.path.lexists(path):
         return False
@@ -53,7 +53,7 @@ def with_revision(path: str, revision: str | None) -> str:
     """Returns the name of a model of the hub at a branch, a tag or a commit.
 
     Raises:
-      CheckpointError: a revision of something that is no model of the hub.
+      CheckpointError: a revision of something that isn't a model of the hub.
     """
     if revision is None:
         return path
@@ -63,7 +63,7 @@ def with_revision(path: str, revision: str | None) -> str:
 
 
 def local_path(path: str, flag: str = "path", with_weights: bool = True) -> str:
-    """Returns where the model of a name or an address is, after its download; else the path.
+    """Downloads the model of a name or an address and returns its path; returns other paths as is.
 
     Args:
       with_weights: whether more is needed than the tokenizer.
@@ -136,9 +136,9 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
         _require_answer(name, revision)
     config = hf_hub_download(name, huggingface.CONFIG_FILE, revision=revision)
     yield config
-    if with_weights:  # not downloaded in vain
+    if with_weights:  # don't download them in vain
         huggingface.check_kind(files.read_json(config), f"{name}/{huggingface.CONFIG_FILE}")
-    commit = os.path.basename(os.path.dirname(config))  # so that all of it is of one
+    commit = os.path.basename(os.path.dirname(config))  # so that all files are from one commit
 
     def get(file: str) -> str | None:
         cached = try_to_load_from_cache(name, file, revision=commit)
@@ -146,7 +146,7 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
             return cached if isinstance(cached, str) else None
         try:
             return hf_hub_download(name, file, revision=commit)
-        except errors.LocalEntryNotFoundError:  # absent, unless it could not be asked for
+        except errors.LocalEntryNotFoundError:  # absent, unless the hub can't be reached
             if constants.HF_HUB_OFFLINE:
                 return None
             raise
@@ -175,7 +175,7 @@ def _require_answer(name: str, revision: str | None) -> None:
 
     wait = constants.HF_HUB_ETAG_TIMEOUT  # the user's, or the default
     wait = _FIRST_ANSWER if wait == constants.DEFAULT_ETAG_TIMEOUT else wait
-    for pause in (0.5, None):  # a link that is just coming up gets another chance
+    for pause in (0.5, None):  # a second chance for a connection that is just coming up
         try:
             get_hf_file_metadata(hf_hub_url(name, huggingface.CONFIG_FILE, revision=revision), timeout=wait)
         except Exception as error:  # of httpx or httpx2, by the library's version
@@ -185,14 +185,14 @@ def _require_answer(name: str, revision: str | None) -> None:
                 continue
             if kinds & {"ConnectError", "TimeoutException"}:
                 raise errors.LocalEntryNotFoundError(str(error)) from error
-        return  # whatever it says, the download says it better
+        return  # whatever the answer, the download reports it better
 
 
 # === By address ===
 
 
 def _download_archive(url: str, flag: str) -> str:
-    """Returns a packed model's copy in the cache, which is renewed when it changes there."""
+    """Returns a packed model's copy in the cache, updated when the original changes."""
     target = filesystem.path_in_cache(url, "downloads")
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with filelock.FileLock(f"{target}.lock"):
@@ -218,7 +218,7 @@ def _download_archive(url: str, flag: str) -> str:
 
 
 def _fetch(url: str, target: str) -> None:
-    """Downloads a file unless the copy is that of now; goes on with what a cut download left."""
+    """Downloads a file unless the copy is current; resumes an interrupted download."""
     part, known = f"{target}.part", f"{target}.json"
     tags = files.read_json_object(known) if os.path.isfile(known) else {}
     begun = os.path.getsize(part) if os.path.isfile(part) and tags.get("part") else 0
@@ -234,7 +234,7 @@ def _fetch(url: str, target: str) -> None:
         if error.code == http.HTTPStatus.NOT_MODIFIED:
             return
         if begun and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            files.write_json(known, {**tags, "part": None})  # it was whole already: begin again
+            files.write_json(known, {**tags, "part": None})  # it was already complete: start over
             raise ConnectionError(f"{begun:,} bytes are more than there are") from error
         raise
     with answer:

@@ -1,7 +1,7 @@
 """A model's metadata, besides its architecture and weights: typed, and checked when read.
 
-They go with the model into every layout and come back from each: without the names of its
-labels a classifier answers with numbers, without its problem type with the wrong function.
+They are written to and read from every layout: without the names of its labels a classifier
+answers with numbers, and without its problem type it applies the wrong function.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ REGRESSION = "regression"
 PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)  # by Hugging Face's names
 
 
-Kind = tuple[Callable[[Any], bool], str]  # whether a parsed value is good, and what it must be
+Kind = tuple[Callable[[Any], bool], str]  # whether a parsed value is valid, and what it must be
 
 
 def is_count(value: Any, least: int = 0) -> bool:
@@ -44,8 +44,8 @@ LABELS: Kind = (_is_labels, "a list of texts")
 BOOL: Kind = (lambda value: isinstance(value, bool), "true or false")
 OBJECT: Kind = (lambda value: isinstance(value, dict), "an object")
 
-# How a model is built and its inputs are cut, where that is not its config's: names of flags
-# and of the constructors' arguments.
+# Settings of building a model and truncating its inputs that aren't in its config: names of flags
+# and of constructor arguments.
 SETTINGS: dict[str, Kind] = {
     "classifier_dropout": RATE,
     **dict.fromkeys(
@@ -53,7 +53,7 @@ SETTINGS: dict[str, Kind] = {
          "max_qa_length", "n_best_size", "max_answer_length"), POSITIVE,
     ),
     "null_score_diff_threshold": FINITE,
-    "label_threshold": RATE,  # probability from which a text has a label, where it may have several
+    "label_threshold": RATE,  # minimum probability of a label, where a text may have several
 }
 _KINDS: dict[str, Kind] = {
     "architecture": TEXT,
@@ -114,7 +114,7 @@ def pick(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(values: Mapping[str, Any], kinds: Mapping[str, Kind], origin: str) -> None:
-    """Refuses parsed values of the wrong kind; absent ones and null are good.
+    """Refuses parsed values of the wrong kind; absent values and null are valid.
 
     Raises:
       DataError: names the file, the key, and the value that is needed.

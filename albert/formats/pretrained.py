@@ -1,7 +1,7 @@
 """A directory with a pretrained or fine-tuned ALBERT, whoever wrote it: opened, loaded, written.
 
-`layouts` says which kind of model a path is. No TensorFlow at import, and none before weights are
-wanted.
+`layouts` decides which kind of model a path is. No TensorFlow at import, nor until weights are
+needed.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ log = logging.getLogger("albert")
 class Pretrained:
     """An opened model: its metadata and, on demand, its weights."""
 
-    path: str  # as it was given: a directory, a checkpoint's prefix or a module's address
+    path: str  # as given: a directory, a checkpoint's prefix or a module's address
     directory: str
     config: AlbertConfig
     vocabulary: Vocabulary  # an empty one if it has none
@@ -195,7 +195,7 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
 def open_any_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     """Returns the named tensors of a checkpoint, or of whatever `open_path` takes.
 
-    Beside a checkpoint nothing else need lie.
+    A checkpoint needs no other files next to it.
 
     Raises:
       CheckpointError: nothing there, of another kind, or damaged.
@@ -242,7 +242,7 @@ def load(
     `options` go to the class; by default they are those that it was saved with, and a
     classifier's `num_labels` is the number of `label_names`, else what the weights say. A head
     that the weights lack starts at random values, with a warning, or is an error if the model
-    must be `complete`. With `ignore_mismatched_sizes` a head of another shape is such a one.
+    must be `complete`. With `ignore_mismatched_sizes` a head of another shape counts as missing.
 
     Raises:
       CheckpointError: weights are absent or of another shape.
@@ -271,7 +271,7 @@ def load(
         )
     if new:
         log.warning("%s: new, to be trained: %s", source.path, some(new))
-    # What it was trained for is of its head; how texts are prepared, of its encoder.
+    # The task belongs to the head; the preparation of texts belongs to the encoder.
     metadata = source.metadata if is_same and not needed else Metadata(text=source.metadata.text)
     model.metadata = dataclasses.replace(metadata, architecture=kind.__name__)
     if label_names is not None:
@@ -282,7 +282,7 @@ def load(
 def assign(
     model: "keras.Model", weights: Weights, ignore_mismatched_sizes: bool = False
 ) -> dict[str, Any]:
-    """Gives a model the weights of the same names; returns the account of a warm start.
+    """Gives a model the weights of the same names; returns the summary of a warm start.
 
     The pooler may be absent, and a head that may be ignored may have another shape.
 
@@ -311,7 +311,7 @@ def assign(
 
 
 def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None) -> None:
-    """Writes a directory that every command, `load` and transformers take.
+    """Writes a directory that every command, `load` and transformers accept.
 
     Raises:
       UserError: the model is quantized, the directory holds a run's checkpoints, or it cannot be
@@ -341,7 +341,7 @@ def write(
     directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None,
     max_length: int | None = None, dtype: str = "float32", keeps_pooler: bool = True,
 ) -> None:
-    """Writes all that a model's directory holds but its card, in Hugging Face's layout.
+    """Writes everything in a model's directory except its card, in Hugging Face's layout.
 
     Args:
       max_length: of the tokenizer; by default the model's.

@@ -1,7 +1,7 @@
 """`model.ckpt-<step>.json`, next to a checkpoint: a run's state, or a finished model's metadata.
 
-A run writes its state and its flags, `export_checkpoints` the model's metadata. The file may have
-been changed by hand, or be a stranger's: the type of every value is checked. No TensorFlow.
+A run writes its state and its flags, `export_checkpoints` the model's metadata. The file may be
+edited by hand or come from elsewhere, so the type of every value is checked. No TensorFlow.
 """
 
 import os
@@ -60,7 +60,7 @@ _KINDS: dict[str, Kind] = {
     "recent_losses": (_is_numbers, "a list of numbers"),
     "skipped": (_is_skipped, "counts of recent and consecutive steps and a list of bad ones"),
 }
-# Of a run's flags those that anything but the run itself looks at.
+# The flags of a run that anything else reads.
 _FLAGS: dict[str, Kind] = {
     **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT,
     "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT,
@@ -72,7 +72,7 @@ def read_run_state(prefix: str) -> dict[str, Any]:
     """Returns `<prefix>.json`; empty for a checkpoint of the original toolkit.
 
     Raises:
-      DataError: it is damaged, or a value in it is none that a run writes.
+      DataError: it is damaged, or contains a value that no run writes.
     """
     path = prefix + ".json"
     if not filesystem.exists(path):
@@ -81,7 +81,7 @@ def read_run_state(prefix: str) -> dict[str, Any]:
     if not {"config", "records_seen"} & set(run_state):
         raise DataError(f"{path}: not what a run writes beside a checkpoint")
     model_metadata.check(run_state, _KINDS, path)
-    # A null there is no value; of a flag it is a flag that was not given.
+    # Null means no value; for a flag, that it was not given.
     if absent := [key for key in _KINDS if key in run_state and run_state[key] is None]:
         raise DataError(f"{path}: {absent[0]} must be {_KINDS[absent[0]][1]}, got None")
     model_metadata.check(run_state.get("flags", {}), _FLAGS, f"{path}: flags")
@@ -91,7 +91,7 @@ def read_run_state(prefix: str) -> dict[str, Any]:
 
 
 def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
-    """Returns the eval_results.json of a checkpoint's directory if it is of this very step."""
+    """Returns the eval_results.json of a checkpoint's directory if it is for this step."""
     path = os.path.join(os.path.dirname(prefix), "eval_results.json")
     results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
     return results if results.get("global_step") == step else {}

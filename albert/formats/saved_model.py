@@ -8,7 +8,7 @@ import tensorflow as tf
 from albert.errors import UserError, first_line
 from albert.formats import model_card
 
-MAIN_FILE = "saved_model.pb"  # without it, a directory is no SavedModel
+MAIN_FILE = "saved_model.pb"  # without it, a directory isn't a SavedModel
 
 
 def save(module: tf.Module, directory: str, signatures: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ def publish(
     """Publishes a SavedModel with its card, see `model_card.publish_model`.
 
     Args:
-      complete: adds to the directory that it is given what belongs to the model, its card.
+      complete: adds the model's card to the directory that it is given.
 
     Raises:
       UserError: it could not be written; an earlier one is untouched.

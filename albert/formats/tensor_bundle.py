@@ -1,7 +1,7 @@
 """TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-*`: arrays by name.
 
-They are read and written in NumPy. The index is a sorted table in blocks, as LevelDB writes them,
-from a tensor's name to where it lies; every block and every tensor has a checksum.
+They are read and written in NumPy. The index is a sorted table in LevelDB's block format that maps
+a tensor's name to its location; every block and every tensor has a checksum.
 """
 
 import math
@@ -37,7 +37,7 @@ _DTYPES = {
 
 
 class _Entry(NamedTuple):
-    """Where a tensor lies, from a `BundleEntryProto`."""
+    """The location of a tensor, from a `BundleEntryProto`."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class BundleReader:
         return CheckpointError(f"{self._prefix} is not a readable checkpoint: {why}")
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor; one of strings is of Python's bytes.
+        """Returns one tensor; strings are Python bytes.
 
         Raises:
           CheckpointError: it is damaged, or of a kind that no model has.
@@ -112,14 +112,14 @@ class BundleReader:
         return f"{self._prefix}.data-{number:05d}-of-{self._shards:05d}"
 
     def _is_there(self, entry: _Entry) -> bool:
-        """Whether the file reaches as far as a tensor, and the tensor is as large as it says."""
+        """Whether the file contains the entire tensor, and the tensor has the size it states."""
         if entry.dtype in _DTYPES and not entry.is_sliced:
             if entry.size != math.prod(entry.shape) * np.dtype(_DTYPES[entry.dtype]).itemsize:
                 return False
         return entry.offset + entry.size <= os.path.getsize(self._shard(entry.shard))
 
     def check_whole(self) -> None:
-        """Refuses data files that are shorter than their tensors, those nobody reads included.
+        """Refuses data files that are too short for their tensors, including those nobody reads.
 
         Raises:
           CheckpointError: names what cannot be read.
@@ -150,7 +150,7 @@ def _rows_of(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("its index is not the table that TensorFlow writes")
     at = 0
-    for _ in range(2):  # where the block about blocks lies
+    for _ in range(2):  # the location of the index block
         _, at = varint_at(footer, at)
     for _, handle in _rows_of_block(table, footer, at):
         yield from _rows_of_block(table, handle, 0)
@@ -206,7 +206,7 @@ def _entry_of(value: bytes) -> _Entry:
 
 
 def _strings_of(content: bytes, entry: _Entry) -> np.ndarray:
-    """Returns strings, which lie one after the other behind their lengths."""
+    """Returns strings, which are concatenated after their lengths."""
     lengths, at, crc = [], 0, 0
     for _ in range(math.prod(entry.shape)):
         length, at = varint_at(content, at)
@@ -270,7 +270,7 @@ def _entry(value: np.ndarray, offset: int, content: bytes) -> bytes:
 def _table(rows: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Returns a sorted table of one block: that of its keys and values."""
     table, handles = bytearray(), []
-    for content in (rows, []):  # the second one is where other tables have statistics
+    for content in (rows, []):  # other tables have statistics in the second
         handles.append(_append_block(table, content))
     handles.append(_append_block(table, [(rows[-1][0], handles[0])]))
     footer = (handles[1] + handles[2]).ljust(_FOOTER_BYTES - 8, b"\0")

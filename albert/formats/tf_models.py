@@ -1,7 +1,7 @@
 """A TF-Hub module that tf-models-official exported (`albert_en_*/2` and `/3`), read as data.
 
-Its variables have the layers' names, its architecture stands among Keras's metadata, its vocabulary
-among the assets. The graph is never run.
+Its variables have the layers' names. Its architecture is in Keras's metadata, its vocabulary in the
+assets. The graph is never run.
 """
 
 import json
@@ -20,12 +20,12 @@ from albert.formats.weights import Weights
 from albert.records.protobuf import fields
 from albert.tokenization import TextSettings
 
-# Where Keras's metadata lie: since TensorFlow 2.5 in a separate file.
+# Keras's metadata; in a separate file since TensorFlow 2.5.
 _METADATA_FILES = ("keras_metadata.pb", "saved_model.pb")
 _ENCODER = re.compile(rb'"class_name": "(?:\w+>)?Albert\w*Encoder", "config": ')
 _WORDS = "word_embeddings/embeddings"
 _LOWER = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
-# Their name of each of our settings.
+# Their name for each of our settings.
 _SETTINGS = {
     "vocab_size": "vocab_size", "embedding_size": "embedding_width", "hidden_size": "hidden_size",
     "num_hidden_layers": "num_layers", "num_attention_heads": "num_attention_heads",
@@ -72,7 +72,7 @@ def is_directory(path: str) -> bool:
 
 
 def read_config(directory: str) -> AlbertConfig:
-    """Returns the architecture in Keras's metadata.
+    """Returns the architecture from Keras's metadata.
 
     Raises:
       CheckpointError: they are not there; ConfigError: they are malformed.

@@ -1,8 +1,8 @@
 """A vocabulary and its settings in a model's directory: found, read, written. No TensorFlow.
 
 A directory of ours or of Hugging Face's layout holds one `*.model` or `*vocab*.txt`, and
-`tokenizer_config.json`. Each setting there is honoured or refused by name: if one were ignored,
-the ids and so the answers would silently differ.
+`tokenizer_config.json`. Each setting there is either honoured or refused by name: ignoring one would
+silently change the ids, and so the answers.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ log = logging.getLogger("albert")
 
 SETTINGS_FILE = "tokenizer_config.json"
 FAST_FILE = "tokenizer.json"  # of Hugging Face's tokenizers library
-# What a model of Hugging Face's hub may have of its tokenizer.
+# The tokenizer files that a model on Hugging Face's hub may have.
 NAMES = (
     "spiece.model", "vocab.txt", FAST_FILE, SETTINGS_FILE, "special_tokens_map.json",
     "added_tokens.json",
 )
-# Of ours: which file is the vocabulary, should there be several.
+# Our key: which file is the vocabulary, if there are several.
 _FILE_KEY = "vocabulary_file"
 # Hugging Face writes a number of 31 digits for "no limit".
 _NO_LIMIT = 1 << 30
@@ -37,7 +37,7 @@ _CLASSES = (
     "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast",
     "PreTrainedTokenizerFast", "TokenizersBackend",
 )
-# The values that these have here; any other would cut texts, or make rows, in another way.
+# The values that these have here; any other would change how texts are split or rows are built.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "tokenizer_class": _CLASSES,
     "cls_token": ("[CLS]",), "sep_token": ("[SEP]",), "mask_token": ("[MASK]",),
@@ -90,10 +90,10 @@ class Vocabulary:
         self, spm_model_file: str | None, vocab_file: str | None,
         given: Mapping[str, bool | None] = MappingProxyType({}),
     ) -> "Vocabulary":
-        """Returns the same with what a user gave instead; None is nothing given.
+        """Returns the same with the user's values instead; None means not given.
 
         Args:
-          given: some of `TextSettings`; the others are what the given file says of itself.
+          given: some of `TextSettings`; the others are those stored in the given file.
 
         Raises:
           FlagError: a vocabulary was trained with another setting.
@@ -134,7 +134,7 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
         try:
             spm, of_file, added = _from_fast(fast)
             default = default or of_file
-        except DataError as error:  # of no account to whoever brings a vocabulary, or needs none
+        except DataError as error:  # irrelevant to callers that bring a vocabulary or need none
             problem = str(error)
     for name in ("special_tokens_map.json", "added_tokens.json"):
         beside = os.path.join(directory, name)
@@ -160,7 +160,7 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
 
 
 def _text_of_file(path: str, default: TextSettings) -> TextSettings:
-    """Returns how texts are prepared for a vocabulary: as it says itself, or the settings beside it."""
+    """Returns how texts are prepared for a vocabulary, from its file or the settings next to it."""
     directory = os.path.dirname(os.path.abspath(path))
     beside = os.path.join(directory, SETTINGS_FILE)
     default = dataclasses.replace(default, **sentencepiece.trained_with(path))
@@ -174,7 +174,7 @@ def _text_of_file(path: str, default: TextSettings) -> TextSettings:
 def text_settings(
     values: Mapping[str, Any], origin: str, default: TextSettings = TextSettings()
 ) -> TextSettings:
-    """Returns the settings among parsed values, `default` for those that are not there.
+    """Returns the settings among parsed values, those of `default` where they are missing.
 
     Raises:
       DataError: one is neither true nor false.
@@ -213,13 +213,13 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = Non
         values |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
     elif fast := tokenizer_json.contents(tokenizer):
         files.write_json(os.path.join(directory, FAST_FILE), fast)
-        values["tokenizer_class"] = "PreTrainedTokenizerFast"  # which takes that file as it stands
+        values["tokenizer_class"] = "PreTrainedTokenizerFast"  # which uses that file unchanged
     files.write_json(os.path.join(directory, "special_tokens_map.json"), special)
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
 
 
 def _from_fast(path: str) -> tuple[str, TextSettings, dict[str, int]]:
-    """Returns a SentencePiece model made of a `tokenizer.json`, which the cache keeps."""
+    """Returns a SentencePiece model made from a `tokenizer.json`, and caches it."""
     model, settings, tokens = tokenizer_json.sentencepiece_model(path)
 
     def write(folder: str) -> None:
@@ -237,7 +237,7 @@ def only_file(directory: str, ending: str, part: str = "") -> str | None:
 
 
 def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | None]:
-    """Returns (SentencePiece model, WordPiece vocabulary), the one that is named before others."""
+    """Returns (SentencePiece model, WordPiece vocabulary); a vocabulary named in settings wins."""
     if named is not None:
         if not isinstance(named, str) or os.path.basename(named) != named:
             raise DataError(f"{origin}: {_FILE_KEY} {named!r} is not a plain file name")
@@ -269,7 +269,7 @@ def _decoder(values: Any, origin: str) -> list[dict[str, Any]]:
 
 
 def _added(tokens: Sequence[Mapping[str, Any]], origin: str) -> dict[str, int]:
-    """Returns the ids of added tokens, but of the vocabulary's special ones."""
+    """Returns the ids of added tokens, except the vocabulary's special tokens."""
     added = {}
     for token in tokens:
         content, i = token.get("content"), token.get("id")

@@ -1,8 +1,8 @@
 """A `tokenizer.json` of Hugging Face's tokenizers library: a SentencePiece model in another form.
 
-Their own ALBERT class reads the SentencePiece model in its own way (version 5 cuts "(hi)" into "("
-and "▁hi", where the model was trained with "▁", "(" and "hi"). The file that is written here
-therefore spells out every step of ours.
+Their ALBERT class interprets the SentencePiece model differently (version 5 splits "(hi)" into "("
+and "▁hi", where the model was trained with "▁", "(" and "hi"). So the file that is written here
+spells out each of our steps.
 """
 
 import base64
@@ -25,7 +25,7 @@ _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "alwa
 def sentencepiece_model(path: str) -> tuple[bytes, TextSettings, list[dict[str, Any]]]:
     """Returns a SentencePiece model of the vocabulary in a `tokenizer.json`, and how to prepare texts.
 
-    The third value is what is added to that vocabulary.
+    The third value lists the tokens added to that vocabulary.
 
     Raises:
       DataError: it is damaged, of another kind than Unigram, or prepares texts in another way.
@@ -59,7 +59,7 @@ def _steps(normalizer: Any) -> list[dict[str, Any]]:
 
 
 def _check_words(pre_tokenizer: Any, has_bytes: bool, path: str) -> None:
-    """Refuses what makes other tokens than SentencePiece with "▁" before each word."""
+    """Refuses steps that differ from SentencePiece with "▁" before each word."""
     for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {"type": None}]):
         usual = _METASPACE | {"add_prefix_space": True, "str_rep": "▁"}
         if step["type"] != "WhitespaceSplit" and any(
@@ -71,7 +71,7 @@ def _check_words(pre_tokenizer: Any, has_bytes: bool, path: str) -> None:
 
 
 def _settings(steps: list[dict[str, Any]], path: str) -> TextSettings:
-    """Returns how texts are prepared, as far as these steps say it."""
+    """Returns how texts are prepared, as far as these steps specify it."""
     kinds = {step["type"] for step in steps}
     strips = "StripAccents" in kinds
     for step in steps:
@@ -186,7 +186,7 @@ def added_tokens(tokenizer: FullTokenizer) -> list[dict[str, Any]]:
 def _score(piece) -> float:
     if piece.type == piece.USER_DEFINED:
         return 0.0
-    # "▁1999," is cut again into "▁1999" and ","; a token that is never chosen has the same effect.
+    # "▁1999," is split again into "▁1999" and ","; a token that is never chosen has the same effect.
     return _NEVER if ends_in_digit_comma(piece.piece) else piece.score
 
 
@@ -217,7 +217,7 @@ def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
 def _pre_tokenizer(settings: TextSettings) -> dict[str, Any]:
     if not settings.remove_space:
         return _METASPACE
-    # So that the white space before a token which is added over there is none.
+    # Drops the white space before tokens that are added over there.
     return {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, _METASPACE]}
 
 

@@ -1,7 +1,7 @@
-"""PyTorch's `pytorch_model.bin` as data: pickles of which nothing is called but what makes tensors.
+"""Reads PyTorch's `pytorch_model.bin` as data: the pickles can call nothing but tensor constructors.
 
-Both of its forms: a ZIP archive with a file for each storage (`data.pkl`, `data/0`), and that of
-before PyTorch 1.6, several pickles with the storages behind them. No PyTorch.
+It reads both formats: a ZIP archive with a file for each storage (`data.pkl`, `data/0`), and the one
+before PyTorch 1.6, several pickles followed by the storages. No PyTorch.
 """
 
 import collections
@@ -59,7 +59,7 @@ class _Tensor:
             raise ValueError("a tensor reaches beyond its storage")
 
     def of(self, content: bytes) -> np.ndarray:
-        """Returns its elements, of the bytes of the storage."""
+        """Returns its elements, from the bytes of the storage."""
         dtype = self.storage.dtype
         if len(content) != self.storage.count * dtype.itemsize:
             raise ValueError(f"storage {self.storage.key} has {len(content):,} bytes")
@@ -94,7 +94,7 @@ def open_tensors(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str],
     """Returns ({name: shape}, read) of a file.
 
     Raises:
-      CheckpointError: it is damaged, or holds anything else than arrays of numbers.
+      CheckpointError: it is damaged, or holds anything but arrays of numbers.
     """
     try:
         with open(path, "rb") as stream:

@@ -1,7 +1,7 @@
-"""Gives a pretrained model another vocabulary and keeps what it knows of shared tokens.
+"""Gives a pretrained model another vocabulary and keeps the embeddings of shared tokens.
 
-A token of both vocabularies keeps its embedding. A new one starts with the mean of the embeddings
-of the old tokens that its text is split into: the model has read that text as these before.
+A token in both vocabularies keeps its embedding. A new one starts with the mean of the embeddings
+of the old tokens that its text is split into, since the model has read that text as these tokens.
 
 Shapes: V vocabulary size, E embedding size.
 """
@@ -32,7 +32,7 @@ class Transfer:
 
 def plan(old: FullTokenizer, new: FullTokenizer) -> Transfer:
     """Returns which old tokens the tokens of a new vocabulary start from."""
-    # The two kinds of vocabulary have different names for two special tokens.
+    # The two kinds of vocabulary name two special tokens differently.
     renamed = {} if old.is_spm == new.is_spm else {
         "<pad>": "[PAD]", "<unk>": "[UNK]", "[PAD]": "<pad>", "[UNK]": "<unk>"
     }

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Reader(Protocol):
-    """What reads the tensors of one kind of file."""
+    """Reads the tensors of one kind of file."""
 
     shapes: Mapping[str, tuple[int, ...]]  # by the names in the file
 
@@ -19,7 +19,7 @@ class Weights:
     """The named tensors of a checkpoint or of another model's files."""
 
     def __init__(self, origin: str, reader: Reader, keys: Mapping[str, str] | Iterable[str]):
-        """Takes a reader, and {name: name in the file} or the names that stay as they are."""
+        """Takes a reader, and {name: name in the file} or the names to leave unchanged."""
         self.origin = origin
         self._reader = reader
         self._keys = dict(keys) if isinstance(keys, Mapping) else {name: name for name in keys}

@@ -5,9 +5,9 @@
     fine_tuned          the predictor for a fine-tuned model
     predictors          classifiers of texts and tokens, multiple choice
     question_answering  parts of passages
-    mask_filling        the likeliest tokens for each [MASK]
+    mask_filling        the most likely tokens for each [MASK]
     embedding           texts as vectors
-    scoring             how likely a model finds a sentence
+    scoring             pseudo-log-likelihoods of sentences
     compiled_call       compiles a model's call with TensorFlow or JAX
-    onnx_file           an exported model, which onnxruntime computes
+    onnx_file           an exported model, run by onnxruntime
 """

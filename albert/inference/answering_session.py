@@ -37,7 +37,7 @@ class Answer(NamedDict):
 
 
 def _named(answer: Any) -> Any:
-    """Returns an answer with each of its dicts as an `Answer`, but tables of probabilities."""
+    """Returns an answer with its dicts as `Answer`s, except tables of probabilities."""
     if isinstance(answer, list):
         return [_named(part) for part in answer]
     if not isinstance(answer, dict):
@@ -50,13 +50,12 @@ class AnsweringSession(Session):
     """An opened model that answers texts.
 
     The task that a model was fine-tuned for decides which of `classify`, `answer`, `choose` and
-    `tag` it can do. Each takes one input and returns its answer; a list of inputs, and returns the
-    list of their answers; or any other iterable, and returns a generator of its answers, which
-    reads up to 4,096 inputs before the first of these. An answer is a dict, whose values the names
-    of transformers' pipelines give too (`["score"]`, `.label`). The first answer waits for the
-    weights and for the compiler; later calls do not. A warning says how many inputs were cut. Each
-    raises a UserError for an input that does not fit, and for a model that was trained for
-    something else.
+    `tag` it supports. Each returns the answer to a single input, a list of answers for a list of
+    inputs, and for any other iterable a generator of answers, which reads up to 4,096 inputs before
+    the first answer. An answer is a dict whose values can also be read by the names of transformers'
+    pipelines (`["score"]`, `.label`). The first answer waits for the weights and the compiler; later
+    calls do not. A warning says how many inputs were truncated. Each method raises a UserError for
+    an input that does not fit, and for a model that was trained for something else.
     """
 
     def classify(self, texts: Any, *, progress: bool = False) -> Any:
@@ -67,8 +66,8 @@ class AnsweringSession(Session):
           progress: whether to show progress on the terminal.
 
         Returns:
-          {"label", "probability", "probabilities": {label: probability}}; of a model that gives
-          several labels {"labels", "probabilities"}; of a regression {"value"}.
+          {"label", "probability", "probabilities": {label: probability}}; for a multi-label model
+          {"labels", "probabilities"}; for a regression {"value"}.
         """
         kinds = TextClassifier, predictors.MultiLabelClassifier, predictors.Regressor
         return self._fine_tuned(texts, kinds, progress)
@@ -86,8 +85,8 @@ class AnsweringSession(Session):
         Returns:
           {"answer", "probability", "start", "end"}, the last two in characters of the passage. A
           SQuAD 2.0 model adds "no_answer_score" and "best_answer": "answer" is "", from 0 to 0,
-          where the score exceeds the threshold that the model's evaluation found best (0 if there
-          was none), and `best_answer` is the likeliest part all the same.
+          if the score exceeds the threshold that the model's evaluation found best (0 if there was
+          none); `best_answer` is the most likely part in any case.
         """
         if questions is None:
             questions = _text(question, 1), _text(context, 1)
@@ -110,11 +109,11 @@ class AnsweringSession(Session):
         return self._fine_tuned(texts, (predictors.TokenClassifier,), progress)
 
     def fill_mask(self, texts: Any, *, top_k: int = 5) -> Any:
-        """Returns the likeliest tokens for each [MASK]: [[{"piece", "id", "probability"}]].
+        """Returns the most likely tokens for each [MASK]: `[[{"piece", "id", "probability"}]]`.
 
         Args:
           texts: a string, or an iterable of strings.
-          top_k: how many tokens.
+          top_k: number of tokens.
         """
         filler = MaskFiller(self, top_k)
         return _predictions(filler, texts, isinstance(texts, str), _text_and_origin)
@@ -123,11 +122,11 @@ class AnsweringSession(Session):
         self, texts: Any, *, pooling: str = "mean", layers: Sequence[int] = (-1,),
         progress: bool = False,
     ) -> Any:
-        """Returns the vector of a text [D], of a list or tuple of texts [N, D]; else a generator.
+        """Returns the vector of a text [D] or of a list or tuple of texts [N, D]; else a generator.
 
         Args:
           pooling: "mean" over all tokens, "cls", or "pooled", a trained layer on [CLS].
-          layers: whose vectors "mean" and "cls" concatenate; 1 is the first, -1 the last.
+          layers: layers whose vectors "mean" and "cls" concatenate; 1 is the first, -1 the last.
         """
         if pooling not in embedding.POOLINGS:
             raise FlagError(
@@ -144,10 +143,10 @@ class AnsweringSession(Session):
         return np.stack(list(vectors)) if texts else np.zeros((0, size), np.float32)
 
     def score(self, texts: Any, *, within_words: bool = False, progress: bool = False) -> Any:
-        """Returns how likely the model finds a text: {"log_probability", "pieces"}.
+        """Returns how likely the model finds a text: `{"log_probability", "pieces"}`.
 
-        That is its pseudo-log-likelihood, see `albert.inference.scoring`, and the number of tokens
-        over which it is summed.
+        That is the text's pseudo-log-likelihood, see `albert.inference.scoring`, and the number of
+        tokens that it sums over.
 
         Args:
           texts: a string, or an iterable of strings.
@@ -189,21 +188,21 @@ def open_session(
     onnx_file: str | os.PathLike[str] | None = None,
     dtype: str = "float32", revision: str | None = None,
 ) -> AnsweringSession:
-    """Returns a session of the model at a path, whoever wrote it.
+    """Opens a session with the model at a path, whoever wrote it.
 
     Args:
-      path, revision: what `albert.from_pretrained` takes.
-      max_seq_length: maximum length in tokens; by default that of the training, else the most
-        that the model takes.
+      path, revision: as in `albert.from_pretrained`.
+      max_seq_length: maximum length in tokens; by default that of the training, else the model's
+        maximum.
       batch_size: sequences computed together; fewer need less memory.
-      spm_model_file, vocab_file: the vocabulary, if it does not lie there.
+      spm_model_file, vocab_file: the vocabulary, if it isn't in the directory.
       do_lower_case, keep_accents: whether texts are lower-cased, and keep their marks; by default
-        what the directory says.
-      onnx_file: what `albert.export_model` wrote of this model as `.onnx`, int8 or not. Then
-        onnxruntime computes, and no engine is imported: faster for single texts, and from the
-        start. For `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer.
-      dtype: "bfloat16" takes half of the memory, and less time on processors and devices that
-        multiply in it; answers change in the third digit.
+        as the directory says.
+      onnx_file: the `.onnx` file that `albert.export_model` wrote for this model, int8 or not.
+        onnxruntime then computes, and no engine is imported: faster for single texts, and starts
+        sooner. For `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer.
+      dtype: "bfloat16" takes half the memory, and is faster on processors and devices that support
+        it; answers change in the third digit.
 
     Raises:
       UserError: no model or vocabulary there, these and the file do not fit each other, or Keras
@@ -233,7 +232,7 @@ def _predictions(
     predictor: Predictor, inputs: Any, is_one: bool, checked: Callable[[Any, int], Any],
     progress: bool = False,
 ) -> Any:
-    """Returns the answer to one input, the list of those to a list, or else a generator of them.
+    """Returns the answer to one input, the list of answers to a list, or else a generator of them.
 
     Args:
       checked: returns an input as the predictor takes it, given its number, from 1.

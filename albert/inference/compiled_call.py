@@ -66,7 +66,7 @@ def _graph(function: Function) -> Function:
             return function(batch[""] if "" in batch else batch)
 
     graphs: dict[Any, Function] = {}
-    lock = threading.Lock()  # threads that ask at once wait for one graph
+    lock = threading.Lock()  # concurrent threads wait for one graph
 
     def call(inputs: Any):
         named = inputs if isinstance(inputs, Mapping) else {"": inputs}

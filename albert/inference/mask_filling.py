@@ -1,4 +1,4 @@
-"""The likeliest tokens for each [MASK] of a text. No TensorFlow at import.
+"""Predicts the most likely tokens for each [MASK] of a text. No TensorFlow at import.
 
 Legend: B batch, L sequence, P masks, K tokens.
 """
@@ -17,10 +17,10 @@ MASK = "[MASK]"
 
 
 class MaskFiller(Predictor):
-    """The likeliest tokens for each [MASK].
+    """Predicts the most likely tokens for each [MASK].
 
     An input is a text and its origin, for errors. An answer has for each [MASK] a list of
-    {"piece", "id", "probability"}.
+    `{"piece", "id", "probability"}`.
 
     Raises:
       FlagError: the vocabulary does not have `top_k` tokens.

@@ -1,4 +1,4 @@
-"""An exported model (`.onnx`), which onnxruntime computes. No engine.
+"""An exported model (`.onnx`), run by onnxruntime. No engine.
 
 Legend: B batch, C choices, L sequence.
 """
@@ -57,12 +57,12 @@ class OnnxFile:
         runtime, self._name = import_onnxruntime(), model if isinstance(model, str) else "the model"
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # its errors are raised
+        options.log_severity_level = 3  # errors only: they are raised anyway
         try:
             self._session = runtime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # its errors have no class in common
+        except Exception as error:  # its errors have no common base class
             reason = first_line(error)
             raise CheckpointError(f"{self._name} is no model of ONNX: {reason}") from error
         self._outputs = [one.name for one in self._session.get_outputs()]
@@ -79,7 +79,7 @@ class OnnxFile:
     def check(self, class_name: str, weights: Weights) -> None:
         """Raises a CheckpointError if it is not such a model with these weights."""
         head = MODEL_CLASSES[class_name].head
-        if head in (None, "masked_lm"):  # that file gives all positions, a session needs a few
+        if head in (None, "masked_lm"):  # that file gives all positions, a session needs only a few
             raise FlagError(f"{self._name}: onnxruntime does not compute what {class_name} does")
         again = f"write it with albert.export_model --head={head}"
         if self._metadata.get(HEAD_KEY) != head:
@@ -106,7 +106,7 @@ def quantized(proto: Any) -> Any:
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "int8.onnx")
-        logging.disable(logging.WARNING)  # it recommends what changes nothing here
+        logging.disable(logging.WARNING)  # its recommendation makes no difference here
         try:
             quantization.quantize_dynamic(proto, path, weight_type=quantization.QuantType.QInt8)
         finally:

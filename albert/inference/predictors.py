@@ -25,7 +25,7 @@ from albert.tasks import conll, race
 from albert.tasks import entity_metrics as entities
 
 Texts = Sequence[str]  # the columns of a line
-# Punctuation before and after a word is cut off; inside a word (U.S, don't, 3.5) it stays.
+# Punctuation before and after a word is split off; inside a word (U.S, don't, 3.5) it stays.
 WORD = re.compile(r"\w(?:\S*\w)?|\S")
 
 
@@ -88,13 +88,13 @@ class TextClassifier(TaskPredictor):
 
 
 class MultiLabelClassifier(TextClassifier):
-    """All labels of a text or a pair of texts: those with a probability of a threshold or more."""
+    """All labels of a text or a pair of texts whose probability reaches a threshold."""
 
     task = "multi_label_classification"
 
     @property
     def threshold(self) -> float:
-        """That of the training, else 0.5."""
+        """The threshold of the training, else 0.5."""
         return self.session.source.metadata.settings.get("label_threshold", 0.5) if self.session else 0.5
 
     def decode(self, context, outputs):
@@ -205,7 +205,7 @@ class ChoicePredictor(TaskPredictor):
 
     @property
     def num_choices(self) -> int:
-        """That of the training; an input may have another number."""
+        """The number of options in training; an input may have another number."""
         return self.session.source.metadata.settings.get("num_choices", race.NUM_CHOICES)
 
     @property
@@ -223,7 +223,7 @@ class ChoicePredictor(TaskPredictor):
             )
             for passage, question, *options in inputs
         ]
-        # All of one shape, so that they can be computed together.
+        # All have one shape, so that they can be computed together.
         count = race.num_choices_of(questions)
         rows = race.question_rows(questions, tokenizer, length, self.max_ending_length, count)
         return Batch([

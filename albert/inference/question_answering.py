@@ -1,4 +1,4 @@
-"""Part of a passage as the answer to a question. No TensorFlow at import.
+"""Answers a question with a part of a passage. No TensorFlow at import.
 
 A passage that is longer than a sequence is read in overlapping windows, see `tasks.squad`.
 """
@@ -75,7 +75,7 @@ class QuestionAnswerer(TaskPredictor):
         for example in examples:
             qid = example.qas_id
             best, text = nbest[qid][0], answers[qid]
-            is_part = example.paragraph_text.startswith(text, best.start)  # not so "empty"
+            is_part = example.paragraph_text.startswith(text, best.start)  # unlike "empty"
             yield {
                 "answer": text, "probability": _float32(best["probability"]), "start": best.start,
                 "end": best.start + len(text) * is_part,
@@ -127,7 +127,7 @@ class BeamQuestionAnswerer(QuestionAnswerer):
         return {name: self.setting(name, 5) for name in ("start_n_top", "end_n_top")}
 
     def _row(self, window):
-        # 1 where an answer may be. Batches pad it with 0, where none may be.
+        # 1 where an answer may be. Batches pad it with 0, where no answer may be.
         allowed = 1 - np.asarray(window.p_mask)[: window.paragraph_len]
         return {**super()._row(window), "allowed": allowed}
 

@@ -1,9 +1,9 @@
-"""How likely a masked LM finds a sentence. No TensorFlow at import.
+"""Scores how likely a masked LM finds a sentence. No TensorFlow at import.
 
 The pseudo-log-likelihood of a sentence (Salazar et al. 2020, arXiv 1910.14659) is the sum, over
-its tokens, of the log-probability of a token where that token alone is masked. `[CLS]` and `[SEP]`
-are there, and are neither masked nor scored. With `within_words` (Kauf and Ivanova 2023, arXiv
-2305.10588) the later tokens of the same word are masked too.
+its tokens, of the log-probability of a token when that token alone is masked. `[CLS]` and `[SEP]`
+are part of the input, but neither masked nor scored. With `within_words` (Kauf and Ivanova 2023,
+arXiv 2305.10588) the later tokens of the same word are masked too.
 
 Legend: B batch, V vocabulary.
 """
@@ -23,13 +23,13 @@ from albert.tokenization import FullTokenizer
 class SentenceScorer(Predictor):
     """Pseudo-log-likelihoods of sentences, as natural logarithms.
 
-    An input is a text and its origin, for errors. An answer is {"log_probability", "pieces"},
-    the second the number of tokens.
+    An input is a text and its origin, for errors. An answer is `{"log_probability", "pieces"}`,
+    where the second is the number of tokens.
 
     Args:
       within_words: mask the later tokens of a word together with one of its tokens.
-      model: what computes, an `AlbertForMaskedLM`; by default the session's.
-      depth: of its call.
+      model: an `AlbertForMaskedLM` to compute with; by default the session's.
+      depth: passed to its call.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
 
 
 def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Returns for each token the index behind its word."""
+    """Returns for each token the index just after its word."""
     tokens = tokenizer.convert_ids_to_tokens(ids)
     is_start = list(map(tokenizer.starts_word, tokens))
     ends, end = [], len(ids)

@@ -1,6 +1,6 @@
-"""An opened model, and what computes batches of its inputs.
+"""An opened model, and the computation of its inputs in batches.
 
-No engine at import: a command checks its input before it loads one.
+No engine at import: a command checks its input before loading one.
 
 Legend: B batch, L sequence.
 """
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
     rows: Sequence[Sequence[Row]]  # unpadded, of each input
     context: Any = None  # what `decode` needs to know of the inputs
-    num_cut: int = 0  # inputs, or words, that were too long
+    num_cut: int = 0  # inputs, or words, that were truncated
 
 
 _Kind = TypeVar("_Kind", bound="Session")
@@ -58,7 +58,7 @@ class Session:
     max_seq_length: int
     batch_size: int
     onnx: OnnxFile | None = None  # computes instead of the engine
-    dtype: str = "float32"  # one of DTYPES: what the engine holds weights and computes in
+    dtype: str = "float32"  # one of DTYPES, for the engine's weights and computation
 
     _cache: dict = dataclasses.field(init=False, default_factory=dict)
     _lock: Any = dataclasses.field(init=False, default_factory=threading.RLock)
@@ -71,7 +71,7 @@ class Session:
         """Returns the session of an opened model.
 
         Args:
-          max_seq_length: by default that of the training, else the most that the model takes.
+          max_seq_length: by default that of the training, else the model's maximum.
           name: what errors call it.
         """
         limit = source.config.max_position_embeddings
@@ -122,7 +122,7 @@ class Session:
         return ops
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns what `make` returned for this key; the first thread that asks calls it."""
+        """Returns `make`'s result for this key; the first thread that asks calls it."""
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = make()
@@ -137,7 +137,7 @@ class Session:
         return model_inputs(packed), needed > length
 
     def compiled(self, model: Any, function: Callable[[Any, Any], Any]) -> Compute:
-        """Returns what computes rows with `function(model, batch)`, which is compiled.
+        """Returns a function that computes rows with the compiled `function(model, batch)`.
 
         A batch is as long as its longest row. With JAX, which compiles every length, it is padded
         to one of a few lengths.
@@ -168,11 +168,11 @@ class Predictor:
 
     @property
     def key(self) -> Any:
-        """What distinguishes the compiled function from those of the session's other predictors."""
+        """Distinguishes the compiled function from those of the session's other predictors."""
         return type(self)
 
     def predict(self, inputs: Iterable[Any], progress: Any = None) -> Iterator[Any]:
-        """Yields the answer to each input; finally warns of inputs that were cut.
+        """Yields the answer to each input; finally warns of inputs that were truncated.
 
         Args:
           progress: a `Progress` over the inputs.

@@ -1,4 +1,4 @@
-"""What the encoder is made of, in Keras 3: no file and no command is known here.
+"""The parts of the encoder, in Keras 3, independent of files and commands.
 
     encoder          embeddings, attention, feed-forward and the encoder that shares them
     encoder_options  how it computes, given at a model's construction
@@ -11,12 +11,12 @@
     row_layout       one example a row, or several packed in one
     layers           activations, layer normalization, dense layers
     dropout          drawn from a seed and the position in a forward pass
-    call_arguments   by which names inputs and outputs go
-    losses           what labels among the inputs give
+    call_arguments   names of inputs and outputs
+    losses           the loss of a call with labels
     heads            masked words, sentence order, labels
     answers          SQuAD 2.0's: heads and beam
-    backend          refuses what Keras runs on and this package does not
-    quantization     what Keras's `quantize` did, so that it is saved
+    backend          refuses Keras backends that this package does not run on
+    quantization     saves and restores what Keras's `quantize` changed
     weight_names     every weight under its name in a released checkpoint
     costs            parameters, FLOPs, memory and plans of an architecture
 """

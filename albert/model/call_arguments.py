@@ -1,4 +1,4 @@
-"""What a model may be called with, by which names, and what the call returns."""
+"""The arguments of a model's call, their names, and its outputs."""
 
 import difflib
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def outputs_of(outputs: Any) -> Any:
-    """Returns the outputs of a call of one's own; those of a graph stay a plain dict."""
+    """Returns the outputs of an eager call as `ModelOutputs`; a graph's stay a plain dict."""
     is_computed = not any(map(_is_symbolic, outputs.values()))
     return ModelOutputs(outputs) if is_computed else outputs
 

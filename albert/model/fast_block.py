@@ -23,13 +23,13 @@ Tensors = Mapping[str, Any]
 
 
 def fast_blocks(encoder) -> "FastBlocks | None":
-    """Returns the blocks of an encoder as they are computed here; None: as they compute it."""
+    """Returns the fast blocks of an encoder; None if it must compute them the usual way."""
     is_quantized = any(layer.quantization_mode for layer in encoder._flatten_layers())
     return None if is_quantized or not islands.are_live() else FastBlocks(encoder)
 
 
 class FastBlocks:
-    """The weights of an encoder's blocks as tensors, and what is computed with them."""
+    """The weights of an encoder's blocks as tensors, and the blocks' computation."""
 
     def __init__(self, encoder):
         self._config, self._attention = encoder.config, encoder.options.attn_implementation
@@ -45,7 +45,7 @@ class FastBlocks:
 
     @contextlib.contextmanager
     def holding(self, values: Sequence[Any]) -> Iterator[None]:
-        """Inside, these take the places of `values`, as in the body of a loop."""
+        """Uses `values` instead of these tensors in the block, as in the body of a loop."""
         before = self._tensors
         self._tensors = tf.nest.pack_sequence_as(before, values)
         try:
@@ -62,7 +62,7 @@ class FastBlocks:
         return lambda hidden: keras.remat(apply)(hidden, *self.values)
 
     def apply(self, hidden, halves, mask: Mask, dropout: Dropout):
-        """Returns what the halves of two blocks make of hidden states [B, L, H]."""
+        """Applies the halves of two blocks to hidden states [B, L, H]."""
         attending, transforming = (self._tensors[block.path] for block in halves)
         hidden = attend(hidden, attending, self._config, self._attention, mask, dropout)
         return transform(hidden, transforming, self._config, dropout)
@@ -73,7 +73,7 @@ def tensors_of(block, dtype: str) -> Tensors:
     found: dict[str, Any] = {}
 
     def add(name: str, kernel, bias=None):
-        # A gradient is of the second one, so that those of all layers are added in float32.
+        # Gradients are taken for the second one, so that those of all layers are added in float32.
         found[name] = (kernel,) if kernel.dtype == dtype else (tf.cast(kernel, dtype), kernel)
         if bias is not None:
             found[name + "_bias"] = bias

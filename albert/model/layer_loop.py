@@ -1,12 +1,12 @@
 """A layer applied several times in one loop of TensorFlow's graph.
 
 Layers that share their weights (section 3.1) are the same computation. Unrolled,
-a graph holds it once for each of them, with its gradient; in a loop it is there
+a graph contains it once for each of them, with its gradient; a loop contains it
 once, so that a step of 12 layers is traced and optimized in a fraction of the
-time. And a loop adds up a weight's gradient as it goes back, where the unrolled
-graph keeps every layer's until all are there: 12 times the encoder's weights, 9
-GiB for xxlarge. Each step takes as long either way, but not under XLA, which is
-the faster with layers unrolled.
+time. A loop also adds up a weight's gradient during the backward pass, where the
+unrolled graph keeps every layer's gradient to the end: 12 times the encoder's
+weights, 9 GiB for xxlarge. A step takes the same time either way, except under
+XLA, which is faster with layers unrolled.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,6 +42,6 @@ def repeat(
 
     return tf.while_loop(
         lambda number, hidden: number < first + count, body, (tf.constant(first), hidden),
-        # Not several layers at a time, each with what it keeps.
+        # Not several layers at a time, each holding its activations.
         parallel_iterations=1, maximum_iterations=count,
     )[1]

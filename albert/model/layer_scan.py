@@ -1,8 +1,8 @@
 """A layer applied several times by JAX's `scan`: the shared layer (section 3.1) is compiled once.
 
-A scan keeps what the backward pass needs of every layer. XLA would compute some of it again if
-the layers were unrolled, but not in a scan. So here it is said what is kept: with `remat` the
-states between layers alone, else `PRODUCTS` too.
+A scan keeps everything that the backward pass needs from each layer. In unrolled layers XLA would
+recompute some of it, but not in a scan. So this module chooses what to keep: with `remat` only the
+states between layers, else `PRODUCTS` too.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-# Matrix products with weights are kept. The rest of a layer costs little to compute again.
+# Matrix products with weights are kept. The rest of a layer is cheap to recompute.
 PRODUCTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 

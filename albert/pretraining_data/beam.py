@@ -33,7 +33,7 @@ from albert.text.documents import ReadingCounts
 log = logging.getLogger("albert")
 
 _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", re.MULTILINE)
-_MACHINES = 8  # for which a small text is divided
+_MACHINES = 8  # number of parts for a small text
 _COUNTS, _VOCABULARY = "counts.json", "vocabulary"  # files of the work folder
 
 
@@ -87,7 +87,7 @@ def _file_system(path: str):
 
 @contextlib.contextmanager
 def _work_folder(output: str) -> Iterator[str]:
-    """Yields a new folder beside an output, which goes with all its content."""
+    """Yields a new folder next to an output, and removes it with all its content."""
     folder, name = posixpath.split(output)
     work = posixpath.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.work")
     fs = _file_system(output)
@@ -206,7 +206,7 @@ def _set_up_logging() -> None:
     beam_log = logging.getLogger("apache_beam")
     beam_log.setLevel(logging.WARNING)
     beam_log.handlers[:], beam_log.propagate = log.handlers, False
-    # It logs an error of a step in many lines, which is reported once more in the end.
+    # Beam logs an error of a step in many lines, and reports it once more at the end.
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
 
 
@@ -240,7 +240,7 @@ def _run(beam_pipeline, runner: str) -> None:
             preempted = preempted.__cause__ or preempted.__context__
         if isinstance(error, Exception) and not preempted:
             raise _user_error(error, runner) from error
-        if result:  # a signal: the machines need not go on
+        if result:  # a signal: stop the machines
             with contextlib.suppress(Exception):
                 result.cancel()
         raise (preempted or error) from None

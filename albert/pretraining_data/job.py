@@ -103,7 +103,7 @@ class OutputSplit:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """All that one command makes, checked."""
+    """Everything that one command makes, checked."""
 
     recipe: Recipe
     inputs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a run logs about its text and its records, and what manifests repeat."""
+"""Statistics of the text and the records, for the log and the manifests."""
 
 import dataclasses
 import logging

@@ -4,7 +4,7 @@ Files consist of blocks of successive records. Each epoch permutes the blocks an
 them. Groups of `LANES` blocks of equal size are first: their blocks are read in turn, a record of
 each, and each block is shuffled. So record p of a group is in block p modulo `LANES`, and workers
 that take turns at records need not read each other's blocks. The remaining blocks form groups of
-about `GROUP_RECORDS` records, which are shuffled as a whole; a small data set is one such group.
+about `GROUP_RECORDS` records, each shuffled across its blocks; a small data set is one such group.
 
 Any position is found by arithmetic, by any number of readers.
 """

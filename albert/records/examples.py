@@ -15,7 +15,7 @@ from albert.errors import DataError
 from albert.records import protobuf
 from albert.records.tfrecord import frame_records
 
-# NumPy's type of each that a feature may have.
+# NumPy's type for each type that a feature may have.
 DTYPES = {"int64": np.int64, "float32": np.float32}
 
 
@@ -26,8 +26,8 @@ class FeatureSpec:
     # name -> (dtype "int64" or "float32", length); length None is a scalar.
     features: Mapping[str, tuple[str, int | None]]
     # L, if input_ids, input_mask, segment_ids and p_mask hold sequences of L positions and only
-    # they and `row_features` depend on L: then positions that are padding in a whole batch can
-    # be cut off.
+    # they and `row_features` depend on L: then positions that are padding in the entire batch can
+    # be removed.
     row_length: int | None = None
     # Other features with a number for each position.
     row_features: tuple[str, ...] = ()
@@ -227,7 +227,7 @@ def _spans(
     limit, is_usual = len(flat) - len(_PADDING), np.ones(len(ends), bool)
 
     def skip(constant: bytes, at: np.ndarray, stop: np.ndarray | None) -> tuple:
-        """Reads a constant and a size at `at`. What it is the size of ends at `stop`, if given."""
+        """Reads a constant and a size at `at`. The bytes of this size end at `stop`, if given."""
         for offset, byte in enumerate(constant):
             is_usual.__iand__(flat[at + offset] == byte)
         size, begin = _varints_at(flat, at + len(constant))

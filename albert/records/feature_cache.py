@@ -1,4 +1,4 @@
-"""Record files of features, each with the inputs it was made from, so that none is made twice."""
+"""Caches features as record files, keyed by the inputs they were made from."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Writing record files, and the manifest next to each one: what it holds and how it was made.
+"""Writes record files, each with a manifest that describes its content and how it was made.
 
 A TFRecord file that is cut exactly between two records reads without any error; only the count
 in the manifest shows it. Files without a manifest (made by the original) are read too.

@@ -1,7 +1,7 @@
-"""What the processor can multiply in."""
+"""The precisions that the processor supports."""
 
-# Instructions, as /proc/cpuinfo names them, and how many times as fast as in float32 a step of
-# training is in bfloat16: measured with TensorFlow on two cores, see docs/evidence/performance.md.
+# Instructions, as named in /proc/cpuinfo, and the speed-up of a training step in bfloat16 over
+# float32: measured with TensorFlow on two cores, see docs/evidence/performance.md.
 _GAINS = {"amx_bf16": 2.0, "avx512_bf16": 1.7}
 
 

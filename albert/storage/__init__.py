@@ -2,9 +2,9 @@
 
     files           publishes files and directories; JSON, digests, files named by flags
     filesystem      opens, lists and copies files by path or address
-    scratch         the folder in which files for addresses are made, and their upload
+    scratch         the folder in which files for addresses are created, and their upload
     locks           directories held by one process, and the work folders of jobs
-    temporary       temporary directories beside outputs
+    temporary       temporary directories next to outputs
     fsspec_calls    calls of fsspec, their retries and errors
     shipped         models that come with this package, by name
 """

@@ -21,7 +21,7 @@ from albert.errors import DataError, FlagError, UserError
 from albert.storage import filesystem, scratch
 from albert.storage.temporary import fsync, leftovers, remove_dead, temporary_dir
 
-# Key of a JSON object that holds the digest of all the others.
+# Key of a JSON object that holds the digest of all other keys.
 _SEAL = "content_sha256"
 MANIFEST_SUFFIX = ".manifest.json"
 

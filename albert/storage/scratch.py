@@ -1,6 +1,6 @@
 """The scratch folder, in which this process makes files for addresses.
 
-Whoever makes or removes a file there reports its path to `upload`; nothing else in the cloud
+Code that creates or removes a file there reports its path to `upload`; nothing else in cloud
 storage is changed. The folder is `scratch-<n>` in the cache, locked while its process lives. The
 next process that takes the number empties it.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger("albert")
 
 _locks: dict[str, Any] = {}  # {scratch folder: its lock}, at most one
 _pending: list[str] = []  # paths to upload, in order
-_directories: list[str] = []  # that are read and written, not only written
+_directories: list[str] = []  # both read and written
 
 
 def path_for(path: str) -> str:
@@ -40,7 +40,7 @@ def open_directory(url: str) -> str:
 
 
 def synchronize(directory: str) -> None:
-    """Uploads what was made so far, and downloads what was made before the directory was held."""
+    """Uploads this process's files, and downloads those written before it held the directory."""
     upload()
     if filesystem.is_remote(url := filesystem.address_of(directory)):
         filesystem.refresh(url, directory)
@@ -63,7 +63,7 @@ def _folder() -> str:
 
 
 def upload(*paths: str) -> None:
-    """Makes objects what their files are now, one after the other: uploads or deletes them.
+    """Updates objects to match their files, one after the other: uploads or deletes them.
 
     Paths that represent no address are ignored. A command that reads and writes a directory uploads
     while it holds it, and at its end; a failure is logged, and retried with the next file.

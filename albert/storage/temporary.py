@@ -1,4 +1,4 @@
-"""Temporary directories beside outputs, which the next job removes if their process was killed."""
+"""Temporary directories next to outputs; the next job removes those of killed processes."""
 
 import contextlib
 import fcntl
@@ -26,7 +26,7 @@ def remove_dead(directories: list[str]) -> None:
 
 @contextlib.contextmanager
 def temporary_dir(path: str) -> Iterator[str]:
-    """Yields a new hidden directory beside `path`, in which `path` can be made.
+    """Yields a new hidden directory next to `path`, in which `path` can be created.
 
     It is locked while this process lives, and removed at the end. If a process was killed, the next
     one that makes `path` removes its directory, even if it ran on another machine. Where the file

@@ -1,4 +1,4 @@
-"""What a classifier of texts must beat: TF-IDF with logistic regression."""
+"""A baseline for text classifiers: TF-IDF with logistic regression."""
 
 from collections.abc import Sequence
 

@@ -24,7 +24,7 @@ from albert.tasks.task import Task, chosen, mean, real
 class ClassificationTask(Task):
     """Cross entropy over C labels, or the squared error of one number, unscaled.
 
-    Of several labels a text, the mean of the binary cross-entropy of each.
+    For multi-label tasks, the mean of each label's binary cross-entropy.
     """
 
     name: str
@@ -34,9 +34,9 @@ class ClassificationTask(Task):
     metric: str  # one of glue_metrics.METRICS
     best_metric: str
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
-    class_weights: tuple[float, ...] = ()  # of each label in the loss of training; none: all 1
-    label_names: tuple[str, ...] = ()  # C; given, the results also have each label's F1
-    threshold: float | None = None  # given, a text has each label of this probability or more
+    class_weights: tuple[float, ...] = ()  # of each label in the training loss; none: all 1
+    label_names: tuple[str, ...] = ()  # C; if given, the results also have each label's F1
+    threshold: float | None = None  # if given, a text has each label of at least this probability
 
     @property
     def statistic_names(self) -> tuple[str, ...]:

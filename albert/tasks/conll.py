@@ -51,7 +51,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words as they are in the file; `labels` is None where there are none."""
+    """Words as in the file; `labels` is None if there are none."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
@@ -274,7 +274,7 @@ def feature_spec(max_seq_length: int) -> FeatureSpec:
 
 @dataclasses.dataclass
 class Overflow:
-    """Counts of what did not fit in a row."""
+    """Counts of what did not fit into a row."""
 
     sentences: int = 0  # in several windows
     words: int = 0  # cut: the word alone is longer than a row
@@ -302,7 +302,7 @@ def sentence_rows(
     """Yields the records of one sentence; the label of a word is on its first token.
 
     Args:
-      pieces: token ids of each word (see `encode_words`).
+      pieces: ids of each word (see `encode_words`).
       label_ids: of each word, from 0.
     """
     room = max_seq_length - 2

@@ -328,7 +328,7 @@ def number(text: str) -> float | None:
 
 
 def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:
-    """Refuses a file without a header: its first example would be lost without a word."""
+    """Refuses a file without a header, whose first example would be silently lost."""
     if len(columns) < layout.min_columns:
         return  # the checks of the rows say what is wrong
     if layout.label is not None:

@@ -15,7 +15,7 @@ METRICS = ("accuracy", "accuracy_and_f1", "matthews", "regression")
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns the share of rows that are right; labels and predictions are class ids [N]."""
+    """Returns the fraction of rows that are right; labels and predictions are class ids [N]."""
     return float(np.mean(labels == predictions)) if len(labels) else 0.0
 
 
@@ -66,9 +66,9 @@ def f1_by_label(
 def of_several_labels(
     actual: np.ndarray, predicted: np.ndarray, names: Sequence[str]
 ) -> dict[str, float]:
-    """Returns the scores where a text may have several labels, of truths [N, C].
+    """Returns the multi-label scores of truths [N, C].
 
-    `eval_accuracy` is the share of texts of which all labels are right. `micro_f1` counts each label of
+    `eval_accuracy` is the fraction of texts with all labels right. `micro_f1` counts each label of
     each text; `macro_f1` leaves out labels that neither occur nor are predicted.
     """
     right, found, occurring = ((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))

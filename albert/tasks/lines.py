@@ -67,10 +67,10 @@ def decode_lines(
 
 
 def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yields (line, value) of each JSON value in a file, also of several on one line.
+    """Yields (line, value) of each JSON value in a file, even if several are on one line.
 
-    Those of a list count, not the list. Files that end without a line feed, joined with `cat`, are one
-    line.
+    A list counts as its items. Several values are on one line if files without a final line feed were
+    joined with `cat`.
 
     Raises:
       DataError: not UTF-8, or not JSON (file:line).

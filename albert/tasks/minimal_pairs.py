@@ -31,14 +31,14 @@ class Pair:
 
 
 def read_pairs(path: str, limit: int | None = None, flag: str = "pairs_file") -> list[Pair]:
-    """Returns the pairs of a *.jsonl file, packed or not, of a folder of such, or of a *.zip.
+    """Returns the pairs of a *.jsonl file (compressed or not), a folder of them, or a *.zip.
 
     Args:
-      limit: as many of each paradigm at most, the first ones.
+      limit: maximum number of pairs of each paradigm; the first ones are taken.
       flag: named in errors.
 
     Raises:
-      DataError: nothing there, or a line is no such pair (file:line).
+      DataError: no file, or a line that isn't such a pair (file:line).
     """
     pairs = [
         _pair(line, f"{name}:{number}")

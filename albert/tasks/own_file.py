@@ -1,4 +1,4 @@
-"""Your own labelled texts: what a table's columns hold, and a held-out part. No TensorFlow.
+"""The user's labelled texts: columns of a table, and a held-out part. No TensorFlow.
 
 Columns are found by their names.
 """
@@ -22,7 +22,7 @@ from albert.tasks.tables import Table
 
 log = logging.getLogger("albert")
 
-# What columns are called, in lower case; the first that is there.
+# Usual names of columns, in lower case; the first one present is used.
 TEXTS = ("text", "sentence", "sentence1", "text_a", "premise", "question1", "question", "review",
          "comment", "content", "tweet", "message", "body", "utterance")
 PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
@@ -172,8 +172,7 @@ def without_gaps(table: Table, columns: Columns) -> Table:
 def rows_of(table: Table, columns: Columns, is_cleaned: bool = True) -> list[Row]:
     """Returns text, second text and label of each row, without surplus white space if it is cleaned.
 
-    Labels that are whole numbers are written without decimals, as pandas adds them to a column with
-    gaps.
+    Integer labels lose their decimals, which pandas adds if a column has gaps.
 
     Raises:
       DataError: a cell holds a list or an object (file:line).
@@ -281,7 +280,7 @@ def split_off(
 ) -> tuple[list[Example], list[Example]]:
     """Returns (training examples, held-out examples), each in the order of the file.
 
-    Of each label the same share is held out. Examples with the same texts stay together. A label
+    The same fraction of each label is held out. Examples with the same texts stay together. A label
     that only one text has stays in training.
     """
     rng = np.random.default_rng(child_seed(seed, "held-out rows"))

@@ -92,7 +92,7 @@ def question_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yields each question's record: C packed rows one after another, and the answer's number.
 
-    Where a question has fewer than `num_choices` options, the last rows are empty.
+    If a question has fewer than `num_choices` options, the last rows are empty.
 
     A row is the passage and the question with one option. The question loses its beginning
     if it is longer than `max_qa_length` tokens, because the option at its end must stay. The
@@ -201,7 +201,7 @@ def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str,
 
 
 def num_choices_of(questions: Iterable[Question]) -> int:
-    """Returns how many options the question with the most has; those of RACE without questions."""
+    """Returns the largest number of options of any question; RACE's if there are no questions."""
     return max((len(question.endings) for question in questions), default=NUM_CHOICES)
 
 

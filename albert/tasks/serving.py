@@ -31,8 +31,9 @@ def export_classifier(
 ) -> None:
     """Publishes a SavedModel that takes serialized tf.Example strings [B], as the original's.
 
-    Outputs: `probabilities` [B, C], `predictions` [B] (label ids, or values of a
-    regression; of several labels a text 0 or 1 of each, [B, C]) and, unless it is NaN, `threshold` (a scalar constant).
+    Outputs: `probabilities` [B, C], `predictions` [B] (label ids, or values of a regression; for
+    multi-label models 0 or 1 for each label, [B, C]) and, unless it is NaN, `threshold` (a scalar
+    constant).
     """
     spec = {name: tf.io.FixedLenFeature([task.max_seq_length], tf.int64) for name in _INPUTS}
 

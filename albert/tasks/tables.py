@@ -24,7 +24,7 @@ PARQUET = ".parquet"
 NAMED = (*_JSON, PARQUET)  # whose rows, or schema, name the columns
 KINDS = (*_DELIMITED, *NAMED)
 WRITTEN = (".csv", ".tsv", *_JSON)
-# The first line of a file that Excel wrote for another country.
+# The first line of a file that Excel wrote in another locale.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE | re.DOTALL)
 # A cell that a writer has quoted: quotes in it are doubled, or it holds a tab or a line end.
 _QUOTED = re.compile(r'(?:^|\t)"[^"\t\n]*(?:""|[\t\n])(?:[^"]|"")*"(?=\t|\r?$)', re.MULTILINE)
@@ -60,7 +60,7 @@ def read_table(
     path: str, flag: str, has_header: Callable[[Sequence[Sequence[str]]], bool] = lambda rows: True,
     encoding: str | None = None,
 ) -> Table:
-    """Returns the table of a file, whose name says of which kind it is.
+    """Returns the table of a file, whose format follows from its name.
 
     Args:
       flag: named in errors.
@@ -103,13 +103,13 @@ def _read(path: str, flag: str, has_header, encoding: str | None) -> tuple[list[
 
 
 def ending(path: str) -> str:
-    """Returns the ending that says of which kind a file is, in lower case."""
+    """Returns the ending that determines a file's format, in lower case."""
     bare = next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path)
     return os.path.splitext(bare)[1].lower()
 
 
 def _fitting(row: list[str], names: Sequence[str], place: str) -> list[str]:
-    """Returns a row of as many cells as there are columns; only cells without a name may be absent."""
+    """Returns a row with a cell for each column; only cells of unnamed columns may be absent."""
     size = len(names)
     if any(cell.strip() for cell in row[size:]) or any(names[len(row):]):
         raise DataError(
@@ -197,7 +197,7 @@ def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _cell(value: Any) -> Any:
-    """Returns a parsed value as text; a list of texts and an object stay what they are."""
+    """Returns a parsed value as text; lists of texts and objects keep their type."""
     if isinstance(value, str):
         return scrub_surrogates(value)
     if isinstance(value, list):

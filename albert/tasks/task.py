@@ -1,4 +1,4 @@
-"""A `Task` is all that the trainer knows of an experiment.
+"""A `Task` is everything that the trainer knows about an experiment.
 
 Legend: B batch.
 
@@ -24,7 +24,7 @@ Outputs = Mapping[str, Any]
 
 
 class Task(abc.ABC):
-    """What makes one experiment different from another; everything else is in trainer.py.
+    """Everything specific to one experiment; the rest is in trainer.py.
 
     Methods that take a batch are traced by TensorFlow (without AutoGraph) or by JAX. So they use
     `keras.ops`, and no `if` or `for` in them may depend on the value of a tensor.
@@ -76,7 +76,7 @@ class Task(abc.ABC):
         return {}
 
 
-# --- Sums over a batch; rows that only fill it up count as nothing ---
+# --- Sums over a batch; padding rows do not count ---
 
 
 def real(batch) -> Any:

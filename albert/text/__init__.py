@@ -3,13 +3,13 @@
     cleaning          preprocessing of text before it is tokenized
     sentencepiece     tokens of a SentencePiece model (English ALBERT)
     wordpiece         tokens of a WordPiece vocabulary (Chinese ALBERT)
-    added_tokens      tokens that are matched whole, before a text is tokenized
-    encodings         what a tokenizer is called with, and what it returns
+    added_tokens      tokens that are matched before a text is tokenized
+    encodings         arguments and results of a tokenizer's call
     offsets           positions of tokens in the text that they come from
     vocabulary        training of SentencePiece vocabularies
     text_files        text files as UTF-8 lines, compressed or not
     structured_files  text in JSON lines and Parquet
-    corpus_files      files of a corpus, and how documents lie in them
+    corpus_files      files of a corpus, and how they contain documents
     documents         reading of documents, and blocks of documents
     sentences         sentence splitting
     filters           documents to drop from a prepared text

@@ -1,4 +1,4 @@
-"""Tokens that are matched whole in a text, before it is tokenized."""
+"""Tokens that are matched in a text before it is tokenized, and never split."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ Span = tuple[int, int]  # first character of a token, one past the last
 
 
 class AddedTokens:
-    """Cuts texts at tokens.
+    """Splits texts at tokens.
 
     Args:
       ids: the id of each token.
@@ -52,7 +52,7 @@ class AddedTokens:
     def encode_with_offsets(
         self, text: str, encode: Callable[[str], tuple[list[int], list[Span]]]
     ) -> tuple[list[int], list[Span]]:
-        """Returns the ids of a text and where each stands, given those of the parts between."""
+        """Returns the ids of a text and the span of each, given those of the parts between."""
         ids: list[int] = []
         spans: list[Span] = []
         for begin, end, token in self.split(text):

@@ -1,4 +1,4 @@
-"""Which files a corpus consists of, and how documents lie in them.
+"""Finds the files of a corpus, and how they contain documents.
 
 Parquet is recognised by its first bytes, JSON lines by the name or the first line, and the layout of
 plain text by a sample.
@@ -18,7 +18,7 @@ from albert.text import structured_files, text_files
 
 log = logging.getLogger("albert")
 
-# How documents lie in plain text; the last one says that the files are JSON lines.
+# How plain text contains documents; the last one means that the files are JSON lines.
 AUTO, BLANK_LINES, LINES, FILES, JSON = LAYOUTS = ("auto", "blank_lines", "lines", "files", "json")
 _STDIN = "/dev/stdin"
 
@@ -30,7 +30,7 @@ _MAX_STRAY = 50  # long lines for each blank one; if there are more, blank lines
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How documents lie in the files of a corpus; see `recognise`."""
+    """How the files of a corpus contain documents; see `recognise`."""
 
     layout: str = BLANK_LINES
     text_field: str = "text"  # of JSON objects and Parquet tables

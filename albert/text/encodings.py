@@ -1,4 +1,4 @@
-"""What a tokenizer is called with, and what it returns. No TensorFlow."""
+"""Arguments and results of a tokenizer's call. No TensorFlow."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 
 @as_tree
 class Encoding(NamedDict):
-    """What a tokenizer made of texts, by our names or Hugging Face's: `["attention_mask"]`, `.input_ids`."""
+    """A tokenizer's result, by our names or Hugging Face's: `["attention_mask"]`, `.input_ids`."""
 
     also = OURS
     _words: Callable[[int], list[int | None]]

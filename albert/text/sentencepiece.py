@@ -66,13 +66,13 @@ def is_start_piece(token: str, is_spm: bool) -> bool:
     return _NEITHER_LETTER_NOR_SPECIAL.search(token.lower()) is not None
 
 
-# What a trained vocabulary says of the text that it was trained on follows the normalizer's name,
-# which nothing else reads.
+# A trained vocabulary stores how its text was prepared after the normalizer's name, which nothing
+# else reads.
 _TRAINED_WITH = re.compile(rb"nmt_nfkc((?:;(?:do_lower_case|keep_accents)=[01])+)")
 
 
 def mark_model(proto: bytes, settings: Mapping[str, bool]) -> bytes:
-    """Returns a model that says how the text was prepared that it was trained on."""
+    """Returns a model that stores how its training text was prepared."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(proto)
@@ -81,7 +81,7 @@ def mark_model(proto: bytes, settings: Mapping[str, bool]) -> bytes:
 
 
 def trained_with(path: str | None) -> dict[str, bool]:
-    """Returns the settings that a model file says it was trained with, by their names."""
+    """Returns the settings that a model file was trained with, by name."""
     if not path or not path.endswith(".model") or not os.path.isfile(path):
         return {}
     with open(path, "rb") as stream:

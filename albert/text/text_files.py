@@ -50,7 +50,7 @@ _MARKS = (
 
 @dataclasses.dataclass
 class ReadingCounts:
-    """What a reader has met."""
+    """Counts what a reader has encountered."""
 
     documents: int = 0
     sentences: int = 0  # lines with text

@@ -9,10 +9,10 @@
     checkpoint_store   writes a run's checkpoints, keeps the best, sets damaged ones aside
     run_settings       the settings of a run; its model and the form of its rows follow from them
     engine             what TensorFlow and JAX do differently, behind one interface
-    current_engine     which of them this process has
+    current_engine     the engine of this process
     tensorflow_engine  one of them: graphs, tf.distribute, tf.data
     jax_engine         the other: functional steps, jax.sharding, NumPy batches
-    jax_devices        its devices, and the workers that it consists of
-    compilation        its step compiled for TPUs that are not there
+    jax_devices        its devices and workers
+    compilation        its step compiled for TPUs on a machine without any
     summaries          metrics.jsonl, TensorBoard, log lines, progress
 """

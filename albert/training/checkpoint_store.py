@@ -107,9 +107,9 @@ def read_newest(
     task: str,
     may_set_aside: bool = True,
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
-    """Returns (prefix, tensors, run_state) of the newest undamaged checkpoint; None: there is none.
+    """Returns (prefix, tensors, run_state) of the newest undamaged checkpoint, or None.
 
-    For each damaged one there is a warning. With `may_set_aside`, it is renamed to `*.corrupt`.
+    Warns of each damaged one and, with `may_set_aside`, renames it to `*.corrupt`.
 
     Raises:
       CheckpointError: it is of another architecture, or all are damaged.

@@ -1,7 +1,7 @@
 """A training step compiled for the TPUs of a slice, on a machine that has none.
 
-XLA's compiler for TPUs lies in the package libtpu. It needs no TPU: it takes a topology, and
-reports what each device of it would need. It compiles the step that a run would make.
+XLA's compiler for TPUs is in the package libtpu. It needs no TPU: given a topology, it compiles the
+step that a run would make, and reports what each device would need.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _OF_TWO_CORES = {"v4": {"chip_config_name": "megacore"}}
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What a device needs for a step; bytes."""
+    """A device's memory for a step, in bytes."""
 
     rows: int  # that a device computes at once
     capacity: float  # of a device

@@ -9,7 +9,7 @@ from albert.training.engine import Engine
 
 @functools.cache
 def current() -> Engine:
-    """Returns the engine; it is made once, as it knows which devices were chosen."""
+    """Returns the engine; it is created once, because it knows which devices were chosen."""
     if keras.backend.backend() == "jax":
         from albert.training.jax_engine import JaxEngine
 

@@ -1,8 +1,8 @@
-"""What TensorFlow and JAX do differently, behind one interface.
+"""One interface to everything that TensorFlow and JAX do differently.
 
-The loop, the step, the optimizer and the tasks are written once, with `keras.ops`. What a step
-needs beyond that is asked of an `Engine`: the gradient, a loop over micro-batches, sums over
-devices, seeds, compilation, and where the devices are. Keras's backend says which engine it is.
+The loop, the step, the optimizer and the tasks are written once, with `keras.ops`. An `Engine`
+provides the rest: the gradient, a loop over micro-batches, sums over devices, seeds, compilation,
+and the devices. Keras's backend determines the engine.
 
 A replica is a device with its part of a batch's rows. A worker is a process; several workers
 train together, mostly one on each machine. The chief is the worker that writes the run's files.
@@ -43,7 +43,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def scope(self, values) -> contextlib.AbstractContextManager[None]:
-        """Takes the devices that the flags ask for; a FlagError if they are not there."""
+        """Takes the devices that the flags ask for; raises a FlagError if they don't exist."""
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """Leaves the other workers for a while, so that one can compute alone."""
@@ -55,7 +55,7 @@ class Engine(abc.ABC):
 
     @contextlib.contextmanager
     def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
-        """Turns errors over a lost worker into a WorkerLostError; `where` a new start resumes."""
+        """Turns errors about a lost worker into a WorkerLostError; `where`: what a restart resumes."""
         yield
 
     # --- Inside a step, while it is traced ---

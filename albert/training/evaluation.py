@@ -34,8 +34,7 @@ from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
 
-# From a model, the depth to which it is trained, and what is called now and then and may end the
-# run, to further results.
+# (model, depth to which it is trained, a callback that may end the run) -> further results.
 MeasureMore = Callable[[keras.Model, Depth, Callable[[], None]], dict[str, Any]]
 
 BEST_FILE = "best.json"
@@ -119,7 +118,7 @@ def keep_if_best(
 
 
 def _differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Returns what keeps the best's value from being compared with what `measured` describes."""
+    """Returns the differences that make the best value incomparable with `measured`."""
     before = best["measured"]
     return ", ".join(
         name for name in sorted(set(before) | set(measured))

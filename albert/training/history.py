@@ -1,4 +1,4 @@
-"""What a run has seen: its position in the data, running averages, and skipped steps."""
+"""A run's history: its position in the data, running averages, and skipped steps."""
 
 import collections
 import logging

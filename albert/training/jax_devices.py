@@ -14,7 +14,7 @@ ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
 
 
 def mesh_of(devices: Iterable) -> Mesh:
-    """Returns the devices in a row; those of a worker lie side by side."""
+    """Returns the devices in a row; those of a worker are adjacent."""
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
     return Mesh(np.array(ordered), (ROWS,))
 

@@ -225,7 +225,7 @@ def _too_large(message: str) -> str:
 
 
 def _leave() -> None:
-    """Ends this process. JAX would wait for the lost worker first, and then end by a signal."""
+    """Ends this process. JAX would first wait for the lost worker, and then die by a signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(WorkerLostError.exit_code)
@@ -294,7 +294,7 @@ class TrainSteps:
         self._shardings = [
             self._in_parts(v.shape) if id(v) in slots else self._everywhere for v in self.variables
         ]
-        # The old values are given up to the new ones: there is never memory for both.
+        # The old values' buffers are donated to the new ones: there is no memory for both.
         self._one = jax.jit(
             self._compute, donate_argnums=0, out_shardings=(self._shardings, self._everywhere)
         )
@@ -356,7 +356,7 @@ class EvalOutputs:
         self._outputs = jax.jit(self._compute)
 
     def prepare(self, batches) -> None:
-        """Nothing: each shape of a batch is compiled when it comes."""
+        """Does nothing: each batch shape is compiled on first use."""
 
     def _compute(self, values, batch):
         def of_replica(values, batch):

@@ -1,4 +1,4 @@
-"""What one step of training or evaluation computes, on either engine.
+"""Computes one step of training or evaluation, on either engine.
 
 Each replica has its part of the batch's sequences. Losses are divided by the weight of the complete
 batch. Gradients are summed over micro-batches, and then over replicas. So one device, several
@@ -152,7 +152,7 @@ def is_spike(recent, loss):
 
 
 def remember(recent: keras.Variable, loss) -> None:
-    """Adds a loss to the last ones, if it is finite. The oldest one goes."""
+    """Adds a loss to the last ones, if it is finite, and drops the oldest."""
     # Spikes are added too: where the loss stays high, that is soon the normal level.
     old = ops.convert_to_tensor(recent)
     newer = ops.concatenate([old[1:], ops.cast(loss, "float32")[None]], axis=0)

@@ -46,7 +46,7 @@ class TrainState:
 
     @property
     def replicated(self) -> list[keras.Variable]:
-        """Those that every device holds completely: all but the optimizer's slots."""
+        """The variables that every device holds in full: all but the optimizer's slots."""
         slots = {id(slot) for slot in self.slots.values()}
         return [variable for variable in self.variables if id(variable) not in slots]
 

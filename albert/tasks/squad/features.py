@@ -80,9 +80,9 @@ def _passage(
 def _spm_passage(
     text: str, tokenizer: FullTokenizer, codes: dict[str, int]
 ) -> _Passage | None:
-    """SentencePiece cuts a cleaned text, with which the original one is aligned, as by the original.
+    """Splits a cleaned text with SentencePiece and aligns it with the original text, as the original does.
 
-    None where that fails, as in lists of numbers.
+    Returns None where that fails, as in lists of numbers.
 
     Args:
       codes: the code point of each character cleaned alone, -1 where that is not one

@@ -66,8 +66,8 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
 def read_answers(path: str) -> dict[str, list[str] | None]:
     """Returns the known answers of each question of a SQuAD file, by its id.
 
-    The list is empty where there is no answer, and None where none is known. None are known either
-    if all lists are empty and no question is said to be impossible, as some write a test set.
+    The list is empty if there is no answer, and None if the answers are unknown: also if all lists
+    are empty and no question is marked impossible, as in some test sets.
 
     Raises:
       DataError: not a SQuAD file.
@@ -130,7 +130,7 @@ def _as_in_squad(qa: Any, place: str, number: int) -> dict[str, Any]:
     """Returns a question as SQuAD has it, which annotation tools write in other ways.
 
     Ids may be absent or numbers, and `is_impossible` 0 or 1. Answers may be texts, or lists of `text` and
-    of `answer_start`; one without `answer_start` is looked for in the passage.
+    of `answer_start`; an answer without `answer_start` is searched for in the passage.
     """
     _member(qa, "question", str, place)
     qas_id, is_impossible, answers = map(qa.get, ("id", "is_impossible", "answers"))
@@ -186,7 +186,7 @@ def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -
 
 
 def _is_displaced(example: SquadExample) -> bool:
-    """Whether the answer, as of training, is not where the file says."""
+    """Whether a training answer is not where the file says."""
     text, start = example.orig_answer_text, example.start_position
     if text is None or example.is_impossible:
         return False
