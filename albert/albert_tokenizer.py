@@ -246,15 +246,7 @@ class AlbertTokenizer:
         ids, spans = [self._ids(column) for column in columns], None
         if return_offsets_mapping:
             spans = [[self._spans(text) for text in column] for column in columns]
-        rows, boundaries, offsets = [], [], []
-        for index, parts in enumerate(zip(*ids, strict=True)):
-            parts = _truncate(parts, limit, truncation, index)
-            rows.append(self.build_inputs_with_special_tokens(*parts))
-            boundaries.append(len(parts[0]) + 2)
-            if spans is not None:
-                offsets.append((0, 0))
-                for column, part in zip(spans, parts, strict=True):
-                    offsets += [*column[index][: len(part)], (0, 0)]
+        rows, boundaries, offsets = self._joined(ids, spans, limit, truncation)
         lengths = [len(row) for row in rows]
         width = limit if padding == "max_length" else max(lengths, default=0)
         arrays = encodings.padded(rows, boundaries, width, self.pad_token_id)
@@ -279,6 +271,21 @@ class AlbertTokenizer:
             rows[index], boundaries[index], width if padding else lengths[index]
         )
         return encoding
+
+    def _joined(
+        self, ids: Sequence[Any], spans: Sequence[Any] | None, limit: int, truncation: Any
+    ) -> tuple[list[list[int]], list[int], list[tuple[int, int]]]:
+        """Returns the ids with special tokens, where each second text begins, and all offsets."""
+        rows, boundaries, offsets = [], [], []
+        for index, parts in enumerate(zip(*ids, strict=True)):
+            parts = _truncate(parts, limit, truncation, index)
+            rows.append(self.build_inputs_with_special_tokens(*parts))
+            boundaries.append(len(parts[0]) + 2)
+            if spans is not None:
+                offsets.append((0, 0))
+                for column, part in zip(spans, parts, strict=True):
+                    offsets += [*column[index][: len(part)], (0, 0)]
+        return rows, boundaries, offsets
 
     def pad(
         self, encoded_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],

@@ -153,7 +153,8 @@ def describe(recipe: Recipe, batch: Mapping[str, np.ndarray], row: int) -> str:
     """Returns a row of `make_features` as text."""
     record = {name: values[row].tolist() for name, values in batch.items()}
     names = load_tokenizer(recipe).convert_ids_to_tokens
-    length_a, length = record[SEGMENT_LENGTHS][0], int(sequence_lengths(batch[SEGMENT_LENGTHS][row : row + 1])[0])
+    lengths = batch[SEGMENT_LENGTHS][row : row + 1]
+    length_a, length = record[SEGMENT_LENGTHS][0], int(sequence_lengths(lengths)[0])
     count = int(sum(record.get("masked_lm_weights", ())))
     return str(TrainingInstance(
         tokens=names(record["input_ids"][:length]),

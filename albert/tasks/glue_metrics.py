@@ -145,4 +145,5 @@ def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, floa
 
 def best_metric(metric: str) -> str:
     """Returns the key of the numbers that picks the best checkpoint, as in the original."""
-    return {"matthews": "matthew_corr", "regression": "pearson", "several_labels": "micro_f1"}.get(metric, "eval_accuracy")
+    keys = {"matthews": "matthew_corr", "regression": "pearson", "several_labels": "micro_f1"}
+    return keys.get(metric, "eval_accuracy")

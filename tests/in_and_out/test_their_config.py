@@ -1,0 +1,44 @@
+"""What a config.json of Hugging Face's means here."""
+
+import pytest
+from hf_models import SIZES
+
+from albert.errors import ConfigError
+from albert.formats import huggingface
+
+BASE = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 12,
+        "num_attention_heads": 12}
+
+
+@pytest.mark.parametrize("change, flag, expected", [
+    ({}, "auto", "gelu_erf"), ({}, "tanh", "gelu"), ({"hidden_act": "gelu_new"}, "auto", "gelu"),
+    # albert-base-v1 as published: "gelu", trained with tanh.
+    (BASE, "auto", "gelu"),
+    # The same fine-tuned over there, with erf.
+    (BASE | {"architectures": ["AlbertForSequenceClassification"]}, "auto", "gelu_erf"),
+    (BASE, "erf", "gelu_erf"),
+])
+def test_what_gelu_means_is_decided_and_told(change, flag, expected, caplog):
+    values = SIZES | {"hidden_act": "gelu"} | change
+    config = huggingface.config_from_theirs(values, "config.json", flag)
+    assert config.hidden_act == expected
+    is_doubtful = flag == "auto" and values["hidden_act"] == "gelu"
+    assert is_doubtful == ("tanh" in caplog.text and "--gelu" in caplog.text)
+
+
+def test_what_their_configuration_leaves_out_has_their_defaults(caplog):
+    config = huggingface.config_from_theirs({}, "config.json")
+    found = config.embedding_size, config.hidden_size, config.num_attention_heads
+    assert found == (128, 4096, 64) and config.hidden_act == "gelu"
+    assert (config.num_hidden_layers, config.intermediate_size) == (12, 16384)
+    assert "num_attention_heads" in caplog.text
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"model_type": "bert"}, "model_type is 'bert'"), ({"hidden_act": "silu"}, "hidden_act 'silu'"),
+    ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+])
+def test_a_config_that_we_do_not_compute_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        huggingface.config_from_theirs(SIZES | change, "config.json")
