@@ -2,7 +2,7 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/speed.json becomes docs/pictures/speed.svg, and likewise cost.json, small_en.json,
+docs/evidence/speed.json becomes docs/pictures/speed.svg, and so do cost.json, small_en.json,
 own_text.json, one_hour.json and quarter_hour.json. The last two are the results.json of the grid
 configs/ablations/one_hour.json with half and with a quarter of its tokens.
 """
