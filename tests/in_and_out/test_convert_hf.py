@@ -1,4 +1,4 @@
-"""Hugging Face's layout: the same numbers there and here, the same bytes after a round trip.
+"""Hugging Face's layout: the same numbers in both libraries, the same bytes after a round trip.
 
 The comparisons with transformers itself run where the extra `interop` is
 installed (`pip install -e .[interop]`).
@@ -124,7 +124,7 @@ def outputs_and_loss(kind: str, model, inputs):
 
 
 def assert_computes_as_theirs(kind, model, folder, transformers):
-    """Compares outputs and loss of a model of ours with those of their class from a directory."""
+    """Compares the outputs and loss of our model with those of their class, from a directory."""
     inputs = batch(HEADS[kind].get("num_choices"))
     ours, loss, labels = outputs_and_loss(kind, model, inputs)
     theirs = transformers(their_transformers.outputs, kind, str(folder), inputs, labels)
@@ -198,7 +198,7 @@ def test_auto_tokenizer_cuts_text_as_we_do(golden_path, transformers, tmp_path):
     assert len(texts) > 300
     encoded = transformers(their_transformers.encode, str(tmp_path), texts)
     differ = [text for text, ids in zip(texts, encoded, strict=True) if ids != ours.encode_text(text)]
-    # They take special pieces written in a text for the pieces themselves.
+    # Their tokenizer parses special tokens that are spelled out in a text.
     special = [text for text in differ if any(p in text for p in ("[MASK]", "[SEP]", "[CLS]"))]
     assert len(differ) - len(special) <= 1, differ
     calls = ("the first", "a second"), ("a [MASK] b",)
@@ -255,7 +255,7 @@ def test_added_tokens_mean_there_what_they_mean_here(name, golden_path, transfor
     )
 
 
-# --- What their configuration says ---
+# --- Their configuration ---
 
 BASE = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 12,
         "num_attention_heads": 12}
@@ -265,7 +265,7 @@ BASE = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 768, "num_hid
     ({}, "auto", "gelu_erf"), ({}, "tanh", "gelu"), ({"hidden_act": "gelu_new"}, "auto", "gelu"),
     # albert-base-v1 as published: "gelu", trained with tanh.
     (BASE, "auto", "gelu"),
-    # The same fine-tuned over there, with erf.
+    # The same model, fine-tuned in their library with erf.
     (BASE | {"architectures": ["AlbertForSequenceClassification"]}, "auto", "gelu_erf"),
     (BASE, "erf", "gelu_erf"),
 ])
@@ -295,12 +295,12 @@ def test_a_config_that_we_do_not_compute_is_refused(change, message):
         huggingface.config_from_theirs(SIZES | change, "config.json")
 
 
-# --- What their files say ---
+# --- Their files ---
 
 
 @pytest.fixture(scope="module")
 def masked_lm(tmp_path_factory):
-    """Their directory, only to be read."""
+    """Their directory; read-only."""
     folder = tmp_path_factory.mktemp("masked_lm") / "theirs"
     random_model("AlbertForMaskedLM", embedding_size=16).save_pretrained(str(folder))
     return folder
@@ -312,7 +312,7 @@ def theirs(masked_lm, tmp_path):
 
 
 def change_header(change):
-    """Returns what makes the header of a directory's safetensors file another one."""
+    """Returns a function that changes the header of a directory's safetensors file."""
     def spoil(folder: pathlib.Path) -> None:
         path = folder / "model.safetensors"
         data = path.read_bytes()
@@ -356,7 +356,7 @@ BAD_FILES = {
                  "pytorch_model.bin is not read"),
     "a shape": (change_header({"shape": [10**9]}), UNREADABLE),
     "an offset": (change_header({"data_offsets": [0, 10**12]}), UNREADABLE),
-    # More of such tricks are in test_security.
+    # More such tricks are in test_security.
     "a type": (change_header({"dtype": "F99"}), UNREADABLE),
     "a missing shard": (without_a_shard, "shard b.safetensors is missing"),
     "another model": (change_tensors(lambda _: {"bert.x.weight": np.zeros(3)}),
