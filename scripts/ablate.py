@@ -3,9 +3,9 @@
   python scripts/ablate.py --grid=configs/ablations/table5.json --input_file=corpus.txt
       --spm_model_file=spm.model --output_dir=table5
 
-After every run it writes report.md (means, spreads, and whether the settings come out in the
-paper's order), results.json and curves.png. A grid may take days: --max_minutes stops it, and
-the same command goes on from there.
+After each run it writes report.md (means, spreads, and whether the settings rank in the paper's
+order), results.json and curves.png. A grid can take days: --max_minutes stops it, and rerunning
+the command resumes it.
 """
 
 import os
@@ -79,7 +79,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _pairs(values: flags.FlagValues) -> dict[str, Any]:
-    """Returns the flags of run_pretraining that have the pairs measured; none without pairs."""
+    """Returns the flags of run_pretraining that score the minimal pairs; none without pairs."""
     if not values.eval_pairs:
         if flags.given(values, "eval_pairs_per_paradigm") is not None:
             raise FlagError("--eval_pairs_per_paradigm goes with --eval_pairs")

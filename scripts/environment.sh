@@ -2,9 +2,9 @@
 #
 #   ensure_environment [EXTRAS [FOLDER]]    e.g. ensure_environment test .venv
 #
-# sets `python` to the environment's interpreter. Nothing is installed when the
-# last installation was of the same setup.py, requirements.txt and extras.
-# PYTHON chooses the interpreter the environment is made of.
+# sets `python` to the environment's interpreter. Nothing is installed if the last
+# installation was from the same setup.py, requirements.txt and extras.
+# PYTHON sets the interpreter that creates the environment.
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 

@@ -1,10 +1,10 @@
-"""The table of a run of several GLUE tasks, in the benchmark's layout. No TensorFlow.
+"""Writes the table of a run of several GLUE tasks in the benchmark's layout. Needs no TensorFlow.
 
   python scripts/glue_report.py --directory=glue_output
 
 Reads <directory>/<task>/eval_results.json; writes glue_results.md and .json. A task
-with two metrics counts with their mean, MNLI with that of its two dev sets; the
-average is of the tasks that are there (the benchmark's leaves out no task).
+with two metrics counts as their mean, MNLI as the mean of its two dev sets; the
+average is over the tasks that were run (the benchmark's is over all tasks).
 """
 
 import os
@@ -15,7 +15,7 @@ from albert import errors
 from albert.cli import flags
 from albert.storage import files
 
-# Column of the table: the task's folder and its metrics' keys, shown times 100.
+# Column of the table: the task's folder and the keys of its metrics, shown in percent.
 COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
     "CoLA": (("cola", "matthew_corr"),),
     "SST-2": (("sst-2", "eval_accuracy"),),
@@ -48,10 +48,10 @@ def main(values: flags.FlagValues) -> None:
 
 
 def read_scores(directory: str) -> dict[str, list[float]]:
-    """Returns {column: its metrics, in percent}, of the tasks that were evaluated.
+    """Returns {column: its metrics in percent} for the tasks that were evaluated.
 
     Raises:
-      DataError: none was, or a results file lacks its metric.
+      DataError: no task was evaluated, or a results file lacks its metric.
     """
     scores: dict[str, list[float]] = {}
     for name, parts in COLUMNS.items():
@@ -69,12 +69,12 @@ def read_scores(directory: str) -> dict[str, list[float]]:
 
 
 def average(scores: Mapping[str, list[float]]) -> float:
-    """Returns the mean over the tasks, each with the mean of its metrics."""
+    """Returns the mean over the tasks of the mean of each task's metrics."""
     return statistics.fmean(statistics.fmean(numbers) for numbers in scores.values())
 
 
 def table(scores: Mapping[str, list[float]]) -> str:
-    """Returns a Markdown table of all columns, those without a result empty."""
+    """Returns a Markdown table of all columns; those without a result are empty."""
     cells = ["/".join(f"{x:.1f}" for x in scores.get(name, ())) or "-" for name in COLUMNS]
     rows = [
         ["", *COLUMNS, "average"],

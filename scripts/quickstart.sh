@@ -3,9 +3,9 @@
 #
 #   bash scripts/quickstart.sh [--input_file my_text.txt] [--output_dir DIR]
 #
-# Every step is a command that is printed before it runs and can be copied. A
-# step that is done is skipped, an interrupted one goes on, so the same command
-# finishes what an earlier one began. Results: DIR/report.md and DIR/curves.png.
+# Every step is a command that is printed before it runs and can be copied. Rerun
+# the script to resume: finished steps are skipped, and an interrupted one
+# continues. Results: DIR/report.md and DIR/curves.png.
 set -euo pipefail
 # shellcheck source=scripts/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -34,7 +34,7 @@ fi
 mkdir -p "$out/.steps" || fail "cannot create $out"
 ensure_environment
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
-# Commands are shown as they would be typed: relative in the repository.
+# Commands are shown as you would type them: relative to the repository.
 root="$repository/"
 if [[ "$PWD" == "$repository" ]]; then
   root="" python=".venv/bin/python"
@@ -74,14 +74,14 @@ step run_pretraining \
   "--albert_config_file=$config" "--input_file=$records/train.tfrecord" \
   "--eval_input_file=$records/heldout.tfrecord" "--output_dir=$pretrained"
 
-# The export refuses to overwrite; without a stamp what is there was cut short.
+# The export refuses to overwrite; output without a stamp was cut short.
 [[ -f "$out/.steps/export_to_tfhub.stamp" ]] || rm -rf "$out/hub_module"
 weights="$(digest "$pretrained/model.ckpt-best.index" "$pretrained/model.ckpt-best.data-00000-of-00001")"
 step export_to_tfhub "weights $weights $vocabulary" \
   "$python" -m albert.export_to_tfhub "--albert_directory=$pretrained" \
   "--export_path=$out/hub_module"
 
-# classify NAME WEIGHTS FLAG...: fine-tunes from what the flags say.
+# classify NAME WEIGHTS FLAG...: fine-tunes from the start that the flags give.
 classify() {
   local from="$1" weights="$2"
   shift 2
@@ -93,7 +93,7 @@ classify() {
 classify checkpoint "$weights" "--init_checkpoint=$pretrained"
 classify hub "$weights" "--albert_hub_module_handle=$out/hub_module"
 classify random "$weights" "--albert_config_file=$config" "--spm_model_file=$spm"
-# The English model that comes with the package read much more text than the one made here. Its settings
+# The English model that ships with the package read much more text than the one made here. Its settings
 # are those of configs/small_en/fine_tuning.flags.
 classify small_en "$(digest "$repository/albert/models/small_en/model.safetensors")" \
   --init_checkpoint=small_en --optimizer=lamb --learning_rate=2e-3

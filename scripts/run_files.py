@@ -11,7 +11,7 @@ Lines = list[dict[str, Any]]
 
 
 def read_metrics(path: str) -> dict[str, Lines]:
-    """Returns the lines of metrics.jsonl by kind ("train", "eval"), by step, without nulls.
+    """Returns the lines of metrics.jsonl by kind ("train", "eval"), ordered by step, without nulls.
 
     Raises:
       DataError: no such file, no usable line, or a line that is not a metric.
@@ -22,7 +22,7 @@ def read_metrics(path: str) -> dict[str, Lines]:
         lines = stream.readlines()
     for number, line in enumerate(lines, start=1):
         if number == len(lines) and not line.endswith("\n"):
-            break  # the run is writing it, or was killed while it did
+            break  # the run is writing it, or was killed while writing it
         try:
             value = {name: x for name, x in json.loads(line).items() if x is not None}
             by_kind.setdefault(value["kind"], []).append(value)
@@ -45,7 +45,7 @@ def panels_of(rows: int, columns: int, size: tuple[float, float], **options: Any
     """Returns (figure, panels as an array [rows, columns]); `size` is in inches."""
     import matplotlib
 
-    matplotlib.use("Agg")  # needs no screen
+    matplotlib.use("Agg")  # needs no display
     from matplotlib import pyplot
 
     return pyplot.subplots(rows, columns, figsize=size, dpi=120, squeeze=False, **options)
@@ -65,7 +65,7 @@ def publish(figure, path: str) -> None:
 
 
 def dress(axis, title: str) -> None:
-    """Gives a panel its title, its grid and no frame."""
+    """Gives a panel a title and a grid, and removes its frame."""
     axis.set_title(title, fontsize=11, loc="left", fontweight="bold")
     axis.grid(color="#e6e6e6", linewidth=0.8)
     axis.set_axisbelow(True)

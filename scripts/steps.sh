@@ -1,9 +1,9 @@
-# Sourced by quickstart.sh and run_glue.sh: commands that are made once, and go on where they stopped.
+# Sourced by quickstart.sh and run_glue.sh: commands that run once, and resume where they stopped.
 #
 # Expects `python` (see environment.sh), `out` (with a folder .steps in it), `total_steps`,
 # `root` and `input_file` (may be empty).
 
-# Steps are named in order; a stamp holds what a finished step was made from.
+# Steps are named in order; a stamp records the inputs of a finished step.
 step_number=0 child=""
 forward_signal() {
   [[ -z "$child" ]] || kill -TERM "$child" 2>/dev/null || true
@@ -22,7 +22,7 @@ step() {
   step_number=$((step_number + 1))
   local stamp="$out/.steps/$name.stamp" seconds_file="$out/.steps/$name.seconds"
   local title="[$step_number/$total_steps] $name"
-  # What the step is made from, free of where the user stands and put the files.
+  # The step's inputs, independent of the working directory and of the files' location.
   description=""
   for argument in "${@:2}"; do
     argument="${argument//"$out/"/@out/}"

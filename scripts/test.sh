@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests, in .venv, which is made and filled if need be.
+# Runs the tests in .venv, which is created and filled if needed.
 #
-#   bash scripts/test.sh                       all but the slow ones
+#   bash scripts/test.sh                       all except the slow ones
 #   bash scripts/test.sh tests/same_numbers/test_config.py  what pytest takes
 #   bash scripts/test.sh --all                 the slow ones too, with every optional package
 #
@@ -21,7 +21,7 @@ run_tests() {
     *" --jobs"* | *" --pdb "*) ;;
     *) set -- --jobs="$((cores < 2 ? 2 : cores < 4 ? cores : 4))" "$@" ;;
   esac
-  # A BLAS with threads of its own could not be forked (tests/support/parallel.py).
+  # A multithreaded BLAS could not be forked (tests/support/parallel.py).
   OPENBLAS_NUM_THREADS=1 "$python" -m pytest "$@"
 }
 
@@ -37,7 +37,7 @@ set -- -m "slow or not slow" "${@:2}"
 code=0
 ensure_environment test,text,onnx,zstd,parquet,filters,report,remote-test,gcs-test,interop,jax-tpu
 run_tests "$@" || code=$?
-# Code 5: none of the tests chosen is one of Beam's.
+# Code 5: none of the selected tests is one of Beam's.
 ensure_environment test,beam,beam-dask,remote-test .venv-beam
 run_tests "$@" --jobs=1 -k beam_pipeline || (($? == 5)) || code=1
 exit "$code"

@@ -12,13 +12,13 @@ import pytest
 
 from albert.cli import flags
 
-# Before TensorFlow is imported: in this process it computes as in the commands' own.
+# Before TensorFlow is imported, so that it computes here as in the commands' processes.
 flags.set_environment()
 
 pytest_plugins = ["parallel", "shared_runs"]
 
-# The same draws on every run; no limit of time, which is that of the other tests too.
-# To look further: pytest --hypothesis-profile=explore.
+# The same examples on every run; no deadline, since other tests run at the same time.
+# To explore further: pytest --hypothesis-profile=explore.
 _HEALTHY = [hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow]
 for _name, _same in (("same", True), ("explore", False)):
     hypothesis.settings.register_profile(
@@ -41,18 +41,18 @@ def require_shared() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def shared() -> pathlib.Path:
-    """The folder of what may not be in the repository, or a skip that says so.
+    """The folder of files that cannot be in the repository; skips the test if it is missing.
 
-    Under CI that is a failure.
+    In CI the test fails instead.
     """
     return require_shared()
 
 
 @pytest.fixture(scope="session")
 def golden_path(tmp_path_factory) -> Callable[[str], pathlib.Path]:
-    """Function from the name of a golden file or folder to its path.
+    """Function that maps the name of a golden file or folder to its path.
 
-    It is that of tests/golden, unpacked; what is not there is one of the `shared` fixture.
+    The path is in tests/golden, decompressed, or else in the folder of the `shared` fixture.
     """
     unpacked = tmp_path_factory.mktemp("golden")
     for source in (path for path in GOLDEN.rglob("*") if path.is_file()):
@@ -71,8 +71,8 @@ def golden_path(tmp_path_factory) -> Callable[[str], pathlib.Path]:
 
 
 def pytest_collection_finish():
-    # What was imported stays. Keras collects garbage whenever a layer loses a weight, which would
-    # look through all of it, and a fork would copy its pages.
+    # Imported modules stay. Keras collects garbage whenever a layer loses a weight, which would
+    # traverse all of them, and a fork would copy their pages.
     gc.collect()
     gc.freeze()
 
@@ -88,7 +88,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    # A test that does not need TensorFlow does not import it.
+    # Tests that do not need TensorFlow do not import it.
     if "tensorflow" in sys.modules:
         import helpers
 
@@ -97,10 +97,10 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True)
 def float32_afterwards():
-    """Leaves no run's precision, which is Keras's for the whole process, to the next test."""
+    """Resets the precision, which Keras keeps per process, so that it does not reach the next test."""
     yield
     if "keras" in sys.modules:
         sys.modules["keras"].config.set_dtype_policy("float32")
     if "tensorflow" in sys.modules:
-        # Nor its seed: beside a global one of 0, TensorFlow takes no seeds that are computed.
+        # The seed too: with a global seed of 0, TensorFlow accepts no computed op seeds.
         sys.modules["tensorflow"].random.set_seed(1)

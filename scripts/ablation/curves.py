@@ -1,4 +1,4 @@
-"""Learning curves of a grid: one line a setting, a band for its seeds."""
+"""Learning curves of a grid: one line per setting, with a band for its seeds."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from ablation.runs import Result
 
 
 def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
-    """Publishes a PNG with a panel for each metric of the evaluations during training."""
+    """Publishes a PNG with one panel per metric evaluated during training."""
     metrics = [name for name in grid.metrics if any(name in one.curve[-1] for one in results)]
     if not metrics:
         return

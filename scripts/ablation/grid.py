@@ -1,4 +1,4 @@
-"""A grid: what all runs have in common, and how each setting differs."""
+"""A grid: what its runs share, and how each setting differs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ _PARTS = ("config", "data", "train")
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """An early part of a training, with other flags than the rest."""
+    """An early stage of training, with different flags from the rest."""
 
-    until: float  # share of the steps
+    until: float  # fraction of the steps
     data: Mapping[str, Any]
     train: Mapping[str, Any]
 
@@ -25,22 +25,22 @@ class Setting:
     """One row of the comparison."""
 
     name: str
-    config: Mapping[str, Any]  # keys of albert_config.json; `like` names an architecture to change
+    config: Mapping[str, Any]  # keys of albert_config.json; `like` names an architecture to modify
     data: Mapping[str, Any]  # flags of create_pretraining_data
     train: Mapping[str, Any]  # flags of run_pretraining
-    start: str | None  # setting from whose weights (same seed) the training starts
-    paper: float | None  # the paper's figure for it
+    start: str | None  # setting whose weights (same seed) training starts from
+    paper: float | None  # the paper's result
     tokens: int  # to train on
-    # What comes before `data` and `train` apply. Each stage has as many tokens a step as these.
+    # The stages before `data` and `train` apply, each with as many tokens per step as these.
     stages: tuple[Stage, ...] = ()
-    # Pretrained model that the training starts from, with the grid's vocabulary.
+    # Pretrained model that training starts from, with the grid's vocabulary.
     model: str | None = None
 
     def architecture(self, vocab_size: int) -> AlbertConfig:
-        """Returns its configuration, for a vocabulary of so many pieces.
+        """Returns its configuration for a vocabulary of `vocab_size` tokens.
 
         Raises:
-          UserError: it is none.
+          UserError: it is not a valid architecture.
         """
         own = dict(self.config)
         like = own.pop("like", None)
@@ -52,29 +52,29 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The settings to compare, and the measures to compare them by."""
+    """The settings to compare, and the metrics to compare them by."""
 
     title: str
-    about: str  # what the paper found, and what is different here
-    paper_measure: str  # name of the measure of `Setting.paper`
-    primary: str  # metric of eval_results.json by which the order is judged
+    about: str  # the paper's finding, and how this grid differs
+    paper_measure: str  # name of the metric of `Setting.paper`
+    primary: str  # metric of eval_results.json that ranks the settings
     metrics: tuple[str, ...]
     seeds: tuple[int, ...]
-    tokens: int  # to train a run on, if its setting does not say
+    tokens: int  # to train a run on, unless its setting overrides it
     settings: tuple[Setting, ...]
-    # The x-axis of the curves, tokens or minutes. With minutes, the report also has the time in
-    # which each setting reaches the first setting's result.
+    # The x-axis of the curves, tokens or minutes. With minutes, the report also shows how long
+    # each setting takes to reach the first setting's result.
     over: str = "tokens"
-    # Flags of the data on whose held-out records all runs are evaluated; None: each on its own.
+    # Flags of the data whose held-out records evaluate all runs; None: each run uses its own.
     held_out: Mapping[str, Any] | None = None
     # Fine-tuning of each run's model: {name: flags of run_classifier}.
     probes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    # More held-out records on which each run is evaluated: {name: flags of the data}.
+    # Additional held-out records that evaluate each run: {name: flags of the data}.
     evaluations: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str) -> "Grid":
-        """Returns the grid of a JSON file.
+        """Reads a grid from a JSON file.
 
         Raises:
           DataError: a key is missing, unknown or unusable; the message names it and the file.
@@ -116,14 +116,14 @@ class Grid:
     def narrowed(
         self, names: Sequence[str] | None, seeds: Sequence[int] | None, tokens: int | None
     ) -> "Grid":
-        """Returns the grid with only these settings, seeds and tokens. None: those of the grid."""
+        """Returns the grid restricted to these settings, seeds and tokens; None keeps the grid's."""
         known = {setting.name: setting for setting in self.settings}
         if unknown := [name for name in names or () if name not in known]:
             raise FlagError(f"--settings: no {', '.join(unknown)}; there are {', '.join(known)}")
         chosen = [known[name] for name in names] if names else list(self.settings)
         if alone := [s.name for s in chosen if s.start and s.start not in [c.name for c in chosen]]:
             raise FlagError(f"--settings: {', '.join(alone)} starts from another, which is missing")
-        if tokens:  # a setting with twice the grid's tokens again gets twice as many
+        if tokens:  # a setting with twice the grid's tokens still gets twice as many
             chosen = [
                 dataclasses.replace(s, tokens=round(s.tokens * tokens / self.tokens))
                 for s in chosen
@@ -137,7 +137,7 @@ class Grid:
 def _stages(
     where: str, values: Any, parts: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Stage, ...]:
-    """Returns the stages of a setting; `parts` has the flags that a stage does not change."""
+    """Returns the stages of a setting; `parts` holds the flags that a stage does not change."""
     if not isinstance(values, list):
         raise DataError(f"{where}.stages must be a list")
     stages = []
@@ -158,7 +158,7 @@ def _stages(
 
 
 def tokens_per_step(data: Mapping[str, Any], train: Mapping[str, Any]) -> int:
-    """Returns the tokens of a step's rows, padding included."""
+    """Returns the number of tokens in a step, padding included."""
     return data["max_seq_length"] * train["train_batch_size"]
 
 

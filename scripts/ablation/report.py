@@ -1,4 +1,4 @@
-"""report.md and results.json of a grid: means, spreads, and the paper's order beside ours."""
+"""report.md and results.json of a grid: means, spreads, and the paper's order next to ours."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ class Mean:
     """A mean over seeds, and the standard deviation of one seed's value."""
 
     value: float
-    spread: float | None  # None: there is one seed
+    spread: float | None  # None with a single seed
     count: int
 
     @classmethod
@@ -59,7 +59,7 @@ def _text(grid: Grid, results: Sequence[Result]) -> str:
 
 
 def _value(one: Result, metric: str) -> float | None:
-    """Returns a metric; `nsp/masked_lm_loss` is that of the evaluation `nsp`."""
+    """Returns a metric; `nsp/masked_lm_loss` is masked_lm_loss in the evaluation `nsp`."""
     where, _, name = metric.rpartition("/")
     return (one.others.get(where, {}) if where else one.metrics).get(name)
 
@@ -70,7 +70,7 @@ def _means(found: Sequence[Result], metric: str) -> Mean | None:
 
 
 def _minutes(one: Result) -> float:
-    """Returns the minutes of training, without evaluations where they are known."""
+    """Returns the minutes of training, excluding evaluation where its time is known."""
     return one.curve[-1]["minutes"] if one.curve else one.minutes
 
 
@@ -85,7 +85,7 @@ def table(grid: Grid, results: Sequence[Result]) -> str:
     """Returns the means of each setting's metrics over its seeds, as a Markdown table."""
     by_setting = _by_setting(grid, results)
     known = [one for found in by_setting.values() for one in found]
-    # Without --glue_dir there are no results of fine-tuning.
+    # Without --glue_dir there are no fine-tuning results.
     metrics = [m for m in grid.metrics if any(_value(one, m) is not None for one in known)]
     heads = ["setting", "parameters", *(m.replace("_", " ") for m in metrics), "minutes of training"]
     with_paper = any(setting.paper is not None for setting in grid.settings)
@@ -102,7 +102,7 @@ def table(grid: Grid, results: Sequence[Result]) -> str:
 
 
 def _order(grid: Grid, by_setting) -> list[str]:
-    """Returns, for each two settings, whether the runs have them in the paper's order."""
+    """Returns, for each pair of settings, whether the runs rank them as the paper does."""
     known = [
         (setting.name, setting.paper, mean)
         for setting in grid.settings
@@ -110,7 +110,7 @@ def _order(grid: Grid, by_setting) -> list[str]:
     ]
     if len(known) < 2:
         return []
-    # A smaller loss is better.
+    # Lower loss is better.
     sign = -1 if grid.primary.endswith("loss") else 1
     lines = {"as in the paper": [], "the other way round": [], "within the error": []}
     for (one, paper, mean), (two, other_paper, other) in itertools.combinations(known, 2):
@@ -140,7 +140,7 @@ def _tokens(grid: Grid) -> str:
 def _times(grid: Grid, by_setting, metric: str) -> list[str]:
     """Returns a table of the minutes after which each run reaches the first setting's result.
 
-    There is none where the metric is not measured during training, or over tokens.
+    Empty if the metric is not measured during training, or if the x-axis is tokens.
     """
     first = grid.settings[0]
     followed = [one for one in by_setting[first.name] if one.curve and metric in one.curve[-1]]
@@ -158,7 +158,7 @@ def _times(grid: Grid, by_setting, metric: str) -> list[str]:
         if not times:
             continue
         if setting is first:
-            # The goal is the mean of these runs. Some never reach it: take their whole time.
+            # The goal is the mean of these runs; for those that never reach it, take their total time.
             reached = [one.curve[-1]["minutes"] for one in by_setting[first.name]]
             base, told = statistics.fmean(reached), ", ".join(f"{time:.1f}" for time in reached)
         mean = statistics.fmean(reached) if len(reached) == len(times) else None
@@ -173,9 +173,9 @@ def _times(grid: Grid, by_setting, metric: str) -> list[str]:
 def time_to(
     curve, metric: str, goal: float, rises: bool, over: str = "minutes"
 ) -> float | None:
-    """Returns the minutes, or the tokens, after which a curve reaches a value. None: never.
+    """Returns the minutes, or the tokens, that a curve takes to reach a value; None if it never does.
 
-    Between two points, the curve is a straight line.
+    The curve is linear between points.
     """
     before = None
     for point in curve:
@@ -190,7 +190,7 @@ def time_to(
 
 
 def _error(one: Mean, two: Mean) -> float | None:
-    """Returns the standard error of the difference of two means."""
+    """Returns the standard error of the difference between two means."""
     if one.spread is None or two.spread is None:
         return None
     return math.sqrt(one.spread**2 / one.count + two.spread**2 / two.count)

@@ -1,4 +1,4 @@
-"""Makes each of a grid's records, pretraining runs and evaluations, once."""
+"""Runs the data creation, pretraining and evaluation commands of a grid, each once."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from albert.storage import files
 
 log = logging.getLogger("albert")
 
-# Flags of a run by which more held-out records are evaluated, too: all that decide what is masked.
+# Flags of a run that also apply to its additional held-out records: all that determine masking.
 _OF_EVALUATIONS = (
     "eval_batch_size", "max_eval_steps", "max_predictions_per_seq", "masked_lm_budget",
     "last_masked_lm_budget", "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
@@ -42,18 +42,18 @@ class Result:
     setting: str
     seed: int
     metrics: Mapping[str, float]  # at the end of training
-    others: Mapping[str, Mapping[str, float]]  # of the grid's `evaluations` and `probes`, by name
+    others: Mapping[str, Mapping[str, float]]  # the grid's `evaluations` and `probes`, by name
     curve: Sequence[Mapping[str, float]]  # evaluations during training, with `tokens`, `minutes`
     parameters: int
-    minutes: float  # of its commands, evaluations among them
+    minutes: float  # of all its commands, evaluations included
 
 
 def minutes_to(lines: Sequence[Mapping[str, float]], step: int) -> float:
-    """Returns the minutes of training up to a step, without the evaluations.
+    """Returns the minutes of training up to a step, excluding evaluations.
 
     Args:
-      lines: of training; `seconds` is the time since the line before. All steps between two
-        lines count as equally long.
+      lines: training metrics; `seconds` is the time since the previous line. Steps between two
+        lines are taken to be equally long.
     """
     seconds, before = 0.0, 0
     for line in lines:
@@ -65,17 +65,17 @@ def minutes_to(lines: Sequence[Mapping[str, float]], step: int) -> float:
 
 
 class Work:
-    """All commands of a grid. The runs of one seed come before those of the next."""
+    """All commands of a grid, ordered by seed."""
 
     def __init__(
         self, grid: Grid, inputs: Sequence[str], spm_model_file: str, glue_dir: str | None,
         output_dir: str, input_flags: Mapping[str, Any], pair_flags: Mapping[str, Any],
     ):
-        """Flags that all runs have in common.
+        """Takes the flags that all runs share.
 
         Args:
-          input_flags: of create_pretraining_data, which tell in what form the text is.
-          pair_flags: of run_pretraining, which have each evaluation measure minimal pairs.
+          input_flags: flags of create_pretraining_data that describe the format of the text.
+          pair_flags: flags of run_pretraining that make each evaluation score minimal pairs.
         """
         self._grid, self._dir = grid, output_dir
         self._probes = grid.probes if glue_dir else {}
@@ -90,22 +90,22 @@ class Work:
         }
 
     def results(self) -> list[Result]:
-        """Returns the results that are there so far, in the grid's order."""
+        """Returns the results available so far, in the grid's order."""
         return [
             found for setting in self._grid.settings for seed in self._grid.seeds
             if (found := self._result(setting, seed))
         ]
 
     def execute(self, parallel: int, seconds: float) -> Iterator[None]:
-        """Runs the commands that are not done yet. Yields after each run, and at the end.
+        """Runs the commands that are not done yet; yields after each run, and at the end.
 
         Args:
-          parallel: how many run at the same time.
-          seconds: time after which running commands save and end; 0: no limit.
+          parallel: number of concurrent runs.
+          seconds: time after which running commands save and stop; 0: no limit.
 
         Raises:
           DataError: a command failed.
-          Preempted: a signal came. The same command goes on from there.
+          Preempted: a signal arrived. Rerun the command to resume.
         """
         deadline = time.monotonic() + seconds if seconds else math.inf
         with self._signals(), ThreadPoolExecutor(parallel, initializer=own_cores(parallel)) as pool:
@@ -128,7 +128,7 @@ class Work:
                         log.info("the time is over: %d runs are left to the next call",
                                  len(left) + len(running))
                         self._stop()
-            except BaseException:  # no command may go on after this process has ended
+            except BaseException:  # no command may outlive this process
                 self._stop()
                 raise
         yield
@@ -148,7 +148,7 @@ class Work:
             process.terminate()
 
     def _ready(self, left, running) -> tuple[Setting, int] | None:
-        """Returns the first run of `left` that can begin: the one that it starts from is done."""
+        """Returns the first run of `left` that can begin: the run it starts from is done."""
         waiting = {(setting.name, seed) for setting, seed in [*left, *running.values()]}
         return next(
             ((s, seed) for s, seed in left if s.start is None or (s.start, seed) not in waiting),
@@ -211,7 +211,7 @@ class Work:
                 "albert_config_file": config, "output_dir": model, "seed": seed,
             }
             if not is_last:
-                # No evaluation: the held-out rows have the length of the last stage.
+                # No evaluation: the held-out sequences have the length of the last stage.
                 given |= {"do_eval": False, "until_step": round(steps * part.until)}
                 for name in ("eval_input_file", *self._pair_flags):
                     del given[name]
@@ -240,11 +240,11 @@ class Work:
             })
 
     def _with_vocabulary(self, model: str) -> str | None:
-        """Returns a pretrained model's directory with the grid's vocabulary; None: stopped."""
+        """Returns a pretrained model's directory with the grid's vocabulary; None if stopped."""
         name = hashlib.sha256(model.encode()).hexdigest()[:8]
         folder = os.path.join(self._dir, "starts", name)
         target = os.path.join(folder, "model")
-        with self._renewing:  # runs at the same time may start from the same
+        with self._renewing:  # concurrent runs may start from the same model
             if not os.path.isdir(target) and not self._once(
                 folder, f"{model} with this vocabulary", "albert.extend_vocabulary",
                 {"model": model, "spm_model_file": self._spm, "output_dir": target},
@@ -255,11 +255,11 @@ class Work:
     def _training(
         self, data: Mapping[str, Any], train: Mapping[str, Any], steps: int
     ) -> dict[str, Any]:
-        """Returns the flags of run_pretraining for so many steps on the records of `data`."""
+        """Returns the flags of run_pretraining for `steps` steps on the records of `data`."""
         train = dict(train)
-        # A grid gives these as shares of the steps, so that they fit any number of tokens.
+        # A grid gives these as fractions of the steps, so that they fit any number of tokens.
         warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
-        if grown := train.pop("depth_shares", None):  # {layers: until which share of the steps}
+        if grown := train.pop("depth_shares", None):  # {layers: fraction of the steps it ends at}
             train["depth_schedule"] = ",".join(
                 f"{layers}:{round(steps * share)}" for layers, share in grown.items()
             )
@@ -303,10 +303,10 @@ class Work:
     # --- Commands ---
 
     def _once(self, folder: str, what: str, module: str, flags: Mapping[str, Any]) -> bool:
-        """Runs a command if it is not done yet. Returns whether it is done now.
+        """Runs a command unless it is already done; returns whether it is done now.
 
         Raises:
-          DataError: it failed, or the folder was made with other flags.
+          DataError: it failed, or the folder was made with different flags.
         """
         path = os.path.join(files.make_dirs(folder), "command.json")
         told = {"module": module, "flags": _relative(flags, self._dir), "seconds": 0.0}
@@ -344,7 +344,7 @@ class Work:
             "PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         }
         with open(output, "a", encoding="utf-8") as stream:
-            # A session of its own, so that Ctrl-C reaches it only once, through `_stop`.
+            # Its own session, so that Ctrl-C reaches it only once, through `_stop`.
             process = subprocess.Popen(
                 command, stdout=stream, stderr=subprocess.STDOUT, env=environment,
                 start_new_session=True,
@@ -357,10 +357,10 @@ class Work:
 
 
 def own_cores(parallel: int) -> Callable[[], None] | None:
-    """Returns a function that gives the thread that calls it, and its processes, their own cores.
+    """Returns a function that pins the calling thread, and its processes, to their own cores.
 
-    Each of `parallel` threads calls it once, and gets equally many. So the times of runs that
-    go on at the same time can be compared. Returns None if there is only one thread, if there
+    Each of `parallel` threads calls it once and gets the same number of cores, which makes the
+    times of concurrent runs comparable. Returns None if there is only one thread, if there
     are fewer cores than threads, or if the system cannot bind threads to cores.
     """
     if not hasattr(os, "sched_setaffinity"):
@@ -372,7 +372,7 @@ def own_cores(parallel: int) -> Callable[[], None] | None:
     size = len(cores) // parallel
     for first in range(0, size * parallel, size):
         shares.put(cores[first : first + size])
-    # 0 stands for the calling thread. Its processes inherit its cores.
+    # 0 means the calling thread. Its processes inherit its cores.
     return lambda: os.sched_setaffinity(0, shares.get())
 
 
@@ -381,7 +381,7 @@ def _stage(folder: str, number: int) -> str:
 
 
 def _command(folder: str) -> dict[str, Any]:
-    """Returns what `_once` has written about a folder's command; {}: nothing."""
+    """Returns what `_once` wrote about a folder's command; {} if nothing."""
     path = os.path.join(folder, "command.json")
     return files.read_json_object(path) if os.path.exists(path) else {}
 
@@ -391,7 +391,7 @@ def _is_done(folder: str) -> bool:
 
 
 def _relative(flags: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Returns the flags with paths relative to the folder, so that it may be moved."""
+    """Returns the flags with paths relative to the folder, so that it can be moved."""
     inside = os.path.join(folder, "")
     return {
         name: value.replace(inside, "") if isinstance(value, str) else value

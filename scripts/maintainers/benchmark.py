@@ -1,29 +1,29 @@
-"""Times our work beside others' on the same inputs and weights, by turns, and prints ratios.
+"""Times albert and other libraries in turn on the same inputs and weights, and prints ratios.
 
   python scripts/maintainers/benchmark.py attention --output_dir=figures
   python scripts/maintainers/benchmark.py pretrain_step --peers_env=peers --output_dir=figures
 
-Each side is a process of its own; all compute the same outputs, which is
-checked first, and then take turns for some rounds. Printed are medians, spread
-and the ratio to the first side's time (above 1: faster than it); written are
-NAME.json and NAME.md. Peers live in an environment of their own, which is made
-in --peers_env if it is not there yet.
+Each side runs in its own process. A check that all sides compute the same
+outputs comes before the timing; then they take turns for several rounds. The
+tool prints medians, spread and speed relative to the first side (above 1:
+faster), and writes NAME.json and NAME.md. Peers run in a separate environment,
+which is created in --peers_env if it does not exist.
 
-  attention      eager against fused attention, training and inference: time and peak memory
-  pretrain_step  a training step with both heads, on full rows, or on those of --records_file
-  idle           a training step on rows at hand, read from records, masked as they are read
-  inference      the encoder's outputs of full rows
-  finetune       an epoch of a classifier on texts of whatever lengths they are
-  predict        the classifier's logits of such texts
-  int8           a classifier's answers with int8: their time, and how they differ
-  gemm           the machine's largest rate of a matrix product, to compare with
-  memory         a training step's peak: plain, recomputed, accumulated
-  scaling        cost of a token as length, batch, layers and corpus grow; also NAME.png
-  startup        from a process's start to the end of its first training step, part by part
+  attention      eager and fused attention, training and inference: time and peak memory
+  pretrain_step  a training step with both heads, on full sequences or on those of --records_file
+  idle           a training step on sequences in memory, read from records, masked while reading
+  inference      the encoder's outputs for full sequences
+  finetune       an epoch of a classifier on texts of various lengths
+  predict        the classifier's logits for such texts
+  int8           a classifier's predictions with int8: their time, and how they differ
+  gemm           the machine's peak matrix-product rate, for comparison
+  memory         peak memory of a training step: plain, recomputed, accumulated
+  scaling        cost per token as length, batch, layers and corpus grow; also NAME.png
+  startup        from process start to the end of the first training step, part by part
   tokenize       text to ids, on one core
   make_records   text to pretraining records, on one core
   input_pipeline records to batches, on one core, and how many cores accelerators need
-  remote         run_pretraining from and to an S3 server, which is late: its waiting and its rate
+  remote         run_pretraining from and to a slow S3 server: time spent waiting, and throughput
 """
 
 import os

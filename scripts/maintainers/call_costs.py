@@ -1,10 +1,10 @@
-"""What each way to call a model costs: the first answer, and each answer to a single text.
+"""Compares the cost of each way to call a model: the first answer, and later ones to single texts.
 
   python scripts/maintainers/call_costs.py --config=base_v2
 
-A classifier of random weights reads texts of ten lengths, one at a time, in four ways by turns:
-`model(x)`, `albert.compiled(model)(x)`, `model.predict(x)` and a session. It prints the
-processor and, relative to the compiled call, the time of the first call, of the first calls of the
+A classifier with random weights reads texts of ten lengths, one at a time, in each of four ways in
+turn: `model(x)`, `albert.compiled(model)(x)`, `model.predict(x)` and a session. It prints the
+processor and, relative to the compiled call, the time of the first call, of the first calls at the
 other nine lengths, and of later calls (median).
 """
 
@@ -31,7 +31,7 @@ def processor() -> str:
 
 
 def ways(config) -> dict:
-    """Returns a function from a number of tokens to an answer, for each way."""
+    """Returns, for each way, a function from a number of tokens to an answer."""
     import albert
 
     model = albert.AlbertForSequenceClassification(config, 2)

@@ -1,18 +1,18 @@
-"""Kills training at random moments, again and again, and checks that it makes no difference.
+"""Kills training at random moments, repeatedly, and checks that the results do not change.
 
   python scripts/maintainers/chaos.py                       # pretraining, 20 kills
   python scripts/maintainers/chaos.py --workers=2           # two that train together, over loopback
   python scripts/maintainers/chaos.py --work=data           # create_pretraining_data
   python scripts/maintainers/chaos.py --kills=5 --steps=400 --seed=7 --directory=/tmp/chaos
 
-First, the command runs without interruption. Then it runs again into another directory: it
-is killed after a random time (with SIGTERM and SIGKILL in turn) and started again, --kills
-times; the last process ends by itself. Of several workers, one is killed, and all are started
-again. Dropout is on, and the run is longer than an epoch. Pretraining must give the same
-weights and moments, bit by bit, and the same metrics.jsonl, except for speed and seconds. Data
-creation must give the same bytes, and never a file that is incomplete.
+First, the command runs without interruption. Then it runs again in another directory: it is
+killed after a random time (with SIGTERM and SIGKILL in turn) and restarted, --kills times; the
+last process runs to its end. With several workers, one is killed, and all are restarted.
+Dropout is on, and the run is longer than an epoch. Pretraining must produce the same weights
+and moments, bit for bit, and the same metrics.jsonl, except for speed and seconds. Data
+creation must produce the same bytes, and never an incomplete file.
 
-Prints one line, and exits with 0 if nothing differs, 1 if something does.
+Prints one line; exits with 0 if nothing differs, 1 otherwise.
 """
 
 import argparse
@@ -40,11 +40,11 @@ CONFIG = {
     "max_position_embeddings": LENGTH, "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
 }
-GRACE = 600.0  # seconds that a process may take to get under way, or to end; machines are busy
+GRACE = 600.0  # seconds that a process may take to start or to end; machines are busy
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of this machine that nobody listened on a moment ago."""
+    """Returns local ports that nothing listened on a moment ago."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -55,11 +55,11 @@ def free_ports(count: int) -> list[int]:
 
 
 class Difference(Exception):
-    """The interrupted work is not the uninterrupted one."""
+    """The interrupted run's results differ from the uninterrupted run's."""
 
 
 class Process:
-    """A command under way, in a process group of its own; what it says goes into a file."""
+    """A running command, in its own process group; its output goes to a file."""
 
     def __init__(self, module: str, arguments: list[str], extra: dict[str, str]):
         environment = {"PYTHONPATH": str(REPO), "TF_CPP_MIN_LOG_LEVEL": "3", **extra}
@@ -73,7 +73,7 @@ class Process:
         return self.popen.poll() is None
 
     def end(self, timeout: float | None = None) -> int:
-        """Returns the exit code when the process has ended; it is killed after `timeout` seconds.
+        """Waits for the process and returns its exit code; kills it after `timeout` seconds.
 
         Raises:
           Difference: it had to be killed.
@@ -95,10 +95,10 @@ class Process:
 
 
 class Storm:
-    """Starts one command again and again, on one or several workers, and kills it."""
+    """Starts one command repeatedly, on one or several workers, and kills it."""
 
-    # Of a process that was killed: 143 saved its step, -15 was not yet or no more training,
-    # 0 had just finished. 75 lost another worker.
+    # Exit codes of a killed process: 143 saved its step, -15 was not training yet or any more,
+    # 0 had just finished, 75 lost another worker.
     EXPECTED = {
         signal.SIGTERM: {143, -signal.SIGTERM, 0},
         signal.SIGKILL: {-signal.SIGKILL, 75, 0},
@@ -144,10 +144,10 @@ class Storm:
                 process.kill()
 
     def rage(self, arguments: list[str], is_under_way, patience: float, between=None) -> None:
-        """Kills one process of the command `kills` times, and starts all of them again.
+        """Kills one process of the command `kills` times, restarting all of them each time.
 
-        Each is killed at most `patience` seconds after `is_under_way()` told that
-        there is something to lose; `between()` looks at what a kill has left.
+        Each is killed at most `patience` seconds after `is_under_way()` is true: there
+        is something to lose; `between()` inspects the files that a kill leaves.
         """
         for number in range(self.kills):
             processes = self.start(arguments)
@@ -187,7 +187,7 @@ def _write_text(folder: pathlib.Path, documents: int) -> list[str]:
 
 
 def pretraining_flags(folder: pathlib.Path, num_train_steps: int) -> list[str]:
-    """Writes records and a configuration; returns flags of a pretraining, without --output_dir."""
+    """Writes records and a configuration; returns pretraining flags, without --output_dir."""
     data = Storm("albert.create_pretraining_data", 0, 0)
     records = folder / "train.tfrecord"
     data.to_end([*_write_text(folder, 40), f"--output_file={records}", "--dupe_factor=1",
@@ -204,7 +204,7 @@ def pretraining_flags(folder: pathlib.Path, num_train_steps: int) -> list[str]:
 
 
 def pretraining(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
-    """Compares an interrupted pretraining with an undisturbed one; returns the result in words."""
+    """Compares an interrupted pretraining run with an uninterrupted one; describes the result."""
     from albert.formats import checkpoints
 
     common = pretraining_flags(folder, arguments.steps)
@@ -254,7 +254,7 @@ def _compare_runs(whole: pathlib.Path, torn: pathlib.Path, step: int) -> None:
 
 
 def _metrics(folder: pathlib.Path) -> list[dict]:
-    """Returns the lines of metrics.jsonl but for what the clock decides."""
+    """Returns the lines of metrics.jsonl without the values that depend on the clock."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     clock = ("tokens_per_second", "seconds")
     return [{k: v for k, v in line.items() if k not in clock} for line in lines]
@@ -267,7 +267,7 @@ def _look_for_litter(folder: pathlib.Path) -> None:
 
 
 def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
-    """Compares interrupted data creation with an undisturbed one; returns the result in words."""
+    """Compares interrupted with uninterrupted data creation; describes the result."""
     from albert.records import records, tfrecord
 
     text = _write_text(folder, arguments.documents)

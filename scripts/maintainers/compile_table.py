@@ -2,7 +2,7 @@
 
   python scripts/maintainers/compile_table.py docs/evidence/compile_plan.json
 
-It takes an hour or two on two cores, and goes on where it stopped. It prints the table of
+It takes an hour or two on two cores, and resumes where it stopped. It prints the table of
 docs/guides/accelerators.md in Markdown. It needs albert[jax-tpu].
 """
 
@@ -16,12 +16,12 @@ import sys
 SLICES = ["v5e:8x8", "v6e:8x8", "v5p:4x4x4", "v4:4x4x4"]
 MODELS = ["base_v2", "large_v2", "xlarge_v2", "xxlarge_v2"]
 LENGTHS = [512, 128]
-REMAT = {"xlarge_v2", "xxlarge_v2"}  # whose layers are too large to keep what they made
+REMAT = {"xlarge_v2", "xxlarge_v2"}  # whose layers are too large to keep their activations
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def plan(slice_: str, model: str, length: int, parts: int = 1) -> dict:
-    """Returns what `compile_plan` says, with as many parts of a batch as it asks for."""
+    """Returns the result of `compile_plan`, with as many micro-batches as it asks for."""
     flags = [
         f"--topology={slice_}", f"--albert_config_file={model}", f"--max_seq_length={length}",
         "--train_batch_size=4096", "--mixed_precision=bfloat16", "--nolargest", "--format=json",
@@ -40,7 +40,7 @@ def plan(slice_: str, model: str, length: int, parts: int = 1) -> dict:
 
 
 def table(found: dict[str, dict]) -> str:
-    """Returns the table in Markdown: of each model and length a row, of each slice a column."""
+    """Returns the table in Markdown: one row per model and length, one column per slice."""
     lines = [
         f"| model, rows of | {' | '.join(f'`{name}`' for name in SLICES)} |",
         "|---" * (1 + len(SLICES)) + "|",

@@ -1,14 +1,14 @@
-"""Checks that memory, open files and threads do not grow in a long pretraining.
+"""Checks that memory, open files and threads do not grow during a long pretraining run.
 
   python scripts/maintainers/endurance.py                        # 20,000 steps, 2,000 checkpoints
   python scripts/maintainers/endurance.py --steps=2000 --checkpoints=200 --json=figures.json
 
-A tiny model is pretrained by a real process that saves and evaluates far more often than
-usual, so that a small leak in each step, checkpoint or evaluation adds up. Its memory, open
-files and threads are read from /proc. In the first quarter, buffers fill and graphs are made.
-After that nothing may grow: the second quarter is compared with the last one.
+A real process pretrains a tiny model and saves and evaluates far more often than usual, so
+that a small leak in each step, checkpoint or evaluation adds up. Its memory, open files and
+threads are read from /proc. In the first quarter, buffers fill and graphs are traced. After
+that nothing may grow: the second quarter is compared with the last.
 
-Prints a table and writes JSON; exits with 0 if nothing grows, 1 if something does.
+Prints a table and writes JSON; exits with 0 if nothing grows, 1 otherwise.
 Linux only.
 """
 
@@ -29,14 +29,14 @@ sys.path[:0] = [str(REPO), str(REPO / "scripts/maintainers")]
 
 import chaos  # noqa: E402 (needs the path)
 
-INTERVAL = 1.0  # seconds between two looks
+INTERVAL = 1.0  # seconds between samples
 ROWS = 20  # of the table
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What a process held at a step."""
+    """The resources that a process held at a step."""
 
     step: int  # of the newest checkpoint
     seconds: float  # since the start
@@ -47,7 +47,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """Of one resource: the level of the second quarter of the steps, and of the last."""
+    """The level of one resource in the second and in the last quarter of the steps."""
 
     name: str
     early: float
@@ -60,7 +60,7 @@ class Growth:
 
 
 def look(pid: int, folder: pathlib.Path, started: float) -> Sample | None:
-    """Returns what a process holds now, or None if it has ended."""
+    """Returns the resources that a process holds now, or None if it has ended."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
         files = len(os.listdir(f"/proc/{pid}/fd"))
@@ -78,11 +78,11 @@ def look(pid: int, folder: pathlib.Path, started: float) -> Sample | None:
 def judge(samples: list[Sample], steps: int, tolerance: float) -> list[Growth]:
     """Returns the growth of each resource between the second and the last quarter of the steps.
 
-    Medians, because evaluations come and go; `tolerance` is MiB of memory, while
-    of files and threads not one more is allowed.
+    Compares medians, because evaluations come and go; `tolerance` is in MiB of memory,
+    while not one more file or thread is allowed.
     """
     early = [s for s in samples if steps / 4 <= s.step < steps / 2]
-    late = [s for s in samples if steps * 3 / 4 <= s.step < steps]  # the end takes things down
+    late = [s for s in samples if steps * 3 / 4 <= s.step < steps]  # the end frees resources
     if len(early) < 3 or len(late) < 3:
         raise SystemExit("too few samples to judge by: the run is too short")
     found = []
@@ -93,7 +93,7 @@ def judge(samples: list[Sample], steps: int, tolerance: float) -> list[Growth]:
 
 
 def watch(process: chaos.Process, folder: pathlib.Path) -> list[Sample]:
-    """Returns the samples of a process until it ends."""
+    """Samples a process until it ends."""
     samples, started = [], time.monotonic()
     while process.is_alive():
         sample = look(process.popen.pid, folder, started)
@@ -104,7 +104,7 @@ def watch(process: chaos.Process, folder: pathlib.Path) -> list[Sample]:
 
 
 def pretrain(folder: pathlib.Path, steps: int, checkpoints: int) -> list[Sample]:
-    """Trains, and returns what the process held meanwhile."""
+    """Trains, and returns samples of the process's resources."""
     storm = chaos.Storm("albert.run_pretraining", 0, 0)
     flags = chaos.pretraining_flags(folder, num_train_steps=steps)
     flags += [

@@ -1,10 +1,10 @@
-"""What a pretrained model gains in fine-tuning over random weights of the same architecture.
+"""Measures what a pretrained model gains over random weights of its architecture in fine-tuning.
 
   python scripts/maintainers/fine_tuning_gains.py --glue_dir=GLUE --output_dir=work/gains
 
-Samples of GLUE's tasks, the same for both starts, several seeds each. Of QNLI the dev set serves: a
-thousand of its rows to measure with, the rest to train. Writes results.json and results.md: mean,
-standard error of the mean, and the commonest answer's figure. It goes on where it was stopped.
+Uses samples of GLUE's tasks, the same for both starts, with several seeds each. For QNLI it splits
+the dev set: a thousand examples to evaluate, the rest to train. Writes results.json and results.md:
+mean, standard error of the mean, and the score of the commonest label. It resumes where it stopped.
 Flags after `--` go to run_classifier, after those of configs/small_en/fine_tuning.flags.
 """
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(REPO))
 from albert.formats import model_card, pretrained  # noqa: E402
 from albert.storage import files  # noqa: E402
 
-EVIDENCE = "fine_tuning_gains.json"  # the results that the documentation has
+EVIDENCE = "fine_tuning_gains.json"  # the results in the documentation
 RECIPE = REPO / "configs/small_en/fine_tuning.flags"
 # Folder of GLUE: the metric, and the column of the label in dev.tsv.
 TASKS = {
@@ -33,11 +33,11 @@ TASKS = {
     "QNLI": ("eval_accuracy", "label"), "MRPC": ("eval_accuracy", "Quality"),
 }
 STARTS = "pretrained", "random"
-HELD_OUT = 1000  # rows of QNLI's dev set to measure with
+HELD_OUT = 1000  # examples of QNLI's dev set to evaluate on
 
 
 def sample(source: pathlib.Path, target: pathlib.Path, task: str, rows: int) -> int:
-    """Writes a task's folder with at most so many training rows, drawn; returns their number."""
+    """Writes a task's folder with a random sample of at most `rows` training rows; returns their number."""
     def lines_of(name):
         return (source / task / name).read_text("utf-8-sig").splitlines()
 
@@ -57,17 +57,17 @@ def sample(source: pathlib.Path, target: pathlib.Path, task: str, rows: int) -> 
 
 
 def commonest(data: pathlib.Path, task: str) -> float:
-    """Returns the metric of always giving the same answer."""
+    """Returns the metric of always predicting the commonest label."""
     head, *rows = (data / task / "dev.tsv").read_text("utf-8").splitlines()
     column = head.split("\t").index(TASKS[task][1])
     if TASKS[task][0] == "pearson":
-        return 0.0  # a constant goes along with nothing
+        return 0.0  # a constant correlates with nothing
     counts = collections.Counter(row.split("\t")[column] for row in rows)
     return max(counts.values()) / counts.total()
 
 
 def start_flags(model: str, start: str) -> list[str]:
-    """Returns the flags of a start, and of rows no longer than the model takes."""
+    """Returns the flags of a start, and of sequences no longer than the model takes."""
     source = pretrained.open_path(model)
     length = f"--max_seq_length={min(128, source.config.max_position_embeddings)}"
     if start == "pretrained":
@@ -77,7 +77,7 @@ def start_flags(model: str, start: str) -> list[str]:
 
 
 def fine_tune(arguments, data: pathlib.Path, task: str, start: str, out: pathlib.Path) -> list[float]:
-    """Returns the metric of each seed."""
+    """Returns the metric for each seed."""
     command = [
         sys.executable, "-m", "albert.run_classifier", f"--flagfile={RECIPE}",
         f"--task_name={task}", f"--data_dir={data}", f"--output_dir={out}",
@@ -89,7 +89,7 @@ def fine_tune(arguments, data: pathlib.Path, task: str, start: str, out: pathlib
     if done.returncode:
         sys.exit(f"{task}, {start}: exit code {done.returncode}; see {out}/log.txt")
     found = sorted(out.glob("seed-*/eval_results.json"))[: arguments.seeds]
-    found = found or [out / "eval_results.json"]  # of one seed
+    found = found or [out / "eval_results.json"]  # a single seed
     return [json.loads(path.read_text("utf-8"))[TASKS[task][0]] for path in found]
 
 

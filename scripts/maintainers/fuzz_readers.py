@@ -1,15 +1,14 @@
-"""Searches for input on which a reader gives neither a result nor one clear error line.
+"""Searches for input that gives neither a result nor one clear error line.
 
   pip install atheris
   python scripts/maintainers/fuzz_readers.py tsv -max_total_time=600
   python scripts/maintainers/fuzz_readers.py records corpus_folder -runs=100000
 
-Atheris watches which code of the reader each input reaches, and makes new inputs from
-those that reach more. What follows the reader's name goes to libFuzzer
-(a folder of first inputs in place of the built-in ones, -runs, -max_total_time,
--rss_limit_mb). It ends with
-an exit code other than 0 at the first finding, and writes the input beside it;
-`python scripts/maintainers/fuzz_readers.py tsv crash-...` shows that one again. Without
+Atheris tracks which code of the reader each input reaches, and mutates those that reach
+more. Arguments after the reader's name go to libFuzzer (a folder of seed inputs instead of
+the built-in ones, -runs, -max_total_time, -rss_limit_mb). At the first finding it writes
+the input to the working directory and exits with a code other than 0;
+`python scripts/maintainers/fuzz_readers.py tsv crash-...` reproduces the finding. Without
 atheris, `--replay FILE...` runs given inputs through the reader.
 """
 
@@ -134,7 +133,7 @@ _CONFIG = (
 
 
 def seeds(reader: str) -> list[bytes]:
-    """Returns sound inputs to begin with, from which damage is found sooner than from nothing."""
+    """Returns valid seed inputs, whose mutations find bugs sooner than random bytes do."""
     import gzip
 
     from albert.records.tfrecord import frame_records
@@ -156,12 +155,12 @@ def seeds(reader: str) -> list[bytes]:
 
 
 def _table(compression: str) -> bytes:
-    """Returns a Parquet table, of one column of texts."""
+    """Returns a Parquet table with one column of texts."""
     import io
 
     try:
         import pyarrow.parquet
-    except ImportError:  # an extra
+    except ImportError:  # an optional dependency
         return b"PAR1"
     out, texts = io.BytesIO(), pyarrow.array(["w1 w2\nw1", None, "é"])
     pyarrow.parquet.write_table(
@@ -171,7 +170,7 @@ def _table(compression: str) -> bytes:
 
 
 def make_tester(reader: str, folder: str):
-    """Returns what runs the reader on one input and lets only what is no clear error through."""
+    """Returns a function that runs the reader on one input and raises unless its error is clear."""
     from albert.errors import UserError
     from albert.tokenization import FullTokenizer
 
@@ -192,7 +191,7 @@ def make_tester(reader: str, folder: str):
 
 
 def main(argv: list[str]) -> int:
-    """Returns the exit code; libFuzzer itself ends the process when it finds something."""
+    """Returns the exit code; libFuzzer ends the process itself when it finds something."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -213,7 +212,7 @@ def main(argv: list[str]) -> int:
             return 2
         with atheris.instrument_imports(include=["albert"]):
             test = make_tester(arguments.reader, folder)
-            test(b"")  # the reader's own imports, now that they are watched
+            test(b"")  # the reader's own imports, which are now instrumented
         if all(argument.startswith("-") for argument in rest):
             rest = [os.path.join(folder, "seeds"), *rest]
             os.mkdir(rest[0])

@@ -1,13 +1,13 @@
-"""Interrupts create_pretraining_data in five ways at random moments; measures the work redone.
+"""Interrupts create_pretraining_data in five ways at random moments and measures the repeated work.
 
   python scripts/maintainers/interruptions.py --input_file=corpus.txt --spm_model_file=30k-clean.model
 
-The ways: SIGTERM, SIGINT and SIGKILL; a full disk (a limit on the size of files); a text whose last
-line is bad and then fixed. Each is followed by the same command, which must write the bytes of an
-uninterrupted run. The work redone is the time of both commands beyond that of one, in percent of it;
-starting the interpreter again and reading the text again are part of it. Nothing else should run.
+The five are SIGTERM, SIGINT, SIGKILL, a full disk (a limit on file size), and a text whose last line
+is bad and then fixed. After each, the same command runs again and must write the same bytes as an
+uninterrupted run. The repeated work is the time that both commands take beyond one, in percent of
+one; it includes restarting the interpreter and rereading the text. Nothing else should be running.
 
-Prints a line for each way, and exits with 1 if bytes differ.
+Prints one line per interruption; exits with 1 if bytes differ.
 """
 
 import argparse
@@ -27,7 +27,7 @@ WAYS = ("SIGTERM", "SIGINT", "SIGKILL", "full disk", "bad last line")
 
 
 class Command:
-    """create_pretraining_data on a text, in a folder."""
+    """create_pretraining_data on a text, with its output in a folder."""
 
     def __init__(self, folder: pathlib.Path, text: pathlib.Path, more: list[str]):
         self.folder, self.text, self.seconds = folder, text, 0.0
@@ -38,7 +38,7 @@ class Command:
 
     def run(self, code: int | None = 0, after: float = 0.0, number: int = 0,
             file_limit: int = resource.RLIM_INFINITY) -> int:
-        """Runs to the end, or sends a signal `after` seconds; adds to `seconds`. Returns the code."""
+        """Runs to the end, or sends a signal `after` seconds; adds to `seconds`; returns the exit code."""
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -60,7 +60,7 @@ class Command:
         return found
 
     def take_output(self) -> bytes:
-        """Returns the record file's content, and removes all that was made."""
+        """Returns the content of the record file, and removes all output."""
         content = (self.folder / "out.tfrecord").read_bytes()
         for path in self.folder.glob("out.tfrecord*"):
             path.unlink()
@@ -69,7 +69,7 @@ class Command:
 
 
 def interrupt(command: Command, way: str, rng: random.Random, seconds: float, size: int) -> bool:
-    """Runs a command that is interrupted in one way; returns whether it had not ended before."""
+    """Runs a command and interrupts it; returns whether the interruption came before its end."""
     if way == "full disk":
         return command.run(None, file_limit=rng.randrange(size // 20, size)) != 0
     elif way == "bad last line":

@@ -1,4 +1,4 @@
-"""Writes tiny files of all GLUE tasks and a tiny encoder with random weights, to try things on.
+"""Writes tiny files for all GLUE tasks and a tiny encoder with random weights, for smoke tests.
 
   python scripts/maintainers/make_glue_smoke.py --output_dir=smoke
 
@@ -55,7 +55,7 @@ def _lines(task: GlueTask, layout: Split, count: int, rng: random.Random):
         if layout.guid is not None:
             columns[layout.guid] = str(row)
         label = rng.randrange(len(task.labels)) if task.labels else rng.randrange(6)
-        # The first word tells the label, so that something can be learned.
+        # The first word determines the label, so that there is something to learn.
         columns[layout.text_a] = " ".join([WORDS[label], *rng.choices(WORDS, k=rng.randint(2, 9))])
         if layout.text_b is not None:
             columns[layout.text_b] = " ".join(rng.choices(WORDS, k=rng.randint(2, 9)))

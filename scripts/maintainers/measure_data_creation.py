@@ -3,14 +3,13 @@
   python scripts/maintainers/measure_data_creation.py --gigabytes=1 --output_dir=measured \\
       -- --dupe_factor=1 --max_seq_length=128
 
-Writes a text of random words (as frequent as those of a language: Zipf's law)
-and a vocabulary, or repeats --input_file until there is enough of it, runs the
-command in a process of its own with the flags that follow `--`, and watches it and all
-its workers: the largest memory of all together (a page that several of them share counts
-once), and processor time over wall time. With --kills, the command is run once more,
-killed so often with all its workers, and started again each time; its records must be the
-same bytes. The figures are printed and written to data_creation.json and .md. The records
-are checked and removed.
+Writes a text of random words (with a language's frequencies: Zipf's law) and a vocabulary,
+or repeats --input_file until there is enough of it. It runs the command in a separate
+process with the flags that follow `--`, and monitors it and all its workers: their peak
+total memory (shared pages count once), and CPU time over wall time. With --kills, it then
+runs the command again, kills it that many times with its workers, and restarts it each
+time; the records must have the same bytes. It prints the results and writes them to
+data_creation.json and .md, and checks and removes the records.
 """
 
 import json
@@ -66,7 +65,7 @@ def write_text(path: str, size: int) -> None:
 
 
 def repeat_text(path: str, source: str, size: int) -> None:
-    """Writes a text again and again, a blank line between, up to `size` bytes."""
+    """Writes a text repeatedly, separated by blank lines, up to `size` bytes."""
     with open(path, "wb") as stream:
         while stream.tell() < size:
             with open(source, "rb") as part:
@@ -75,7 +74,7 @@ def repeat_text(path: str, source: str, size: int) -> None:
 
 
 def vocabulary() -> list[str]:
-    """Returns made-up words, the first ones short as common words are."""
+    """Returns made-up words; the first ones are short, as common words are."""
     letters = "etaoinsrhldcumfpgwybvkxjqz"
     found = []
     for number in range(WORDS):
@@ -89,7 +88,7 @@ def vocabulary() -> list[str]:
 
 
 class Watch(threading.Thread):
-    """Looks at a process and its descendants until it ends."""
+    """Monitors a process and its descendants until it ends."""
 
     def __init__(self, pid: int):
         super().__init__(daemon=True)
@@ -105,7 +104,7 @@ class Watch(threading.Thread):
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns a process and those that it started, directly or not."""
+    """Returns a process and those that it started, directly or indirectly."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as stream:
             children = [int(word) for word in stream.read().split()]
@@ -115,7 +114,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Returns a process's resident memory, its part of what it shares; 0 if it has ended."""
+    """Returns a process's proportional resident memory (PSS); 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as stream:
             return next(int(line.split()[1]) << 10 for line in stream if line.startswith("Pss:"))
@@ -143,7 +142,7 @@ def main(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def measure(values: flags.FlagValues, folder: str, size: int, arguments: list[str]) -> dict:
-    """Runs the command on a text of `size` bytes; returns the figures."""
+    """Runs the command on a text of `size` bytes; returns the measurements."""
     text, output = os.path.join(folder, "text"), os.path.join(folder, "records")
     if values.input_file:
         repeat_text(text, values.input_file, size)
@@ -198,7 +197,7 @@ def measure(values: flags.FlagValues, folder: str, size: int, arguments: list[st
 
 
 def run_with_kills(command: list[str], kills: int, seconds: float) -> dict:
-    """Kills a command and its workers at even distances, starting it again; returns the figures."""
+    """Kills a command and its workers at even intervals, restarting it; returns the measurements."""
     started, went_on = time.monotonic(), []
     for number in range(kills + 1):
         process = subprocess.Popen(

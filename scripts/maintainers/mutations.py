@@ -18,12 +18,12 @@ from typing import NamedTuple
 import pytest
 from mutants.rows import ROWS
 
-SECONDS = 120  # of a test: some mistakes never end
+SECONDS = 120  # per test: some mutations cause endless loops
 REPO = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Mutation(NamedTuple):
-    """A mistake: `old`, which is in the file once, becomes `new`; one of the test modules fails."""
+    """A mistake: `old`, which occurs once in the file, becomes `new`; one of the test modules fails."""
 
     file: str  # below albert/
     old: str

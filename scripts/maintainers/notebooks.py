@@ -1,9 +1,9 @@
-"""Runs the notebooks in docs/notebooks and keeps what they print and draw in them.
+"""Runs the notebooks in docs/notebooks and saves their output in them.
 
   pip install nbclient ipykernel
   python scripts/maintainers/notebooks.py
 
-They run in a temporary folder, one after another: each goes on from the one before.
+They run in a temporary folder, one after another: each continues from the one before.
 """
 
 import os
@@ -28,7 +28,7 @@ def main() -> None:
                 notebook, timeout=1800, resources={"metadata": {"path": folder}}
             ).execute()
             for cell in notebook.cells:
-                # Times and messages of libraries are of one machine.
+                # Times and library messages depend on the machine.
                 cell.metadata.clear()
                 if cell.cell_type == "code":
                     cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]

@@ -1,13 +1,13 @@
-"""What going on from small_en is worth for a small text of one's own, against random weights.
+"""Measures what starting from small_en gains over random weights when pretraining on a small text.
 
   python scripts/maintainers/own_text_gains.py --output_dir=own_text_work
 
-The text is Python's documentation, or --input_file. With two vocabularies, one made of the text
-and that of small_en, it runs the grid configs/ablations/own_text.json: same architecture, records
-and held-out documents for both starts. Prints and writes own_text.json: curves, and the share of
-the tokens after which small_en is where random weights end. A loss is of a piece, so it compares
-starts of one vocabulary only; beside it stands the loss of a word, in nats, by the pieces that a
-word has. It goes on where it was stopped.
+The text is Python's documentation, or --input_file. For each of two vocabularies, one trained on
+the text and small_en's, it runs the grid configs/ablations/own_text.json: same architecture,
+records and held-out documents for both starts. Prints and writes own_text.json: curves, and the
+fraction of the tokens after which small_en reaches the final loss of random weights. Loss is per
+token, so it is comparable within one vocabulary only; next to it is the loss per word, in nats,
+from the number of tokens per word. It resumes where it stopped.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from albert.formats import model_card  # noqa: E402
 from albert.storage import files, shipped  # noqa: E402
 from albert.tokenization import FullTokenizer  # noqa: E402
 
-EVIDENCE = "own_text.json"  # the results that the documentation has
+EVIDENCE = "own_text.json"  # the results in the documentation
 GRID = REPO / "configs/ablations/own_text.json"
 RANDOM = "random weights"
 POINT = ("step", "tokens", "minutes", "masked_lm_loss", "masked_lm_accuracy")
@@ -45,7 +45,7 @@ def pieces_per_word(corpus: pathlib.Path, spm_model_file: str) -> float:
 
 
 def told(results: list[dict], per_word: float) -> dict:
-    """Returns the curves of one vocabulary's settings, and when each start gets to the goal."""
+    """Returns the curves of one vocabulary's settings, and when each start reaches the goal."""
     curves = {
         one["setting"]: [
             {key: point[key] for key in POINT}

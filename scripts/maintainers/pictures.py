@@ -2,9 +2,9 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/speed.json becomes docs/pictures/speed.svg; so do cost.json, small_en.json,
-own_text.json, and one_hour.json and quarter_hour.json, which are results.json of the grid
-configs/ablations/one_hour.json at half and at a quarter of its tokens.
+docs/evidence/speed.json becomes docs/pictures/speed.svg, and so do cost.json, small_en.json,
+own_text.json, one_hour.json and quarter_hour.json. The last two are the results.json of the grid
+configs/ablations/one_hour.json with half and with a quarter of its tokens.
 """
 
 import json
@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-# Okabe and Ito's colours, which people with any colour vision tell apart.
+# Okabe and Ito's colour-blind-safe palette.
 OURS, PEERS = "#D55E00", ("#0072B2", "#56B4E9", "#999999")
 STYLE = {
     "font.size": 11, "axes.spines.top": False, "axes.spines.right": False,
@@ -25,7 +25,7 @@ STYLE = {
 
 
 def speed(results: dict, path: pathlib.Path) -> None:
-    """Bars of each side's speed, that of albert being 1, one group for each work."""
+    """Bars of each side's speed relative to albert's, one group per benchmark."""
     figure, axes = pyplot.subplots(figsize=(9, 5.2))
     names = [name for name in dict.fromkeys(n for w in results["works"] for n in w["speeds"])]
     colours = dict(zip(names, (OURS, *PEERS, "#009E73"), strict=False))
@@ -51,7 +51,7 @@ def speed(results: dict, path: pathlib.Path) -> None:
 
 
 def cost(results: dict, path: pathlib.Path) -> None:
-    """The cost of a token as one thing grows, that of 12 layers being 1, both axes logarithmic."""
+    """Cost per token as one dimension grows, relative to 12 layers; both axes are logarithmic."""
     whole = results["layers"]["12"]
     figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.2), sharey=True)
     for axis, name in zip(axes, ("length", "batch", "layers"), strict=True):
@@ -72,7 +72,7 @@ def cost(results: dict, path: pathlib.Path) -> None:
 
 
 def small_en(results: dict, path: pathlib.Path) -> None:
-    """How small_en learned, over the tokens that it read: held-out masked words, and BLiMP."""
+    """Learning curves of small_en by tokens read: held-out masked words, and BLiMP."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2))
     names = "masked_lm_accuracy", "pairs_accuracy"
     for run, colour in zip(results["runs"], (PEERS[0], OURS), strict=True):
@@ -110,7 +110,7 @@ def own_text(results: dict, path: pathlib.Path) -> None:
 
 
 def one_hour(results: list[dict], path: pathlib.Path) -> None:
-    """Masked-LM loss and BLiMP of three settings over minutes, a line for each seed."""
+    """Masked-LM loss and BLiMP of three settings over minutes, one line per seed."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4))
     followed = dict(zip(("original recipe", "pairs", "single sentences"),
                         (PEERS[2], OURS, PEERS[0]), strict=True))
@@ -133,7 +133,7 @@ def one_hour(results: list[dict], path: pathlib.Path) -> None:
 
 
 def quarter_hour(results: list[dict], path: pathlib.Path) -> None:
-    """Masked-LM loss with which each setting ends, the lowest on top, and its minutes."""
+    """Final masked-LM loss of each setting, the lowest on top, and its minutes."""
     figure, axis = pyplot.subplots(figsize=(9, 4.2))
     ordered = sorted(results, key=lambda one: -one["metrics"]["masked_lm_loss"])
     for place, one in enumerate(ordered):
@@ -150,7 +150,7 @@ def quarter_hour(results: list[dict], path: pathlib.Path) -> None:
 
 def _save(figure, path: pathlib.Path) -> None:
     figure.tight_layout()
-    # The same bytes for the same figures.
+    # The same data gives the same bytes.
     figure.savefig(path, facecolor="white", metadata={"Date": None})
     pyplot.close(figure)
 

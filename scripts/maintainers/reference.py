@@ -2,7 +2,7 @@
 
   python scripts/maintainers/reference.py
 
-A test fails where they are out of step.
+A test fails if they are out of date.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import unittest.mock
 from absl import flags as absl_flags
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO))  # this checkout, whichever is installed
+sys.path.insert(0, str(REPO))  # this checkout, whatever is installed
 FOLDER = REPO / "docs/reference"
 PUBLIC = {
     "albert": (
@@ -61,7 +61,7 @@ FROM = "This page is made from the code by `scripts/maintainers/reference.py`."
 
 
 def _indented(text: str) -> str:
-    """Turns what a docstring indents by two or more into Markdown's code."""
+    """Turns docstring lines indented by two or more into Markdown code."""
     lines, code = [], False
     for line in text.strip().splitlines():
         is_code = bool(re.match(r" {2,}\S", line)) or code and not line.strip()
@@ -121,7 +121,7 @@ def _signature(name: str, what) -> str:
 
 
 def _doc(what) -> str:
-    """Returns its own docstring; one that it inherits is not about it."""
+    """Returns the object's own docstring; an inherited one is not about it."""
     return inspect.cleandoc(what.__doc__ or "")
 
 

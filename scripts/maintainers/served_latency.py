@@ -1,12 +1,12 @@
-"""How long a request waits: 100 clients at once ask a small HTTP server that holds a SavedModel.
+"""Measures request latency: 100 concurrent clients query a small HTTP server with a SavedModel.
 
   python -m albert.export_model --model_dir=work/classifier --export_path=work/served/1
   python scripts/maintainers/served_latency.py work/served/1 work/text/corpus.txt
 
-The server is on 127.0.0.1, in a process of its own, and speaks as TensorFlow Serving does: POST
-/v1/models/served:predict with {"instances": ["a text", ...]}. By turns it answers each request by
-itself, and those together that wait. Printed are requests a second, and the median and the 99th
-percentile of the times from a request to its answer.
+The server runs on 127.0.0.1, in its own process, with TensorFlow Serving's API: POST
+/v1/models/served:predict with {"instances": ["a text", ...]}. Each round measures two servers: one
+answers each request separately, the other batches the requests that are waiting. Prints requests
+per second, and the median and 99th percentile of the latency.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ROUNDS = 3
 
 
 def serve(model: str, most_together: int, told) -> None:
-    """Serves until the process is ended; `told` is sent the port."""
+    """Serves until the process is ended; sends the port to `told`."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  the tokenizer's operations
 
@@ -60,7 +60,7 @@ def serve(model: str, most_together: int, told) -> None:
             self.wfile.write(content)
 
         def log_message(self, *_):
-            """Says nothing."""
+            """Logs nothing."""
 
     class Server(http.server.ThreadingHTTPServer):
         request_queue_size = 256
@@ -72,7 +72,7 @@ def serve(model: str, most_together: int, told) -> None:
 
 
 def ask(port: int, texts: list[str]) -> list[float]:
-    """Returns how many seconds the answer to each text took, asked one after another."""
+    """Returns the seconds that each text's answer took, asked one after another."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     seconds = []
     for text in texts:
@@ -85,7 +85,7 @@ def ask(port: int, texts: list[str]) -> list[float]:
 
 
 def measured(model: str, texts: list[str], clients: int, most_together: int) -> dict[str, float]:
-    """Returns the figures of one server that is asked by so many clients at once."""
+    """Returns the measurements of one server queried by `clients` concurrent clients."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe()
     server = context.Process(target=serve, args=(model, most_together, its), daemon=True)

@@ -3,15 +3,15 @@
 #
 #   bash scripts/maintainers/small_en.sh SIMPLEWIKI FICTION FOLDER
 #
-# SIMPLEWIKI and FICTION are texts, a paragraph a line, a blank line between documents; packed or
-# not. FOLDER takes all that is made; the same command goes on where it was stopped.
+# SIMPLEWIKI and FICTION are texts, one paragraph per line, with blank lines between documents;
+# compressed or not. All output goes to FOLDER; rerun the command to resume where it stopped.
 #
-# The first run reads single sentences. One layer becomes two at step 3,000; rate and masks are
-# raised after step 1,171; from step 3,023 on the rate falls. The second run starts from the first
-# one's weights. It reads pairs, and from step 4,097 on pairs and single sentences.
+# The first run reads single sentences. One layer becomes two at step 3,000; the learning rate and
+# masking rise after step 1,171; from step 3,023 the rate falls. The second run starts from the first
+# one's weights. It reads pairs, and from step 4,097 pairs and single sentences.
 #
-# The shipped model was made so, but for two things: its sentences were split a little otherwise,
-# and in the second run the rate began to fall 57 steps later.
+# The shipped model was made this way, with two exceptions: its sentences were split slightly
+# differently, and in the second run the rate began to fall 57 steps later.
 set -euo pipefail
 (($# == 3)) || { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 simplewiki="$(realpath "$1")" fiction="$(realpath "$2")" folder="$(realpath -m "$3")"
@@ -30,8 +30,8 @@ records() { # of single sentences, or of pairs
     "--spm_model_file=$folder/spm.model" "--output_file=$folder/$1.tfrecord" \
     "--eval_output_file=$folder/$1.heldout.tfrecord"
 }
-# The released weights were made with at most 8, then 10 masked tokens a sentence, which cut the share
-# of the longest ones.
+# The released weights were made with at most 8, then 10 masked tokens per sentence, which reduced the
+# masked fraction of the longest ones.
 train_on_sentences() {
   python -m albert.run_pretraining "--flagfile=$recipe/run_pretraining.flags" \
     "--input_file=$folder/single.tfrecord" "--eval_input_file=$folder/single.heldout.tfrecord" \

@@ -1,6 +1,6 @@
-"""A small labelled task in SST-2's layout, made of any text: which part of it is a sentence from?
+"""A small labelled task in SST-2's layout, made from any text: which part is a sentence from?
 
-No sentence is in two of the train, dev and test sets. All randomness is the caller's `rng`.
+The train, dev and test sets share no sentence. All randomness comes from the caller's `rng`.
 """
 
 import dataclasses
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from albert.errors import DataError
 from albert.storage import files
 
-_MIN_WORDS, _MAX_WORDS = 6, 18  # mostly fits 32 pieces of a small vocabulary
-_MIN_SET = 10  # rows; a smaller set measures nothing
+_MIN_WORDS, _MAX_WORDS = 6, 18  # mostly fits in 32 tokens of a small vocabulary
+_MIN_SET = 10  # rows; a smaller set is meaningless
 # Of the text that dev and test may take from the pretraining corpus, unless a single document each
 # is more.
 _MAX_FRACTION = 0.15
@@ -22,27 +22,27 @@ Row = tuple[str, int]  # (sentence, label)
 class Document:
     """A run of sentences that belong together."""
 
-    name: str  # where it is from, for messages and the split
-    part: str  # which part of the text it belongs to: a class of the task
+    name: str  # its source, for messages and the split
+    part: str  # the part of the text that it belongs to: a class of the task
     sentences: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTask:
-    """Rows of the three sets, and the documents that dev and test were cut from."""
+    """The rows of the three sets, the documents held out for dev and test, and the rest."""
 
     train: list[Row]
     dev: list[Row]
     test: list[Row]
     dev_documents: list[Document]
     test_documents: list[Document]
-    rest: list[Document]  # all but those of dev and test
+    rest: list[Document]  # everything except dev and test
 
 
 def make_task(
     documents: list[Document], sizes: tuple[int, int, int], rng: random.Random
 ) -> LabelledTask:
-    """Returns a task of at most `sizes` (train, dev, test) rows, fewer when the text is small.
+    """Returns a task of at most `sizes` (train, dev, test) rows, fewer if the text is small.
 
     Dev and test are the ends of documents if those are long enough; otherwise, complete documents.
 
@@ -82,7 +82,7 @@ def make_task(
 def _cut_ends(
     documents: list[Document],
 ) -> tuple[list[Document], list[Document], list[Document]] | None:
-    """Returns (beginnings, ends, what comes before the ends), or None if ends are too short."""
+    """Returns (beginnings, ends, parts just before the ends), or None if the ends are too short."""
     pieces: tuple[list[Document], ...] = ([], [], [])
     for document in documents:
         held = int(len(document.sentences) * _MAX_FRACTION)
@@ -109,7 +109,7 @@ def _take(
 ) -> tuple[list[Document], list[Document]]:
     """Splits off documents, in the given order, until they hold `rows` usable sentences.
 
-    Each part gives half of them. At least one document of each is taken and at least one left.
+    Half come from each part. At least one document of each part is taken and at least one left.
     """
     parts = sorted({d.part for d in documents})
     taken: list[Document] = []
@@ -126,7 +126,7 @@ def _take(
 
 
 def _usable(sentences: Iterable[str]) -> list[str]:
-    """Returns the sentences of the lengths that make a row."""
+    """Returns the sentences whose length fits a row."""
     return [s for s in sentences if _MIN_WORDS <= len(s.split()) <= _MAX_WORDS and "\t" not in s]
 
 

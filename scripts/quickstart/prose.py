@@ -1,8 +1,8 @@
-"""Takes the English out of technical documentation: plain text or reStructuredText.
+"""Extracts the English prose from technical documentation: plain text or reStructuredText.
 
 Code, doctests, grammars, tables, signatures, headings and link targets are left
-out, inline markup is taken off, and what remains are sentences. The rules look
-at one block of lines at a time and prefer losing a sentence to keeping code.
+out, inline markup is removed, and sentences remain. The rules look at one block
+of lines at a time and would rather lose a sentence than keep code.
 """
 
 import re
@@ -14,7 +14,7 @@ _UNDERLINE = re.compile(r"\s*([=\-~^\"'`*+#.:_])\1{2,}\s*$")
 _BULLET = re.compile(r"(?P<indent>\s*)(?:[-*+•]|#\.|\(?\d{1,2}[.)]|\(?[a-z]\))\s+(?P<rest>\S.*)$")
 _TERM = re.compile(r"^[\w.*`\"'()\[\], ]{1,30}?\s+(?:--?|–|—)\s+(?=[A-Z])")
 _NEWS = re.compile(r"^(?:Changed|New|Added|Deprecated)(?: in version [\d.]+| since)[^:]{0,40}: *")
-# One line of these and the block is no prose.
+# A block with one line like these is not prose.
 _NO_PROSE_LINE = re.compile(
     r"""\s*(?:>>>|\.\.\.(?:\s|$)|\$\s|%\s|\#|\||\+[-=]|[-=]{3,}\s+[-=]{3,}|@\w+|\.\.\s|:\w+[^:]*:
     |(?:def|class|import|from|print|return|raise|assert|with|for|while|try|if|elif|else)\b
@@ -51,7 +51,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def is_underline(line: str) -> bool:
-    """Whether the line is the rule under (or over) a heading."""
+    """Whether the line underlines (or overlines) a heading."""
     return bool(_UNDERLINE.match(line))
 
 
@@ -68,7 +68,7 @@ def _blocks(text: str) -> Iterator[list[str]]:
     block: list[str] = []
     for line in text.split("\n"):
         if is_underline(line):
-            block = block[:-1]  # the heading above its line
+            block = block[:-1]  # the heading above the underline
         elif line.strip():
             block.append(line.rstrip())
             continue
@@ -80,9 +80,9 @@ def _blocks(text: str) -> Iterator[list[str]]:
 
 
 def _pieces(block: list[str]) -> Iterator[list[str]]:
-    """Splits a block where its indentation changes, keeping hanging bullets whole."""
+    """Splits a block where its indentation changes, keeping hanging bullets together."""
     piece: list[str] = []
-    expected = None  # the indentation of a continuation line, None where any will do
+    expected = None  # the indentation of a continuation line; None: any
     for line in block:
         bullet = _BULLET.match(line)
         indent = len(line) - len(line.lstrip())
@@ -110,7 +110,7 @@ def _clean_sentences(paragraph: str) -> Iterator[str]:
 
 
 def _starts_well(sentence: str, is_first: bool) -> bool:
-    """Whether it starts like a sentence: capital, quoted name, or a whole paragraph's start."""
+    """Whether it starts like a sentence: capital, quoted name, or the start of a paragraph."""
     if sentence.lstrip("\"'“‘([")[:1].isupper() or _QUOTED_NAME.match(sentence):
         return True
     return is_first and sentence[:1].islower() and sentence[-1] in ".!?"

@@ -1,4 +1,4 @@
-"""Python's own documentation as pretraining text: on every machine, nothing to download.
+"""Python's own documentation as pretraining text: available everywhere, with nothing to download.
 
 Three sources: the language reference that `help()` shows (`pydoc_data.topics`),
 the docstrings of the modules compiled into the interpreter, and those of the
@@ -24,8 +24,8 @@ from albert.errors import DataError
 _SKIPPED_DIRS = frozenset(
     "test tests idle_test site-packages dist-packages __pycache__ lib-dynload pydoc_data".split()
 )
-# A document is closed at the next section, class or function once it is this
-# long, so that whole documents can be held out without losing much text.
+# A document ends at the next section, class or function once it is this
+# long, so that entire documents can be held out without losing much text.
 _FULL_SENTENCES = 40
 _MIN_SENTENCES = 2  # sentence-order prediction needs a next sentence
 
@@ -33,12 +33,12 @@ _MIN_SENTENCES = 2  # sentence-order prediction needs a next sentence
 def read_python_docs(stdlib: str | None = None) -> list[Document]:
     """Returns the documents of the running Python (or of the library at `stdlib`), in fixed order.
 
-    A sentence that occurred before is left out: licences and method summaries
-    are repeated all over the library, and a repeated sentence in a held-out
-    document would have been seen in training.
+    Repeated sentences are left out: licences and method summaries recur all
+    over the library, and a repeated sentence in a held-out document would have
+    been seen in training.
 
     Raises:
-      DataError: this Python carries neither topics nor library sources.
+      DataError: this Python has neither topics nor library sources.
     """
     stdlib = stdlib or sysconfig.get_path("stdlib")
     seen: set[str] = set()
@@ -54,7 +54,7 @@ def read_python_docs(stdlib: str | None = None) -> list[Document]:
 
 
 def _cut(name: str, part: str, sections: list[str], seen: set[str]) -> list[Document]:
-    """Returns documents of about `_FULL_SENTENCES`, cut only between sections."""
+    """Returns documents of about `_FULL_SENTENCES` sentences, cut only between sections."""
     cut: list[list[str]] = [[]]
     for section in sections:
         if len(cut[-1]) >= _FULL_SENTENCES:
@@ -76,7 +76,7 @@ def _cut(name: str, part: str, sections: list[str], seen: set[str]) -> list[Docu
 def _topics() -> Iterator[tuple[str, str, list[str]]]:
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
-    except ImportError:  # some distributions package it apart
+    except ImportError:  # some distributions package it separately
         return
     for key in sorted(topics):
         yield f"topic:{key}", "reference", _by_heading(topics[key])
@@ -98,16 +98,16 @@ def _modules(stdlib: str) -> Iterator[tuple[str, str, list[str]]]:
         with open(path, "rb") as stream:
             source = stream.read()
         try:
-            with warnings.catch_warnings():  # invalid escapes in old sources are not our affair
+            with warnings.catch_warnings():  # invalid escapes in old sources are not our concern
                 warnings.simplefilter("ignore")
                 tree = ast.parse(source)
         except (SyntaxError, ValueError):
-            continue  # a template or a file for another Python: it has no docstrings for us
+            continue  # a template or a file for another Python: it has no usable docstrings
         yield f"module:{name}", "library", list(_docstrings(tree))
 
 
 def _builtin_modules() -> Iterator[tuple[str, str, list[str]]]:
-    """Yields the documents of the modules that have no source file: builtins, math and so on."""
+    """Yields the documents of modules without a source file: builtins, math and so on."""
     for name in sorted(sys.builtin_module_names):
         if not name.startswith("_xx"):  # experiments, some of which warn when imported
             module = importlib.import_module(name)

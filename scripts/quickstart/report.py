@@ -1,10 +1,10 @@
-"""Sums up what scripts/quickstart.sh made: report.md and curves.png.
+"""Summarises the results of scripts/quickstart.sh in report.md and curves.png.
 
   python scripts/quickstart/report.py --directory=quickstart_output
 
-It reads records, metrics, results and the configuration, and trains nothing. The pretrained
-model is compared with one that always gives the commonest answer, the classifier with one
-that started from random weights.
+It reads records, metrics, results and the configuration, and trains nothing. It compares the
+pretrained model with one that always predicts the commonest answer, and the classifier with
+one that started from random weights.
 """
 
 import collections
@@ -30,7 +30,7 @@ from albert.storage import files
 
 Lines = list[dict[str, Any]]
 
-# What each fine-tuning started from.
+# The start of each fine-tuning run.
 _CLASSIFIERS = {
     "checkpoint": "pretrained checkpoint", "hub": "TF-Hub module", "random": "random weights",
     "small_en": "small_en, pretrained on much English text; by LAMB",
@@ -57,7 +57,7 @@ _SMOOTHED = "#2a6496"
 
 
 def _read_numbers(directory: str, *keys: str) -> list[float]:
-    """Returns some of the results.
+    """Returns the results under `keys`.
 
     Raises:
       DataError: names the file, and the key that is not a number in it.
@@ -72,10 +72,10 @@ def _read_numbers(directory: str, *keys: str) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    """The accuracies of a model that always gives the same answer."""
+    """The accuracies of a model that always predicts the same answer."""
 
-    commonest_token: float  # masked-LM accuracy of always guessing it
-    majority_order: float  # sentence-order accuracy of always guessing the commoner label
+    commonest_token: float  # masked-LM accuracy of always predicting it
+    majority_order: float  # sentence-order accuracy of always predicting the majority label
     masked_tokens: int  # in the held-out records
     pairs: int
 
@@ -123,7 +123,7 @@ def _label_counts(path: str) -> collections.Counter[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Quickstart:
-    """What scripts/quickstart.sh has written to a directory."""
+    """The output of scripts/quickstart.sh in a directory."""
 
     directory: str
     config: AlbertConfig
@@ -221,7 +221,7 @@ class Quickstart:
         return text
 
     def _times(self) -> str:
-        """Returns the seconds of each step of quickstart.sh, summed over all its starts."""
+        """Returns a table of the seconds of each step of quickstart.sh, summed over restarts."""
         folder, seconds = os.path.join(self.directory, ".steps"), {}
         for path in glob.glob(os.path.join(glob.escape(folder), "*.seconds")):
             with open(path, encoding="utf-8") as stream:
@@ -267,7 +267,7 @@ def draw_curves(path: str, metrics: dict[str, list[dict[str, Any]]], base: Basel
 
 
 def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> None:
-    """Draws the training's values, their smoothed course, and those of held-out records."""
+    """Draws the training values, their moving average, and the held-out values."""
     train = [(line["step"], line[key]) for line in metrics["train"] if key in line]
     held_out = [(line["step"], line[key]) for line in metrics["eval"] if key in line]
     if key == "learning_rate":
@@ -283,7 +283,7 @@ def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> No
 
 
 def _smooth(values: tuple[float, ...], weight: float = 0.6) -> list[float]:
-    """Returns the exponential moving average, corrected for its start at zero."""
+    """Returns the exponential moving average, corrected for starting at zero."""
     smoothed, average, mass = [], 0.0, 0.0
     for value in values:
         average = weight * average + (1 - weight) * value

@@ -1,4 +1,4 @@
-"""Prepares the quickstart's text: a corpus, and a labelled task made of it.
+"""Prepares the quickstart's text: a corpus, and a labelled task made from it.
 
   python scripts/quickstart/text.py --output_dir=text [--input_file=my_text.txt]
 
@@ -6,8 +6,8 @@ Without --input_file the text is the documentation of the running Python: the la
 that help() shows and the docstrings of the standard library. It is held in memory.
 
 Writes to --output_dir:
-  corpus.txt  one sentence a line, blank line between documents
-  stats.json  what was read and written
+  corpus.txt  one sentence per line, documents separated by blank lines
+  stats.json  counts of what was read and written
   classification/SST-2/{train,dev,test}.tsv  two balanced classes in SST-2's layout: is a sentence
       from Python's library (1) or its language reference (0); of other texts, from their first half
 
@@ -32,7 +32,7 @@ from albert.text.documents import ReadingCounts, read_documents, split_documents
 
 log = logging.getLogger("albert")
 
-# The labelled task holds out documents: a text of fewer is cut into pseudo-documents.
+# The labelled task holds out documents: a text with fewer is cut into pseudo-documents.
 _MIN_DOCUMENTS = 3
 _PSEUDO_DOCUMENT = 50  # sentences
 _MIN_SENTENCES = 30
@@ -76,7 +76,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _read(patterns: str) -> list[Document]:
-    """Returns the documents of a text; those of its first half are part "first"."""
+    """Returns the documents of a text; those in its first half have the part "first"."""
     paths = corpus_files.find(patterns, "input_file")
     form = corpus_files.recognise(paths, corpus_files.Form(corpus_files.AUTO, language="en"))
     texts = split_documents(list(read_documents(paths, str, ReadingCounts(), form=form)), "en")

@@ -1,4 +1,4 @@
-"""Damaged corpora of the newer forms: an answer or one clear line, no hang, no silent loss."""
+"""Damaged corpora in the newer formats: a result or one clear line, no hang, no silent loss."""
 
 import json
 import random
@@ -13,7 +13,7 @@ TEXTS = [f"w{i} w{i % 7}. é {'x' * (i % 40)}\nw{i + 1}" for i in range(60)]
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """Returns a file with some bytes changed, cut out, doubled or put in."""
+    """Returns a file with some bytes changed, removed, duplicated or inserted."""
     found = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         at, size = rng.randrange(len(found) + 1), rng.choice([1, 1, 2, 8, 60])
@@ -31,7 +31,7 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
 
 
 def read(path) -> list[list[str]] | None:
-    """Returns the documents, or None where one clear line says that there are none."""
+    """Returns the documents, or None if one clear line says that there are none."""
     try:
         return list(read_documents([str(path)], str, ReadingCounts(), form=Form()))
     except DataError as error:

@@ -1,8 +1,8 @@
-"""A storm of damage over every file that is read: the right answer or one clear line.
+"""Damage to every file that is read: the right result or one clear line.
 
-Where a format has checksums (bundles, records, zip, our sealed JSON), a result that differs
-without a word is a failure too; where it has none (text, JSON of others, safetensors,
-SentencePiece models), only crashes and hangs are.
+If a format has checksums (bundles, records, zip, our sealed JSON), a result that silently
+differs is a failure too; if it has none (text, others' JSON, safetensors, SentencePiece
+models), only crashes and hangs are.
 """
 
 import contextlib
@@ -43,13 +43,13 @@ from albert.tokenization import FullTokenizer, check_special_pieces
 from albert.training import checkpoint_store, evaluation
 
 SECONDS = 60
-QUICK, THOROUGH = 8, 130  # mutations of a file in the fast and in the slow suite
+QUICK, THOROUGH = 8, 130  # mutations per file in the fast and in the slow suite
 TEXT = "w1 w2, (w3) 2010, w4 ÄÖ\u2028 w5"
 CONFIG = AlbertConfig(**SIZES)
 
 
 class Reader(NamedTuple):
-    """How a file is made and read, and whether its format notices damage."""
+    """How a file is made and read, and whether its format detects damage."""
 
     files: str  # to be damaged, one at a time
     make: Callable[[pathlib.Path], Any]
@@ -57,7 +57,7 @@ class Reader(NamedTuple):
     is_checked: bool = False
 
 
-# --- What is read, and how ---
+# --- The readers ---
 
 
 def a_model() -> dict[str, np.ndarray]:
@@ -218,7 +218,7 @@ def make_work(folder):
     )
 
 
-def read_work(folder):  # what a killed run left; damaged, it is as if it was not there
+def read_work(folder):  # a killed run's unfinished work; if damaged, it is ignored
     with open(folder / "train.journal", "rb") as stream:
         return pipeline.read_journal(stream)[0]
 
@@ -281,7 +281,7 @@ READERS = {
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """{reader: folder}, each with sound files."""
+    """{reader: folder}, each with undamaged files."""
     folders, made = {}, {}
     for name, reader in READERS.items():
         if reader.make not in made:
@@ -291,7 +291,7 @@ def sound(tmp_path_factory):
     return folders
 
 
-# --- What becomes of it when it is damaged ---
+# --- The damage ---
 
 
 @contextlib.contextmanager
@@ -316,7 +316,7 @@ def is_clear(error: BaseException) -> bool:
 
 
 def weather(name: str, sound: dict[str, pathlib.Path], scratch: pathlib.Path, count: int) -> int:
-    """Damages each file of a reader in `count` ways; returns how many there were."""
+    """Damages each file of a reader in `count` ways; returns the number of mutations."""
     reader, done, failures, folder = READERS[name], 0, [], scratch / "work"
     shutil.copytree(sound[name], folder)
     right = reader.read(folder)
@@ -335,16 +335,16 @@ def weather(name: str, sound: dict[str, pathlib.Path], scratch: pathlib.Path, co
             try:
                 with at_most(SECONDS):
                     found = reader.read(folder)
-            except BaseException as error:  # noqa: BLE001 (any other is what is looked for)
+            except BaseException as error:  # noqa: BLE001 (any other is a finding)
                 if not is_clear(error):
                     failures.append(f"{case}: {type(error).__name__}: {error}")
             else:
-                # Changed by hand, without its seal, JSON is as good as any other; a
-                # run_state or manifest that is not there is one of the original toolkit.
+                # JSON edited by hand, without its seal, is as good as any other; without a
+                # run_state or manifest, a file counts as the original toolkit's.
                 is_excused = what.startswith("(") or what == "gone"
                 if reader.is_checked and not is_excused and found != right:
                     failures.append(f"{case}: another result without a word")
-            if name != "cache" and snapshot(folder) != before:  # that is made anew
+            if name != "cache" and snapshot(folder) != before:  # a cache is rebuilt
                 failures.append(f"{case}: files were changed")
     assert not failures, "\n".join([f"{len(failures)} of {done}:", *failures[:20]])
     return done
@@ -361,7 +361,7 @@ def test_two_thousand_mutations(sound, tmp_path):
         status = pathlib.Path("/proc/self/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # begins the peak of memory anew
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the memory peak
     before = peak_kilobytes()
     assert sum(weather(name, sound, tmp_path / name, THOROUGH) for name in READERS) >= 2000
     assert peak_kilobytes() - before < 2 << 20

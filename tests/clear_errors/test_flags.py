@@ -1,4 +1,4 @@
-"""The flags are the public interface: the original's names and defaults, and ranges of numbers."""
+"""Flags are the public interface: the original's names and defaults, and ranges of numbers."""
 
 import importlib
 import math
@@ -155,7 +155,7 @@ END = re.compile(r"(from|to|at least|above|at most|below) (\S+?)(?:,|$| )")
 
 
 def ends(flag):
-    """Returns the first numbers within the range that --help tells, and those just outside it."""
+    """Returns the numbers at the ends of the range that --help shows, and those just outside it."""
     is_whole = flag.parser.flag_type() == "int"
 
     def beside(end, way):
@@ -179,7 +179,7 @@ def test_every_number_has_its_range_held_before_anything_is_done_and_told_in_hel
     assert flags.run_command(module.__doc__ or "", module.define_flags, None, ["x", "--help"]) == 0
     told = capsys.readouterr().out
     assert told.startswith((module.__doc__ or "").partition("\n")[0]) and "--flagfile" in told
-    assert not re.search(r"<([^<>]+)>: <\1>", told)  # no choices twice
+    assert not re.search(r"<([^<>]+)>: <\1>", told)  # no duplicated choices
     values = flags.FlagValues()
     module.define_flags(values)
     for flag in (values[name] for name in values):

@@ -1,4 +1,4 @@
-"""What does not fit together is refused in one line before anything is computed or written."""
+"""Inputs that do not fit together are refused in one line before anything is computed or written."""
 
 import json
 import pickle
@@ -47,7 +47,7 @@ CONFIGS = {
               "hidden_dropout_prob": 1},
 }
 PICKLES = ("w.pkl", "w.h5", "w.keras", "w.bin", "w.pt", "model.ckpt-1")
-# (command, flags beside those of a sound job, what is said). {d}: the folder of the files above;
+# (command, flags added to those of a valid job, message). {d}: the folder of the files above;
 # {run}: a finished pretraining run of 23 steps.
 REFUSED = [
     ("pretrain", "--output_dir={run} --num_train_steps=30 --albert_config_file={d}/wide.json",
@@ -81,7 +81,7 @@ REFUSED = [
     ("squad", "--seed=4294967295 --num_runs=2",
      "the last of --num_runs=2 would be above 4294967295"),
     ("squad", "--warmup_step=5", "--warmup_step=5 exceeds --train_step=4"),
-    # What would be executed or lead elsewhere
+    # Content that would be executed or lead elsewhere
     *(("pretrain", f"--init_checkpoint={{d}}/{name}", name) for name in PICKLES),
     *(("classify", f"--task_name={name}", name)
       for name in ("../glue", "/etc", "sst-2/../../x", "..")),
@@ -90,7 +90,7 @@ REFUSED = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of what REFUSED names, and {command: flags of a sound job there}."""
+    """A folder with the files that REFUSED names, and {command: flags of a valid job there}."""
     monkeypatch.setenv("OWNED", str(tmp_path / "owned"))
     for name, content in VOCABULARIES.items():
         (tmp_path / f"{name}.txt").write_text(content)
@@ -110,7 +110,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "cut.model").write_bytes(model[: len(model) // 2])
     write_pretraining_records(tmp_path / "40.tfrecord")
     sound = {name: flags_of(tmp_path) for name, (_, flags_of) in COMMANDS.items()}
-    (tmp_path / "train.tfrecord.manifest.json").unlink()  # so nothing tells its vocabulary
+    (tmp_path / "train.tfrecord.manifest.json").unlink()  # so its vocabulary is unknown
     return tmp_path, sound
 
 
@@ -130,10 +130,10 @@ def test_what_does_not_fit_is_one_line_before_anything_is_computed_or_written(
         assert after == {k: v for k, v in before.items() if ".lock" not in k}, more
         assert not (folder / "out").exists(), more
     pickle.loads(pickle.dumps(Bomb()))
-    assert (folder / "owned").exists()  # so would any of them have done
+    assert (folder / "owned").exists()  # any of them would have done this
 
 
-# --- Runs that go on, and where their weights come from ---
+# --- Resumed runs, and the source of their weights ---
 
 
 def test_a_run_that_is_done_is_evaluated_again_and_otherwise_left_alone(finished, capsys):
@@ -156,7 +156,7 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, whole, 
     for text in ("--train_batch_size changed from 4 to 8", "--learning_rate changed from 0.01",
                  f" to {flags.MOST_SEED} since"):
         assert said.count(text) == 1
-    assert f"start: where {out}/model.ckpt-23 left off" in said  # whatever --init_checkpoint says
+    assert f"start: where {out}/model.ckpt-23 left off" in said  # whatever --init_checkpoint is
     last = metrics(out)[-1]
     assert last["step"] == 25 and last["learning_rate"] > 0.01
     # 23 steps of 4 records, then 2 of 8.
@@ -258,7 +258,7 @@ def test_huge_texts_take_little_more_memory_than_tiny_ones(kind, size, most, tmp
     _, tiny = made_once("tiny-text", lambda folder: peak(*jobs.data_flags(folder, dupe_factor=1)))
     arguments = jobs.data_flags(tmp_path, dupe_factor=1)
     sentence = " ".join(jobs.WORDS[:10])
-    # All of it one document; and one line; and documents of 20 sentences.
+    # A single document, a single line, and documents of 20 sentences.
     parts = {"sentences": f"{sentence}\n", "one sentence": f"{sentence} ",
              "corpus": f"{sentence}\n" * 20 + "\n"}
     with open(tmp_path / "corpus.txt", "a") as stream:

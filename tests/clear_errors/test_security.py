@@ -1,4 +1,4 @@
-"""Files from strangers: nothing of them is executed, and nothing is written outside."""
+"""Untrusted files: nothing in them is executed, and nothing is written outside."""
 
 import ast
 import json
@@ -28,7 +28,7 @@ from albert.training import checkpoint_store
 
 # --- Nothing is unpickled or executed ---
 
-# To unpickle, to run what is given, or to start programs is all that these are for.
+# The only purpose of these is to unpickle, to run given code, or to start programs.
 MODULES = set("""
 pickle _pickle cPickle cloudpickle dill joblib shelve marshal torch h5py yaml runpy subprocess pty
 pdb code codeop imp zipimport builtins ctypes cffi _posixsubprocess
@@ -42,7 +42,7 @@ logging.config execl execle execlp execv execve execvp spawnl spawnv
 saved_model.load hub.load tensorflow_hub.load KerasLayer
 """.split())
 BARE = {"eval", "exec", "compile"}  # not re.compile and model.compile
-# What stands in one place with a good reason.
+# Permitted in a single module, for the reason given.
 ALLOWED = {
     ("__init__", "import_module"): "our own modules, by our own table",
     ("pretrain_from_text", "import_module"): "our own commands, by constant names",
@@ -59,7 +59,7 @@ ALLOWED = {
 
 
 def dangers(source: str) -> set[str]:
-    """Returns the names in a module's source of what could execute data, called or handed on."""
+    """Returns the names in a module's source that could execute data, whether called or passed on."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
@@ -113,7 +113,7 @@ def test_no_module_can_execute_what_it_reads():
             assert bool(dangers(source.replace("|", "\n"))) == is_dangerous, source
     for path in (REPO / "albert").rglob("*.py"):
         name = path.relative_to(REPO / "albert").with_suffix("").as_posix()
-        # Equal, so that no permission outlives its need.
+        # Equality, so that no permission outlives its need.
         allowed = {what for module, what in ALLOWED if module == name}
         assert dangers(path.read_text("utf-8")) == allowed, name
 
@@ -131,7 +131,7 @@ def test_a_pickle_among_a_checkpoints_files_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "owned").exists()
 
 
-# --- HDF5: plain arrays of the file itself, and nothing else ---
+# --- HDF5: only plain arrays in the file itself ---
 
 WEIGHT = "albert/pooler/weight:0"
 ELSEWHERE, NO_ARRAY = "is not in this file", "is no array of this file"
@@ -142,7 +142,7 @@ def external(other, path="/secret"):
     return h5py.ExternalLink(other, path)
 
 
-H5_TRICKS = {  # {trick: (function of the layer and another file, what is said)}
+H5_TRICKS = {  # {trick: (function of the layer and another file, message)}
     "nothing": (lambda layer, other: None, None),
     "external link": (lambda layer, other: spoil(layer, WEIGHT, external(other)), ELSEWHERE),
     "external group": (
@@ -152,7 +152,7 @@ H5_TRICKS = {  # {trick: (function of the layer and another file, what is said)}
         lambda layer, other: layer.file.__setitem__("z", external(other, "/")),
         "z is not in this file",
     ),
-    "pipe": (  # opening it would wait for ever
+    "pipe": (  # opening it would block forever
         lambda layer, other: spoil(layer, WEIGHT, external(f"{other}.pipe")), ELSEWHERE,
     ),
     "soft link": (
@@ -214,7 +214,7 @@ def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
         layer = stream.create_group("albert")
         layer[WEIGHT] = stream["elsewhere"] = np.ones((2, 2), "f4")
         layer.attrs["weight_names"] = [WEIGHT.encode()]
-        stream.move("elsewhere", "albert/elsewhere")  # every group of the top is a layer
+        stream.move("elsewhere", "albert/elsewhere")  # every top-level group is a layer
         do(layer, other)
     if message is None:
         shapes, read = hf_tensors.open_tensors(path)
@@ -225,7 +225,7 @@ def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
         hf_tensors.open_tensors(path)
 
 
-# --- Sizes that lie, paths that lead elsewhere ---
+# --- False sizes, and paths that lead elsewhere ---
 
 
 def test_lengths_that_lie_and_paths_that_lead_elsewhere_are_refused(tmp_path):
@@ -246,7 +246,7 @@ def test_lengths_that_lie_and_paths_that_lead_elsewhere_are_refused(tmp_path):
 def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, capsys):
     config = AlbertConfig.from_json_file(write_config(tmp_path))
     folder, pipe = tmp_path / "model", tmp_path / "elsewhere.txt"
-    os.mkfifo(pipe)  # reading it would wait for ever
+    os.mkfifo(pipe)  # reading it would block forever
     folder.mkdir()
     pretrained.write_archive(str(folder), modeling.AlbertForSequenceClassification(config, 2))
     record = json.loads((folder / "model.ckpt-best.json").read_text())
@@ -293,13 +293,13 @@ def test_what_is_published_and_cleaned_up_follows_no_link(tmp_path):
     files.write_sealed_json(str(run / "best.json"), {"step": 1})
     checkpoint_store.save(str(run), 1, {"bert/a": np.zeros(3, "float32")}, {}, 0)
     assert not any(path.is_symlink() for path in run.iterdir())
-    (run / ".x.tmp-abcdefgh").symlink_to(tmp_path / "precious")  # litter of a killed run
+    (run / ".x.tmp-abcdefgh").symlink_to(tmp_path / "precious")  # left by a killed run
     with temporary.temporary_dir(str(run / "x")):
         assert victim.exists()
     assert victim.read_text() == "precious"
 
 
-# --- Modules of strangers ---
+# --- Untrusted modules ---
 
 
 def test_a_module_of_a_stranger_is_read_for_its_variables_and_neither_loaded_nor_called(

@@ -1,4 +1,4 @@
-"""Plain text: every form of it gives every reader the same lines, and what is none is refused."""
+"""Plain text: every reader gets the same lines from every form of it, and other files are refused."""
 
 import bz2
 import codecs
@@ -29,7 +29,7 @@ from albert.tokenization import preprocess_text
 
 WORDS = [f"w{i}" for i in range(60)] + ["étude", "日本", "naïve", "1️⃣"]
 _random = random.Random(1)
-# More than any reader holds at a time, of packed text above all.
+# More than any reader holds in memory at a time, especially of compressed text.
 TEXT = "".join(
     " ".join(_random.choices(WORDS, k=_random.randint(1, 12))) + ".\n" * _random.choice([1, 1, 2])
     for _ in range(4000)
@@ -49,7 +49,7 @@ PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zs
 FORMS = {
     "plain": str.encode,
     **{name: lambda text, pack=pack: pack(text.encode()) for name, pack in PACK.items()},
-    # Two packed files put end to end, as `cat` does, are one text.
+    # Two concatenated compressed files, as from `cat`, are one text.
     **{f"two {name}": lambda text, pack=pack: pack(text[:999].encode()) + pack(text[999:].encode())
        for name, pack in PACK.items()},
     "mark": lambda text: text.encode("utf-8-sig"),
@@ -86,7 +86,7 @@ READERS = [*TEXT_READERS, lambda path: list(glue.read_tsv(path))]
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """What each reader reads of the plain text."""
+    """Each reader's result for the plain text."""
     path = tmp_path_factory.mktemp("text") / "text"
     path.write_bytes(TEXT.encode())
     found = [read(str(path)) for read in READERS]
@@ -118,12 +118,12 @@ def test_every_form_of_a_text_gives_every_reader_the_same_lines(form, expected, 
 def test_the_lines_of_a_text_are_those_that_are_in_it(tmp_path):
     (tmp_path / "text").write_bytes("\ufeff\ufeffa \r b\u2028c\r\n\r\n \ufeff d\n".encode())
     assert inference.read_texts(str(tmp_path / "text")) == ["a \r b\u2028c", "", " \ufeff d"]
-    for word in ("BZh", "BZh9", "ustar", "PK", "7z"):  # as packed files begin
+    for word in ("BZh", "BZh9", "ustar", "PK", "7z"):  # first bytes of compressed files
         (tmp_path / "text").write_text(f"{word} is a word.\n")
         assert inference.read_texts(str(tmp_path / "text")) == [f"{word} is a word."]
 
 
-# --- What is no text ---
+# --- Files that are not text ---
 
 
 def refused(read, path) -> str:
@@ -236,7 +236,7 @@ def test_without_its_package_zstd_says_what_to_install(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", PACK)
 def test_packed_text_that_unpacks_to_very_much_is_not_held(form):
-    words = b"w" if form == "bz2" else b"w1 w2\n"  # which bzip2 packs slowly
+    words = b"w" if form == "bz2" else b"w1 w2\n"  # bzip2 compresses this slowly
     packed = io.BytesIO(PACK[form](words * ((24 << 20) // len(words))))
     tracemalloc.start()
     stream, _ = text_files.decode(packed, "text")

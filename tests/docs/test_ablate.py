@@ -1,4 +1,4 @@
-"""scripts/ablate.py and the tools on it: grids run, are gone on with, and are told honestly."""
+"""scripts/ablate.py and the tools built on it: grids run, resume, and are reported honestly."""
 
 import dataclasses
 import json
@@ -63,7 +63,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
         seen = []
         for setting in grid.settings:
             setting.architecture(30000)
-            assert ";" not in setting.name  # which --settings has between names
+            assert ";" not in setting.name  # the separator of --settings
             for part in (setting, *setting.stages):
                 assert set(part.train) <= known[0] and set(part.data) <= known[1]
             assert (setting.paper is not None) == name.startswith("table")
@@ -112,18 +112,18 @@ def test_the_report_judges_the_order_against_the_spread_of_the_seeds_and_tells_t
 
     text = told(a=[[5, 4, 3.2], [5, 4, 2.8]], b=[[4, 3, 2], [3, 2, 1]])
     assert "- as in the paper: 1 (b > a)" in text and "unmeasured" not in text
-    assert "| b | 2.0, 1.0 | 1.5 | 0.50 |" in text  # to the loss of 3 with which a ends
+    assert "| b | 2.0, 1.0 | 1.5 | 0.50 |" in text  # minutes to reach 3, the final loss of a
     assert "- the other way round: 1 (b > a)" in told(a=[[2], [2.1]], b=[[3], [3.1]])
     assert "- within the error: 1 (b > a)" in told(a=[[2], [3.1]], b=[[2.1], [3]])
     assert "runs missing: b (1)" in told(a=[[3], [3.1]], b=[[2]])
-    # The second line twice: the run was stopped after it, and went on from the first.
+    # The second line occurs twice: the run was stopped after it, and resumed from the first.
     lines = [{"step": 100, "seconds": 60.0}, {"step": 200, "seconds": 60.0},
              {"step": 200, "seconds": 60.0}, {"step": 300, "seconds": 120.0}]
     assert [runs.minutes_to(lines, step) for step in (0, 50, 100, 250)] == [0, 0.5, 1, 4]
 
 
 def ablate(folder, *more, **grid):
-    """Runs a grid of one-layer models for 6 steps, each of 128 tokens."""
+    """Runs a grid of one-layer models for 6 steps of 128 tokens each."""
     (folder / "grid.json").write_text(json.dumps({
         "title": "Depth", "about": "Tiny.", "paper_measure": "none", "primary": "masked_lm_loss",
         "metrics": ["masked_lm_loss"], "seeds": [1], "tokens": 16 * 8 * 6,
@@ -143,7 +143,7 @@ def ablate(folder, *more, **grid):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A corpus with its vocabulary, and a model with another one."""
+    """A corpus with its vocabulary, and a model with another vocabulary."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefgh", k=4)) for _ in range(60)]
     texts = ["\n".join(" ".join(rng.choices(words, k=8)) for _ in range(8)) for _ in range(60)]
@@ -201,15 +201,15 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
     assert "attention_1" in (out / "runs/two/1/model/warm_start.json").read_text()
     grown = json.loads((out / "runs/two/1/command.json").read_text())
     assert grown["flags"]["depth_schedule"] == "1:3"
-    # With the pieces of the grid.
+    # With the grid's vocabulary.
     started = json.loads((out / "runs/from_a_model/1/model/warm_start.json").read_text())
     assert not started["new"] and "starts" in started["checkpoint"]
-    # Half of the steps on short rows, the other half, evaluated, on those of the grid.
+    # Half of the steps use short sequences; the other half, evaluated, those of the grid.
     lines = (out / "runs/short_first/1/model/metrics.jsonl").read_text().splitlines()
     steps = [(line["kind"], line["step"]) for line in map(json.loads, lines)]
     assert [step for kind, step in steps if kind == "eval"] == [3, 6]
     assert [step for kind, step in steps if kind == "train"] == [2, 3, 4, 6]
-    # What is done is not done again; what is missing is.
+    # Finished runs are not repeated; missing ones are made.
     kept = (out / "runs/one/1/model/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(out / "runs/two")
     assert ablate(corpus, *more, **grid).returncode == 0
@@ -220,7 +220,7 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
     assert "use another --output_dir" in assert_one_clear_line(other.stderr)
 
 
-# --- What small_en gains ---
+# --- The gains of small_en ---
 
 
 def test_the_page_of_results_has_the_tables_that_the_tools_write():

@@ -1,4 +1,4 @@
-"""The page for those who come from another toolkit: its old and its new lines give the same."""
+"""The migration page for other toolkits: its old and new lines give the same results."""
 
 import pathlib
 import re
@@ -75,7 +75,7 @@ def test_lines_of_hugging_face_give_what_the_saved_model_gives(models, monkeypat
             elif old.endswith("attentions"):
                 assert len(value) == SIZES["num_hidden_layers"]
                 assert_same(np.sum(value, axis=-1).ravel(), np.ones(2 * 4), line)
-                assert not np.any(np.array(value)[..., 3])  # what is masked is not attended to
+                assert not np.any(np.array(value)[..., 3])  # masked positions get no attention
             elif old.startswith("tokenizer("):
                 assert value["input_ids"].numpy().tolist() == [[2, 5, 6, 3], [2, 7, 3, 0]]
                 assert value["input_mask"].numpy().tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]

@@ -34,7 +34,7 @@ SMALLER = {
     "run_token_classifier": ["--train_step=4", "--warmup_step=1", "--save_checkpoints_steps=4"],
     "run_race": ["--train_step=2", "--warmup_step=1", "--save_checkpoints_steps=2"],
 }
-# Words of examples, and the package beyond ours that they need.
+# Words in examples, and the additional package that they need.
 NEEDS = {
     "export_preprocessor_path": "tensorflow_text", "work/served": "tensorflow_text",
     "tensorflow_text": "tensorflow_text", "work/classifier.onnx": "tf2onnx",
@@ -56,8 +56,8 @@ def examples(page: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def workshop(tmp_path):
-    """A folder with the repository's scripts and configs, a text, and small data of each task."""
-    # Prose that every machine with Python has.
+    """A folder with the repository's scripts and configs, a text, and small data for each task."""
+    # Prose that comes with every Python.
     documents = [
         "\n".join(line for line in topics.topics[name].splitlines() if line.endswith((".", ",")))
         for name in sorted(topics.topics)[:40]
@@ -80,7 +80,7 @@ def workshop(tmp_path):
     for name in ("train", "dev", "test"):
         (folder / f"{name}.txt").write_text("Ada B-PER\nLovelace I-PER\nwrites O\n. O\n\n" * 8)
     os.symlink(REPO / "scripts", tmp_path / "scripts")
-    # The configurations of the examples, with the vocabulary of so small a text.
+    # The configurations of the examples, with a vocabulary for this small text.
     (tmp_path / "configs").mkdir()
     for source in (REPO / "configs").glob("*.json"):
         text = source.read_text().replace('"vocab_size": 2000', '"vocab_size": 500')
@@ -89,7 +89,7 @@ def workshop(tmp_path):
 
 
 def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -> int:
-    """Runs the examples of pages that need no other packages than these; returns how many."""
+    """Runs those examples of pages that need only these packages; returns their number."""
     wanted = [
         example for page in pages for example in examples(page)
         if {package for word, package in NEEDS.items() if word in example[1]} <= packages
@@ -104,7 +104,7 @@ def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -
             (workshop / f"{module}.py").write_text(code)
         if module.endswith(".py"):
             done = program(workshop / module, *given, cwd=workshop)
-        else:  # all of them forks of one process that has imported TensorFlow
+        else:  # forks of one process that has imported TensorFlow
             done = run(module, *given, cwd=workshop)
         assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
     return len(wanted)
@@ -160,7 +160,7 @@ def test_every_example_is_on_a_page_that_the_tests_run():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_notebooks_run_from_top_to_bottom(tmp_path):
-    """With plots written instead of shown, and what they leave checked at the end."""
+    """Plots are saved instead of shown, and the output files are checked at the end."""
     show = (
         "import matplotlib.pyplot as plt\n"
         "def _show():\n"
@@ -169,7 +169,7 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path):
         "    plt.close('all')\n"
         "plt.show = _show\n"
     )
-    for name in ("tour", "own_labels"):  # the second goes on from the first
+    for name in ("tour", "own_labels"):  # the second continues from the first
         notebook = json.loads((REPO / f"docs/notebooks/{name}.ipynb").read_text(encoding="utf-8"))
         cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
         cells = [f"_cell = '{name}-{i}'\n{code}" for i, code in enumerate(cells)]
@@ -181,6 +181,6 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path):
     pictures = sorted(tmp_path.glob("*.png"))
     assert len(pictures) == 2 and all(path.stat().st_size > 5000 for path in pictures)
     results = json.loads((tmp_path / "work/classifier/eval_results.json").read_text())
-    assert results["eval_accuracy"] > 0.6  # guessing is 0.5, the sets being balanced
+    assert results["eval_accuracy"] > 0.6  # chance is 0.5, since the sets are balanced
     assert len((tmp_path / "work/answers.jsonl").read_text().splitlines()) == 3
     assert (tmp_path / "work/own_labels/albert_config.json").exists()

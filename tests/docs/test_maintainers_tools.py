@@ -1,4 +1,4 @@
-"""The tools of scripts/: each makes what it says, of tiny inputs."""
+"""The tools in scripts/: each produces the promised output from tiny inputs."""
 
 import collections
 import json
@@ -54,7 +54,7 @@ def test_sides_of_a_benchmark_take_turns_and_only_equal_work_is_compared(tmp_pat
             sides, str(tmp_path / "work"), rounds=2, tolerance=tolerance, **options
         )
 
-    # A mean of draws may differ as chance lets it.
+    # A mean of random draws may differ within its standard error.
     slow = {"seconds": 0.2, "loss": [1.0, 2.0001], "mean": 0.53}
     found = compare(slow, {"loss": 1e-3}, work=10)
     assert (tmp_path / "log").read_text() == "ab" + "abab"  # one to warm up
@@ -71,7 +71,7 @@ def test_sides_of_a_benchmark_take_turns_and_only_equal_work_is_compared(tmp_pat
 
 
 def benchmark(name, folder, *more):
-    """Runs a benchmark of a tiny model for one round; returns its results and its table."""
+    """Runs a benchmark of a tiny model for one round; returns its results and table."""
     config = write_config(folder, vocab_size=60, max_position_embeddings=64)
     done = program(
         TOOLS / "benchmark.py", name, "--rounds=1", f"--albert_config_file={config}",
@@ -98,7 +98,7 @@ def test_the_benchmark_of_records_finds_the_original_draws_equal_to_a_plain_read
     assert sides["ours"]["instances"] > 20 and sides["ours"]["largest_difference"] > 0
 
 
-BENCHMARKS = {  # {name: (its flags, packages that it needs)}
+BENCHMARKS = {  # {name: (flags, required packages)}
     "attention": ("--precisions=float32,bfloat16", ""), "memory": ("", ""), "startup": ("", ""),
     "pretrain_step": ("", ""), "inference": ("--engine=jax", "jax"), "idle": ("--examples=16", ""),
     "input_pipeline": ("--examples=40 --accelerators=2 --utilization=0.5", ""),

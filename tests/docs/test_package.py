@@ -1,4 +1,4 @@
-"""The package as it is installed: a wheel somewhere else, with all its parts and commands."""
+"""The package as installed: from a wheel, elsewhere, with all its parts and commands."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from albert.config import RELEASED
 
 
 def run(*command, cwd) -> str:
-    """Runs a program without this repository; returns what it printed."""
+    """Runs a program without this repository; returns its output."""
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, capture_output=True, text=True,
         env={"PATH": os.environ["PATH"]},
@@ -30,15 +30,15 @@ def run(*command, cwd) -> str:
 
 @pytest.fixture
 def installed(tmp_path_factory):
-    """The folder of commands of an environment where a wheel of ours is, and no repository."""
+    """The commands folder of an environment with our wheel installed and no repository."""
     folder = tmp_path_factory.mktemp("installed")
-    # A copy, so that the repository gets no build folder.
+    # Build in a copy, so that the repository gets no build folder.
     for name in ("albert", "configs"):
         shutil.copytree(REPO / name, folder / "source" / name,
                         ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "README.md", "LICENSE"):
         shutil.copy(REPO / name, folder / "source")
-    # By way of a source distribution, which so has to hold all of it too.
+    # Build from a source distribution, which must therefore be complete too.
     run(sys.executable, "setup.py", "-q", "sdist", cwd=folder / "source")
     [packed] = (folder / "source/dist").iterdir()
     with tarfile.open(packed) as archive:
@@ -50,7 +50,7 @@ def installed(tmp_path_factory):
     venv.create(folder / "environment", with_pip=False, symlinks=True)
     paths = {"base": str(folder / "environment"), "platbase": str(folder / "environment")}
     site = pathlib.Path(sysconfig.get_path("purelib", "venv", paths))
-    # What we need of others is that of this environment, without its own installation of us.
+    # Dependencies come from this environment, without its own installation of albert.
     ours = re.compile(r"(__editable__.*)?albert\b.*|.*\.pth|.*\.egg-link")
     for found in pathlib.Path(sysconfig.get_path("purelib")).iterdir():
         if not ours.fullmatch(found.name):

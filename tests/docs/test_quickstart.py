@@ -38,7 +38,7 @@ def repository(tmp_path) -> pathlib.Path:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    # What environment.sh writes once it has installed this.
+    # The stamp that environment.sh writes after installing.
     sums = subprocess.run(
         "cat setup.py requirements.txt | cksum", shell=True, cwd=folder, capture_output=True,
         text=True, check=True,
@@ -58,7 +58,7 @@ def quickstart(repository: pathlib.Path, *arguments) -> subprocess.CompletedProc
 @pytest.mark.timeout(1500)  # a minute and a half of computing
 def test_quickstart_goes_from_a_text_to_a_report_and_repeats_no_step(repository):
     text = repository / "my text.txt"
-    # 2,000 pieces need some ten thousand words.
+    # A vocabulary of 2,000 tokens needs about ten thousand words.
     text.write_text("\n\n".join(topics.topics.values()).replace("`", ""), encoding="utf-8")
     done = quickstart(repository, "--input_file", text, "--output_dir", "out")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -73,7 +73,7 @@ def test_quickstart_goes_from_a_text_to_a_report_and_repeats_no_step(repository)
     assert (out / "curves.png").stat().st_size > 5000
     for kind in ("checkpoint", "hub", "random", "small_en"):
         assert "eval_accuracy = " in (out / f"classifier_{kind}/eval_results.txt").read_text()
-    # Pretrained weights come by checkpoint and by module, and are the same.
+    # The pretrained weights are the same from the checkpoint and from the module.
     assert (out / "classifier_checkpoint/eval_results.txt").read_text() == (
         out / "classifier_hub/eval_results.txt").read_text()
     trained = (out / "pretrained/metrics.jsonl").read_bytes()
@@ -81,7 +81,7 @@ def test_quickstart_goes_from_a_text_to_a_report_and_repeats_no_step(repository)
     assert again.returncode == 0, again.stderr
     assert re.findall(r"^\[\d+/10\] (\w+): done already$", again.stdout, re.M) == STEPS[:-1]
     assert (out / "pretrained/metrics.jsonl").read_bytes() == trained
-    # Another text into the same folder is refused before anything is computed.
+    # Another text for the same folder is refused before anything is computed.
     text.write_text(text.read_text() + "\nOne sentence more.\n")
     other = quickstart(repository, "--input_file", text, "--output_dir", "out")
     assert other.returncode == 2 and "use another --output_dir" in other.stderr

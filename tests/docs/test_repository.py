@@ -1,4 +1,4 @@
-"""What can be read from the source: the direction of imports, links, names that pages tell."""
+"""Static checks of the source: the direction of imports, links, names that pages mention."""
 
 import ast
 import functools
@@ -19,8 +19,8 @@ PAGES = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 # --- Imports ---
 
-# The rooms, each with those whose modules it may import. What lies at the top of the package
-# without being a command is listed by its name.
+# Each subpackage, with those that it may import from. Top-level modules that are not commands
+# are listed by name.
 PUBLIC = {
     "albert_tokenizer", "config", "engines", "errors", "model_base", "modeling", "optimization",
     "tokenization",
@@ -55,7 +55,7 @@ def tree_of(path: pathlib.Path) -> ast.Module:
 
 @functools.cache
 def imports(path: pathlib.Path, everywhere: bool) -> set[str]:
-    """Returns the imported modules: at the top, or everywhere."""
+    """Returns the imported modules: at the top level only, or everywhere."""
     tree, found = tree_of(path), set()
     for node in ast.walk(tree) if everywhere else tree.body:
         if isinstance(node, ast.Import):
@@ -89,7 +89,7 @@ def test_a_room_imports_only_from_those_below_it_and_tells_what_its_modules_are_
             assert "cli.flags" not in ours(name), f"{name} reads flags"
         if here in {*DATA, "pretraining_data"}:
             assert "modeling" not in ours(name), name
-        if here == "training":  # which knows no concrete task
+        if here == "training":  # it must not know any concrete task
             assert {n for n in ours(name) if n.startswith("tasks")} <= {"tasks", "tasks.task"}
     for name in ROOMS:
         told = ast.get_docstring(ast.parse(MODULES[f"{name}.__init__"].read_text("utf-8")))
@@ -98,7 +98,7 @@ def test_a_room_imports_only_from_those_below_it_and_tells_what_its_modules_are_
 
 
 def test_no_module_and_no_room_imports_itself_by_a_detour():
-    # Imports inside of functions count too: they hide a circle, and do not break it.
+    # Imports inside functions count too: they hide a cycle, and do not break it.
     arrows = {name: ours(name) - {name} for name in MODULES}
     graphlib.TopologicalSorter(arrows).prepare()
     rooms = {name: set() for name in ROOMS}
@@ -108,7 +108,7 @@ def test_no_module_and_no_room_imports_itself_by_a_detour():
 
 
 def test_libraries_are_imported_only_where_they_belong():
-    for name in COMMANDS:  # which answer before TensorFlow is imported
+    for name in COMMANDS:  # which must start without importing TensorFlow
         seen, queue = set(), [name]
         while queue:
             if (current := queue.pop()) not in seen:
@@ -126,7 +126,7 @@ def test_libraries_are_imported_only_where_they_belong():
         assert "compat.v1" not in text and "tf_keras" not in text, name
         assert not packages(path, everywhere=False) & set(OPTIONAL), name
         assert packages(path) & set(OPTIONAL) == {p for p, home in OPTIONAL.items() if home == name}
-    # Libraries that can end a process beside TensorFlow are imported in another one.
+    # Libraries that can crash a process that uses TensorFlow are imported in another process.
     apart = {"torch", "transformers", "keras_hub"}
     for path in [*MODULES.values(), *(REPO / "tests").rglob("*.py")]:
         text = path.read_text("utf-8")
@@ -167,7 +167,7 @@ def test_links_and_pictures_lead_somewhere_and_every_page_is_linked():
             file = (page.parent / name).resolve() if name else page
             assert file.exists() and file.is_relative_to(REPO), f"{page}: {target}"
             assert not anchor or anchor in anchors(file), f"{page}: {target}"
-            assert not mark or len(text) > 20, f"{page}: {target}"  # says what it shows
+            assert not mark or len(text) > 20, f"{page}: {target}"  # the alt text describes it
             (shown if mark else linked).add(file)
     assert set(PAGES[1:]) <= linked and shown == set((DOCS / "pictures").iterdir())
 

@@ -1,4 +1,4 @@
-"""run_glue.sh and its table: nine tasks with one command; what it refuses at once."""
+"""run_glue.sh and its table: nine tasks with one command, and early refusals."""
 
 import json
 import os

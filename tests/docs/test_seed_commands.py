@@ -1,7 +1,7 @@
-"""Every command of the original's README runs as it is printed there.
+"""Every command in the original's README runs as printed.
 
-Paths are filled in for its dots, and sizes that need a data centre reduced by flags behind the
-printed ones.
+Paths replace its dots, and additional flags at the end reduce sizes that would need a data
+centre.
 """
 
 import re
@@ -34,16 +34,16 @@ REDUCED = {
 
 @pytest.fixture(scope="module")
 def printed(golden_path) -> dict[str, list[str]]:
-    """{command: its flags, dots filled in} of the README."""
+    """{command: its flags in the README, with the dots filled in}."""
     text = golden_path("original_readme.md").read_text(encoding="utf-8")
     found = re.findall(r"python -m albert\.(\w+) \\\n((?: +--.*\n)+)", text)
-    # The optimizer of the pretraining example stands in quotes for the shell.
+    # The pretraining example quotes the optimizer for the shell.
     return {name: re.sub(r" \\$", "", block, flags=re.M).replace("'", "").split()
             for name, block in found}
 
 
 def write_files(folder, golden_path) -> dict[str, str]:
-    """Returns what the dots of the README stand for, {flag: value}."""
+    """Writes the files behind the README's dots; returns {flag: value}."""
     config = write_config(
         folder, vocab_size=30000, max_position_embeddings=64, num_hidden_layers=1
     )
@@ -69,7 +69,7 @@ def write_files(folder, golden_path) -> dict[str, str]:
 
 
 def filled_in(name, printed, golden_path, tmp_path) -> list[str]:
-    """Returns the flags of a command with paths for their dots, and fewer steps."""
+    """Returns the flags of a command with paths instead of dots, and fewer steps."""
     known = write_files(tmp_path, golden_path) | {"output_dir": str(tmp_path / "out")}
     if name == "run_race":
         known |= dict.fromkeys(("train_file", "eval_file"), str(tmp_path / "race"))

@@ -1,4 +1,4 @@
-"""scripts/test.sh and what it rests on: several modules at a time, forks as processes."""
+"""scripts/test.sh and its foundations: concurrent test modules, and processes that are forks."""
 
 import os
 import re
@@ -18,7 +18,7 @@ PARALLEL = [f"--jobs={max(2, min(4, os.cpu_count()))}"]
 
 @pytest.fixture
 def copied(tmp_path):
-    """A copy of the scripts, with an environment that says what it is asked for."""
+    """A copy of the scripts, with an environment that logs how it is called."""
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/test.sh", "scripts/environment.sh", "setup.py", "requirements.txt"):
         shutil.copy(REPO / name, tmp_path / name)
@@ -31,12 +31,12 @@ def copied(tmp_path):
 
 
 def asked(copied, *arguments) -> tuple[str, list[list[str]]]:
-    """Returns what was asked of pip and, each time that it was called, of pytest."""
+    """Returns the arguments of pip and of each call of pytest."""
     done = subprocess.run(
         ["bash", str(copied / "scripts/test.sh"), *arguments], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    # What pip prints goes to stderr.
+    # pip's output goes to stderr.
     calls = [line.rstrip("|").split("|") for line in done.stdout.splitlines()]
     assert all(call[:2] == ["-m", "pytest"] for call in calls)
     return done.stderr, [call[2:] for call in calls]
@@ -54,7 +54,7 @@ def test_all_runs_the_slow_ones_with_every_optional_package_and_beam_apart(copie
     assert most == [*PARALLEL, "-m", "slow or not slow", "-x"]
     assert beam == ["-m", "slow or not slow", "-x", "--jobs=1", "-k", "beam_pipeline"]
     installed = [set(extras.split(",")) for extras in re.findall(r"\[([\w,-]+)\]", said)]
-    # Of the engines' packages those that need no device; of the stores two come with other extras.
+    # Backend packages that need no device; two of the storage packages come with other extras.
     of_beam = {"beam", "beam-dask"}
     every = set(setup_arguments()["extras_require"]) - {
         "dev", "gpu", "jax", "jax-cuda", "s3", "gcs", "azure", "hdfs"}
@@ -147,6 +147,6 @@ def test_a_fork_is_a_process_like_any_other(tmp_path):
     killed.kill()
     assert killed.wait(20) == -9
     killed.communicate()
-    # Variables that are read at the start need a real one.
+    # Variables that are read at start-up need a real start.
     for name in ("TF_ENABLE_ONEDNN_OPTS", "PYTHONHASHSEED"):
         assert not forked.can_serve(os.environ | {name: "0"})

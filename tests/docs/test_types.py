@@ -1,4 +1,4 @@
-"""Types for those who check theirs: names are known, and typing errors found."""
+"""Type hints for users who type-check: names resolve, and type errors are found."""
 
 import ast
 import importlib.util

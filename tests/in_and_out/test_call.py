@@ -1,4 +1,4 @@
-"""A model is called as people call it, and a wrong name is refused, never ignored."""
+"""A model accepts the usual ways to call it, and a wrong name is refused, never ignored."""
 
 import keras
 import numpy as np
@@ -49,7 +49,7 @@ def test_every_way_of_calling_gives_the_same(classifier):
     }
     for way, outputs in ways.items():
         np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-5, err_msg=way)
-    # Mask, segments and positions count; left out, all is text, of one segment, from 0 on.
+    # Mask, segments and positions matter; by default, all is text of one segment, from position 0.
     ones, zeros = np.ones_like(IDS), np.zeros_like(IDS)
     np.testing.assert_allclose(
         classifier(IDS).logits, classifier(IDS, input_mask=ones, segment_ids=zeros).logits, rtol=1e-5
@@ -99,7 +99,7 @@ def test_hidden_states_begin_with_what_enters_the_first_layer(encoder):
 
 
 def of_classes(logits, labels):
-    """Returns the mean cross-entropy of the labels other than -100."""
+    """Returns the mean cross-entropy over the labels other than -100."""
     logits = np.asarray(logits, np.float64)
     rows, labels = logits.reshape(-1, logits.shape[-1]), np.ravel(labels)
     rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
@@ -130,7 +130,7 @@ SEVERAL = np.array([[1.0, 0, 1], [0, 0, 1]])
     ("MultipleChoice", {"num_choices": 2}, CHOICES, {"labels": [0, 1, 1]},
      lambda out: of_classes(out.logits, [0, 1, 1])),
     ("MaskedLM", {}, IDS, {"labels": WORDS}, lambda out: of_classes(out.prediction_logits, WORDS)),
-    # Position 9 is in none of the rows.
+    # No row has a position 9.
     ("QuestionAnswering", {}, IDS, {"start_positions": [1, 9], "end_positions": [2, 1]},
      lambda out: (of_classes(out.start_logits[:1], [1]) + of_classes(out.end_logits, [2, 1])) / 2),
     ("PreTraining", {}, IDS, {"labels": WORDS, "sentence_order_label": [0, 1]},

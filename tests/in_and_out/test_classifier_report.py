@@ -1,4 +1,4 @@
-"""What the report on a classifier of your own texts says of its figures."""
+"""The statements about its figures in the report on a classifier of your texts."""
 
 import re
 
@@ -12,7 +12,7 @@ from albert.tasks.glue import Example
 
 
 def said(right: int, tfidf_right: int, count: int, confidence: float = 0.7, evaluations: int = 1) -> str:
-    """The verdict where the first rows are right; TF-IDF's rights are the last ones."""
+    """The verdict if the first `right` rows are right, and TF-IDF is right on the last ones."""
     row = np.arange(count)
     return classifier_report.verdict(
         row < right, row >= count - tfidf_right, np.full(count, confidence), evaluations

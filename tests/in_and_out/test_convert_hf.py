@@ -1,4 +1,4 @@
-"""Hugging Face's layout: the same numbers there and here, the same bytes after a round trip.
+"""Hugging Face's layout: the same numbers in both libraries, the same bytes after a round trip.
 
 The comparisons with transformers itself run where the extra `interop` is
 installed (`pip install -e .[interop]`).
@@ -123,7 +123,7 @@ def outputs_and_loss(kind: str, model, inputs):
 
 
 def assert_computes_as_theirs(kind, model, folder, transformers):
-    """Compares outputs and loss of a model of ours with those of their class from a directory."""
+    """Compares the outputs and loss of our model with those of their class, from a directory."""
     inputs = batch(HEADS[kind].get("num_choices"))
     ours, loss, labels = outputs_and_loss(kind, model, inputs)
     theirs = transformers(their_transformers.outputs, kind, str(folder), inputs, labels)
@@ -197,7 +197,7 @@ def test_auto_tokenizer_cuts_text_as_we_do(golden_path, transformers, tmp_path):
     assert len(texts) > 300
     encoded = transformers(their_transformers.encode, str(tmp_path), texts)
     differ = [text for text, ids in zip(texts, encoded, strict=True) if ids != ours.encode_text(text)]
-    # They take special pieces written in a text for the pieces themselves.
+    # Their tokenizer parses special tokens that are spelled out in a text.
     special = [text for text in differ if any(p in text for p in ("[MASK]", "[SEP]", "[CLS]"))]
     assert len(differ) - len(special) <= 1, differ
     calls = ("the first", "a second"), ("a [MASK] b",)
@@ -254,12 +254,12 @@ def test_added_tokens_mean_there_what_they_mean_here(name, golden_path, transfor
     )
 
 
-# --- What their files say ---
+# --- Their files ---
 
 
 @pytest.fixture(scope="module")
 def masked_lm(tmp_path_factory):
-    """Their directory, only to be read."""
+    """Their directory; read-only."""
     folder = tmp_path_factory.mktemp("masked_lm") / "theirs"
     random_model("AlbertForMaskedLM", embedding_size=16).save_pretrained(str(folder))
     return folder
@@ -271,7 +271,7 @@ def theirs(masked_lm, tmp_path):
 
 
 def change_header(change):
-    """Returns what makes the header of a directory's safetensors file another one."""
+    """Returns a function that changes the header of a directory's safetensors file."""
     def spoil(folder: pathlib.Path) -> None:
         path = folder / "model.safetensors"
         data = path.read_bytes()
@@ -315,7 +315,7 @@ BAD_FILES = {
                  "pytorch_model.bin is not read"),
     "a shape": (change_header({"shape": [10**9]}), UNREADABLE),
     "an offset": (change_header({"data_offsets": [0, 10**12]}), UNREADABLE),
-    # More of such tricks are in test_security.
+    # More such tricks are in test_security.
     "a type": (change_header({"dtype": "F99"}), UNREADABLE),
     "a missing shard": (without_a_shard, "shard b.safetensors is missing"),
     "another model": (change_tensors(lambda _: {"bert.x.weight": np.zeros(3)}),

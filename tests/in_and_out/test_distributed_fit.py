@@ -1,4 +1,4 @@
-"""`fit` on several devices that the user's own code distributes over trains as on one device."""
+"""`fit` under the user's own distribution over several devices trains as on one device."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`export_checkpoints`: the original's names, nothing of the optimizer, bit for bit."""
+"""`export_checkpoints`: the original's names, no optimizer state, bit for bit."""
 
 import numpy as np
 import pytest

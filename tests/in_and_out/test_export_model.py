@@ -1,4 +1,4 @@
-"""Models for other runtimes: what is written computes what the model computes."""
+"""Models for other runtimes: an exported file computes the same as the model."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ from albert.formats import checkpoint_files, checkpoints, pretrained
 from albert.formats.model_classes import EXPORT_HEADS
 
 LENGTH, VOCAB = 12, 200
-# Matrices that are large enough to be quantized.
+# Matrices large enough to be quantized.
 SIZES = {"vocab_size": VOCAB, "embedding_size": 32, "hidden_size": 64, "intermediate_size": 128,
          "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
 
@@ -43,7 +43,7 @@ def source(tmp_path):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A pretrained directory, and the LiteRT file of its encoder beside it."""
+    """A pretrained directory, and next to it the LiteRT file of its encoder."""
     folder = tmp_path_factory.mktemp("exported") / "albert"
     folder.mkdir()
     write_source(folder)
@@ -176,7 +176,7 @@ def test_a_head_of_another_task_is_refused_where_the_task_is_known(tmp_path, cap
     assert export(*arguments) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert "was fine-tuned for sequence_classification" in line and not path.exists()
-    (folder / "model.ckpt-best.json").unlink()  # as the original wrote it
+    (folder / "model.ckpt-best.json").unlink()  # as written by the original
     assert export(*arguments) == 0
 
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_is_refused(source, tmp_path, monkeypatch, capsys):
     for path, more, message in (
         ("m.h5", [], ".h5 is not a format that this command writes"),
         ("m.PB", [], "ends in .tflite or .onnx, or a directory"),
-        ("served_1.0", [], "has no vocabulary"),  # what a directory lacks
+        ("served_1.0", [], "has no vocabulary"),  # missing from the directory
         ("m.onnx", ["--max_seq_length=4"], "is not for .onnx"),
         ("m.onnx", [], "pip install onnx tf2onnx onnxruntime"),
         ("m.tflite", ["--max_seq_length=17"], "exceeds max_position_embeddings 16"),

@@ -1,4 +1,4 @@
-"""TF-Hub modules: loaded by strangers, read back as data, refused in one line."""
+"""TF-Hub modules: loaded without this package, read back as data, refused in one line."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def source(hub_module, tmp_path):
 
 
 def run_code(code, *arguments, folder) -> str:
-    """Runs code where this package is not imported; returns the last line that it prints."""
+    """Runs code where this package is not imported; returns the last line of output."""
     result = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True, text=True, cwd=folder, timeout=300,
@@ -97,7 +97,7 @@ def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(hub_modu
         np.testing.assert_allclose(value, expected[name], atol=1e-5)
     assert seen["layers"] == 1 and seen["dropout"] > 1e-4 and seen["default"]
     assert seen["losses"][-1] < seen["losses"][0]
-    # Every encoder variable but the heads' seven takes part.
+    # Every encoder variable takes part, but not the heads' seven.
     assert seen["moved"] == len(named_weights(model)) - 7
     assert seen["signatures"] == ["mlm", "serving_default", "sop", "tokenization_info", "tokens"]
     assert not seen["lower"] and seen["vocab"].endswith("30k-clean.model")
@@ -231,7 +231,7 @@ def test_the_signatures_give_the_originals_numbers(golden_path, tmp_path):
 @pytest.mark.parametrize("layout", ["tf1_module", "hugging_face"])
 def test_a_model_of_another_layout_becomes_a_module(layout, source, golden_path, tmp_path):
     more = []
-    if layout == "tf1_module":  # the asset of 30,000 pieces is left out of the data
+    if layout == "tf1_module":  # its vocabulary of 30,000 tokens is left out of the data
         source = golden_path("hub_tf1/module")
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         (tmp_path / "vocab.txt").write_text("\n".join([*special, *map(str, range(995))]))
@@ -270,11 +270,11 @@ def test_a_handle_that_is_no_module_of_ours_or_cannot_be_fetched_is_a_clear_erro
     for name in ("assets", "variables", ""):
         if name:
             (tmp_path / name).mkdir()
-        else:  # somebody else's
+        else:  # another publisher's module
             write_config(tmp_path / "assets")
             tf.train.Checkpoint(v=tf.Variable(1.0)).write(str(tmp_path / "variables/variables"))
         with pytest.raises(CheckpointError, match=str(tmp_path)):
             pretrained.open_module(str(tmp_path)).weights()
-    # A closed port of this machine stands for a network that is not there.
+    # A closed local port simulates an unreachable network.
     with pytest.raises(CheckpointError, match="cannot fetch https://127.0.0.1:9/albert"):
         pretrained.open_module("https://127.0.0.1:9/albert")

@@ -1,4 +1,4 @@
-"""fill_mask and extract_features: what they tell is what the model says."""
+"""fill_mask and extract_features: their output is the model's."""
 
 import io
 import json
@@ -23,7 +23,7 @@ PRETRAINED = "AlbertForPreTraining"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A pretrained, a fine-tuned and a bare model, with large weights so that inputs matter."""
+    """A pretrained, a fine-tuned and a bare model, with weights large enough that inputs matter."""
     place = tmp_path_factory.mktemp("models")
     keras.utils.set_random_seed(3)
     config = AlbertConfig.from_dict(helpers.SIZES | {"initializer_range": 0.5, "max_position_embeddings": 48})
@@ -40,7 +40,7 @@ def fill(capsys, model, *arguments) -> list[str]:
 
 
 def masks(folder, text):
-    """Returns the probabilities [P, V] at the masks of one text, by the model's own call."""
+    """Returns the probabilities [P, V] at the masks of one text, from calling the model."""
     path = str(folder / PRETRAINED)
     model = modeling.AlbertForMaskedLM.from_pretrained(path)
     encoded = AlbertTokenizer.from_pretrained(path)([text], return_tensors="np")
@@ -55,7 +55,7 @@ TEXTS = ["w1 [MASK] w3", "[MASK] w2 " + "w5 " * 37 + "[MASK]", "w7 [MASK]"]
 def test_the_likeliest_pieces_of_every_mask_come_with_the_models_probabilities(
     folder, capsys, tmp_path, monkeypatch
 ):
-    """Of arguments, of a file's lines, of which an empty one has no mask, and of standard input."""
+    """From arguments, a file's lines (an empty one has no mask), and standard input."""
     model, as_json = folder / PRETRAINED, ("--format=json", "--top_k=3")
     lines = fill(capsys, model, *as_json, "--batch_size=2", *TEXTS)
     found = [json.loads(line) for line in lines]
@@ -81,7 +81,7 @@ def test_the_likeliest_pieces_of_every_mask_come_with_the_models_probabilities(
 def test_pieces_of_equal_probabilities_are_ordered_by_their_logits(folder, capsys, tmp_path):
     model = modeling.AlbertForPreTraining.from_pretrained(str(folder / PRETRAINED))
     weights, head = modeling.named_weights(model), "cls/predictions"
-    for name in ("gamma", "beta"):  # the output's bias is all that is left
+    for name in ("gamma", "beta"):  # only the output bias is left
         weight = weights[f"{head}/transform/LayerNorm/{name}"]
         weight.assign(np.zeros(weight.shape))
     bias = np.full(helpers.VOCAB, 0.1, "float32")
@@ -154,7 +154,7 @@ def extract(folder, tmp_path, name, *arguments, lines=LINES):
 
 @pytest.fixture(scope="module")
 def outputs(folder):
-    """The model's own outputs for each line alone."""
+    """The model's outputs for each line alone."""
     path = str(folder / "AlbertModel")
     model = modeling.AlbertModel.from_pretrained(path)
     tokenizer = AlbertTokenizer.from_pretrained(path)
@@ -171,7 +171,7 @@ def outputs(folder):
 
 @pytest.fixture
 def loaded(monkeypatch) -> list:
-    """The models that are loaded."""
+    """The models that get loaded."""
     models, load = [], pretrained.load
     monkeypatch.setattr(
         pretrained, "load", lambda *a, **options: models.append(load(*a, **options)) or models[-1]
@@ -180,13 +180,13 @@ def loaded(monkeypatch) -> list:
 
 
 def was_computed(model) -> tuple[bool, bool]:
-    """Returns whether a model loops over its layers, and leaves out what it need not return."""
+    """Returns whether a model loops over its layers, and whether it skips unneeded outputs."""
     options = model.encoder_options
     return options.engine == "graph_loop", options.needed_outputs_only
 
 
 def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outputs, loaded, monkeypatch):
-    """Whatever lines are computed together; and nothing is computed that nobody reads."""
+    """However lines are batched; and no unused output is computed."""
     of_outputs = {
         "pooled": lambda o: o["pooled"], "cls": lambda o: o["layers"][-1][0],
         "mean": lambda o: o["layers"][-1].mean(axis=0),

@@ -1,4 +1,4 @@
-"""What the fine-tuning commands share: one run of each, several runs, early stopping, refusals."""
+"""The common behaviour of the fine-tuning commands: single and multiple runs, early stopping, refusals."""
 
 import json
 import os
@@ -51,11 +51,11 @@ def test_a_run_keeps_the_best_checkpoint_and_writes_its_results(name, tuned):
     assert weights.read("global_step") == best["step"]
 
 
-# Of race, test_fine_tuners interrupts more; test_preemption has the classifier's.
+# test_fine_tuners has more interruptions of race; test_preemption has the classifier's.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["squad", "race", "tokens"])
 def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, monkeypatch):
-    if name == "squad":  # it predicts what training has evaluated, without another run of it
+    if name == "squad":  # it reuses the predictions of the evaluation
         monkeypatch.setattr(evaluation, "evaluate", None)
     tuner, whole = jobs.TUNERS[name], tuned(name)
     half = whole.copy(tmp_path / "out", step=tuner.last // 2)
@@ -65,20 +65,20 @@ def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, mon
         assert (half.out / file).read_bytes() == (whole.out / file).read_bytes(), file
 
 
-# test_run_classifier and test_run_race name checkpoints, too.
+# test_run_classifier and test_run_race name checkpoints too.
 @pytest.mark.parametrize("name", [
     "squad", "tokens", *(pytest.param(x, marks=pytest.mark.slow) for x in ("classifier", "race")),
 ])
 def test_a_named_checkpoint_is_evaluated_and_predicts_as_its_run_did(name, tuned, tmp_path):
     tuner, whole = jobs.TUNERS[name], tuned(name)
     more = ["--nodo_train", f"--output_dir={tmp_path / 'new'}", f"--checkpoint={whole.out}",
-            "--eval_batch_size=3"]  # of which no row fills up a batch, or others do
+            "--eval_batch_size=3"]  # which pads the last batch differently
     if name == "tokens":
-        more.append("--pad_to_max_seq_length")  # which makes no difference
+        more.append("--pad_to_max_seq_length")  # must make no difference
     assert tuner.run(*whole.flags, *more, f"--cached_dir={tmp_path / 'records'}") == 0
     found, expected = results_of(tmp_path / "new"), results_of(whole.out)
     for results in (found, expected):
-        results.pop("loss", None)  # the mean of the batches'
+        results.pop("loss", None)  # a mean over batches
     assert found == pytest.approx(expected, abs=1e-5)
     for file in tuner.results[1:]:
         assert (tmp_path / "new" / file).read_text() == (whole.out / file).read_text(), file
@@ -130,7 +130,7 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def two_runs(made_once) -> jobs.Run:
-    """Runs of the seeds 5 and 6, killed between them and resumed; the best of them has predicted."""
+    """Runs with the seeds 5 and 6, killed in between and resumed; the better one has predicted."""
 
     def make(folder):
         flags = jobs.classifier_flags(
@@ -149,7 +149,7 @@ def two_runs(made_once) -> jobs.Run:
         [first] = folder.glob("out/seed-5/model.ckpt-2.index")
         before = first.stat().st_mtime_ns
         assert jobs.classify(*flags, "--do_train", "--do_eval", "--do_predict") == 0
-        assert first.stat().st_mtime_ns == before  # a finished run is not made again
+        assert first.stat().st_mtime_ns == before  # a finished run is not repeated
         return flags
 
     folder, flags = made_once("two-runs", make)
@@ -222,24 +222,24 @@ def test_training_ends_when_evaluations_bring_nothing_and_keeps_the_best_and_the
 ):
     traced, trace = [], steps.EvalStep.outputs
     monkeypatch.setattr(steps.EvalStep, "outputs", lambda *inputs: traced.append(0) or trace(*inputs))
-    # With a rate of almost 0 nothing improves after the first evaluation.
+    # With a learning rate near 0, nothing improves after the first evaluation.
     given = [*jobs.classifier_flags(
         tmp_path, train_step=20, save_checkpoints_steps=2, learning_rate=1e-12,
         early_stopping_patience=2, keep_checkpoint_max=1,
     ), "--do_train", "--do_eval"]
     with caplog.at_level("INFO", logger="albert"):
         assert jobs.classify(*given) == 0
-    assert len(traced) == 1  # whatever the rows of a batch, and though the best is not the last
+    assert len(traced) == 1  # whatever the batch, and although the best is not the last
     assert "stopped early at step 6: eval_accuracy has not risen in 2 evaluations" in caplog.text
     out = tmp_path / "out"
     assert results_of(out)["global_step"] == 2
     kept = {p.name for p in out.glob("*.index")}
     assert kept == {"model.ckpt-6.index", "model.ckpt-best.index"}
-    assert jobs.classify(*given) == 0  # the same command again does not go on
+    assert jobs.classify(*given) == 0  # rerunning the command does not continue training
     assert {p.name for p in out.glob("*.index")} == kept
 
 
-# --- What is refused, before anything is written ---
+# --- Refusals, before anything is written ---
 
 REFUSED = {
     "classifier": [
@@ -293,7 +293,7 @@ REFUSED = {
 
 @each_task
 def test_flags_and_files_that_cannot_work_are_refused_in_one_line(name, tmp_path, capsys):
-    # Bad files of the other tasks are in test_fine_tuners.
+    # test_fine_tuners has bad files of the other tasks.
     (tmp_path / "bad").mkdir()
     for split, text in (("train", "w1 B-PER\nw2 O\n"), ("dev", "w1 O\nw2 I-PER\n"), ("test", "w1 O\n")):
         (tmp_path / f"bad/{split}.txt").write_text(text)

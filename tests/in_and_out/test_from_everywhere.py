@@ -1,4 +1,4 @@
-"""Models as people have them: packed, or from Hugging Face's TensorFlow classes."""
+"""Models in the forms that people have: packed, or from Hugging Face's TensorFlow classes."""
 
 import io
 import json
@@ -33,7 +33,7 @@ def inputs_of(golden):
     return {key[3:]: golden[key] for key in golden.files if key.startswith("in/")}
 
 
-# --- Packed, or somewhere near ---
+# --- Packed, or in a nearby folder ---
 
 
 def test_an_archive_is_unpacked_once_and_commands_start_from_it(golden_path, tmp_path, cache, capsys):
@@ -144,7 +144,7 @@ def test_a_damaged_h5_file_is_refused(spoil, golden_path, tmp_path):
 
 
 def alone(folder, content):
-    """Writes a tokenizer.json with nothing beside it."""
+    """Writes a tokenizer.json with no other files."""
     folder.mkdir()
     (folder / "tokenizer.json").write_text(content)
     (folder / "tokenizer_config.json").write_text("{}")
@@ -163,7 +163,7 @@ def test_a_tokenizer_json_alone_gives_the_same_ids(settings, golden_path, tmp_pa
     texts.append("In 1999, 2,000 people paid $3,500.99: \"Café\" (or so).")
     assert len(texts) > 100
     pairs = zip(*(t.tokenizer.encode_batch(texts) for t in (ours, found)), strict=True)
-    # Where two ways to cut are almost equally likely, a rounding decides.
+    # If two segmentations are almost equally likely, rounding decides.
     assert sum(a != b for a, b in pairs) <= 1
     assert found.tokenizer.settings == ours.tokenizer.settings
 
@@ -222,7 +222,7 @@ def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_p
         np.testing.assert_allclose(encoder(inputs)[name], golden[f"out/{name}"], atol=1e-5)
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
     assert tokenizer.encode("W1 w2") == [2, 6, 7, 3]
-    # Before TensorFlow 2.5 the metadata lay in the graph's own file.
+    # Before TensorFlow 2.5 the metadata was in the graph's file.
     older = shutil.copytree(folder, tmp_path / "older")
     (older / "keras_metadata.pb").rename(older / "saved_model.pb")
     assert pretrained.open_path(str(older)).config.to_dict() == encoder.config.to_dict()

@@ -1,4 +1,4 @@
-"""`--albert_hub_module_handle` in every command that fine-tunes, beside the checkpoint itself."""
+"""`--albert_hub_module_handle` in every fine-tuning command, compared with the checkpoint itself."""
 
 import json
 
@@ -15,7 +15,7 @@ COMMANDS = {
     run_squad_v1: (jobs.squad_flags, []), run_squad_v2: (jobs.squad_flags, []),
 }
 DROPPED = ("--vocab_file", "--albert_config_file", "--output_dir", "--do_predict")
-# The original's tutorial gives this in the place of a real file.
+# The original's tutorial passes this instead of a real file.
 OF_MODULE = "--spm_model_file=from_tf_hub"
 
 

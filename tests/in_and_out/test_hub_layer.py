@@ -23,7 +23,7 @@ def path(hub_module) -> str:
 
 
 def examples(count: int = 48):
-    """Sequences with one label for all: learned by a wide margin on any processor."""
+    """Sequences that all have one label: learned by a wide margin on any processor."""
     ids = np.random.default_rng(0).integers(5, 20, (count, 8))
     rows = ids, np.ones_like(ids), np.zeros_like(ids)
     return dict(zip(NAMES, rows, strict=True)), np.ones(count, ids.dtype)
@@ -51,7 +51,7 @@ def test_a_layer_trains_with_dropout_unless_it_is_frozen_and_is_exported(path, t
             assert np.any(old != weight.numpy()) == trainable, weight.path
         differs = np.abs(layer(inputs, training=True) - layer(inputs)).max()
         assert (differs > 1e-4) == trainable  # dropout
-    # What Keras trained is what the module itself computes with, and what is exported.
+    # The weights that Keras trained are those that the module uses, and those that are exported.
     inputs, loaded = examples(3)[0], layer._module.target
     tensors = {k: tf.constant(v, tf.int32) for k, v in inputs.items()}
     np.testing.assert_allclose(layer(inputs), loaded(tensors)["pooled_output"], atol=1e-6)
@@ -82,7 +82,7 @@ TEXTS = tf.TensorSpec([None], tf.string)
 
 
 class TextOnly(tf.Module):
-    """Texts to vectors; nothing tells it whether it trains."""
+    """Texts to vectors, without a training argument."""
 
     variables = trainable_variables = None  # lists of a reusable SavedModel, not tf.Module's
 
@@ -140,7 +140,7 @@ def test_a_function_of_a_module_is_a_part_whether_or_not_it_takes_training(tmp_p
     scaled = albert.HubLayer(str(tmp_path / "module"), part="scaled")
     assert scaled(texts).numpy().tolist() == [2, 10]
     assert scaled(texts, training=True).numpy().tolist() == [1, 5]
-    # Among options without names it is passed too.
+    # It is passed with unnamed options too.
     saved = AnyOptions()
     for training in (False, True):
         saved.__call__.get_concrete_function(TEXTS, training=training)

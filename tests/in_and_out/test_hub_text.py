@@ -1,4 +1,4 @@
-"""Modules that take raw text: their ids are our tokenizer's, for every string."""
+"""Modules that take raw text: for every string, they give our tokenizer's ids."""
 
 import io
 import json
@@ -22,7 +22,7 @@ pytest.importorskip("tensorflow_text", reason="the [text] extra is not installed
 
 
 def stranger(code: str, *arguments, folder, **environment) -> dict:
-    """Runs code in a process that cannot import this package; returns the JSON it prints last."""
+    """Runs code in a process that cannot import this package; returns its last line, parsed as JSON."""
     result = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True, text=True, cwd=folder, timeout=300, env=os.environ | environment,
@@ -32,7 +32,7 @@ def stranger(code: str, *arguments, folder, **environment) -> dict:
 
 
 def graph_ids(tokenizer: FullTokenizer, texts) -> list[list[int]]:
-    """Returns the ids that the graph, not eager execution, gives."""
+    """Returns the ids from the graph, not from eager execution."""
     encoded = [t if isinstance(t, bytes) else t.encode() for t in texts]
     graph = tf.function(text_graph.ids_of(tokenizer).__call__)
     return graph(tf.constant(np.array(encoded, object))).to_list()
@@ -88,7 +88,7 @@ print(json.dumps({
 
 def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, golden_path, tmp_path):
     (tmp_path / "texts.json").write_text(json.dumps([case["text"] for case in cases]))
-    # TensorFlow's own lower-casing would follow the locale: "I" to a dotless i.
+    # TensorFlow's own lower-casing would follow the locale: "I" would become a dotless i.
     seen = stranger(
         PREPROCESS, modules / "preprocessor", tmp_path / "texts.json", folder=tmp_path,
         LC_ALL="tr_TR.UTF-8", LANG="tr_TR.UTF-8",
@@ -105,7 +105,7 @@ def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, golden_path
     assert seen["packed"]["input_word_ids"] == [expected.input_ids.tolist()]
     assert seen["packed"]["input_mask"] == [expected.input_mask.tolist()]
     assert seen["packed"]["input_type_ids"] == [expected.segment_ids.tolist()]
-    # Without a length, the model's longest: its position table has 16 rows.
+    # The default length is the model's maximum: its position table has 16 rows.
     expected = features.pack(a, b, 16, tokenizer.cls_id, tokenizer.sep_id)
     assert seen["packed"]["default"] == [expected.input_ids.tolist()]
     expected = features.pack(a, None, 16, tokenizer.cls_id, tokenizer.sep_id)
@@ -147,10 +147,10 @@ def test_the_text_embedding_is_preprocessing_and_encoder_in_one(modules, tmp_pat
     assert seen["shape"] == [3, 16] and seen["none"] == [0, 16]
     assert seen["difference"] < 1e-5 and seen["served"] < 1e-5
     assert seen["spread"] > 1e-3 and seen["dropout"] > 1e-4
-    assert seen["without gradient"] == 2  # the pooler, which a mean does not read
+    assert seen["without gradient"] == 2  # the pooler's, which a mean does not use
 
 
-# Neither this nor Keras's side imports tensorflow_text: HubLayer does, as the module asks for it.
+# Neither this nor Keras imports tensorflow_text: HubLayer does, because the module needs it.
 AS_A_LAYER = """
 import sys
 import keras, numpy as np, albert
@@ -207,10 +207,10 @@ def test_every_character_is_treated_as_python_treats_it(kind, golden_path):
         str(golden_path("spm/albert_zh_vocab.txt")), True,
         str(golden_path("spm/30k-clean.model")) if kind == "spm" else None,
     )
-    # The whole of the Basic Multilingual Plane, and of the others what is not ideographs.
+    # The entire Basic Multilingual Plane, and the other planes except ideographs.
     codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200)]
     texts = [f"aB{chr(c)}C3{chr(c)}, {chr(c)}Σ" for c in codes]
-    # Bytes that are no UTF-8 are dropped as Python drops them.
+    # Bytes that are not UTF-8 are dropped as in Python.
     rng = np.random.default_rng(0)
     alphabet = np.frombuffer(b"Aa \x80\xbf\xc0\xc2\xe2\x82\xac\xed\xa0\xf0\x9f\x98\xf4\xff", "u1")
     texts += [rng.choice(alphabet, rng.integers(1, 12)).tobytes() for _ in range(2000)]
@@ -228,7 +228,7 @@ TEXTS = ["the quick brown fox jumps over the lazy dog", "pack my box with five d
 ], ids=str)
 @pytest.mark.parametrize("comma", [",", ""], ids=["comma", "no comma"])
 def test_vocabularies_of_every_kind_are_followed(settings, comma, tmp_path):
-    """Without a piece for the comma too, where unknown pieces can end in a digit and a comma."""
+    """Also without a token for the comma, where unknown tokens can end in a digit and a comma."""
     model = io.BytesIO()
     settings = {"vocab_size": 80, "model_type": "unigram"} | settings
     sentencepiece.SentencePieceTrainer.train(

@@ -1,6 +1,6 @@
-"""What Keras promises of a model, each of our classes keeps, on TensorFlow and on JAX.
+"""Each of our model classes keeps Keras's promises, on TensorFlow and on JAX.
 
-On JAX this module runs once more, in a process of its own.
+For JAX, this module runs again in a separate process.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def binary():
     return keras.losses.BinaryCrossentropy(from_logits=True)
 
 
-# Of each class: its arguments, its losses by output, and labels [B, ...] below these numbers.
+# For each class: its arguments, losses by output, and labels [B, ...] below these numbers.
 KINDS = {
     "AlbertModel": ((), {"sequence_output": "mse", "pooled_output": "mse"}, {}),
     "AlbertForMaskedLM": ((), {"prediction_logits": sparse}, {"prediction_logits": (LENGTH, VOCAB)}),
@@ -59,7 +59,7 @@ KINDS = {
          "cls_logits": (None, 2)},
     ),
 }
-# The fast tests go through it; the others are slow, and on JAX all are run.
+# The fast tests use this class; the others are slow, and all run on JAX.
 FAST = "AlbertForSequenceClassification"
 EACH = pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[] if k == FAST else pytest.mark.slow) for k in KINDS]
@@ -125,7 +125,7 @@ def assert_same(found, expected, atol=0.0):
         np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
 
 
-# --- Trained as Keras does it, kept, and made again ---
+# --- Trained by Keras, saved, and rebuilt ---
 
 
 @EACH
@@ -138,7 +138,7 @@ def test_fit_learns_and_what_it_learned_is_predicted_saved_and_exported(kind, tm
     assert np.all(np.isfinite(model.train_on_batch(x, y)))
     expected = predictions(model, kind)
     assert_same(model.predict(x, verbose=0), expected, atol=1e-5)
-    # No custom objects are needed, for our optimizer either.
+    # No custom objects are needed, not even for our optimizer.
     model.save(str(tmp_path / "model.keras"))
     again = keras.models.load_model(str(tmp_path / "model.keras"))
     assert type(again) is type(model) and again.config == model.config
@@ -148,7 +148,7 @@ def test_fit_learns_and_what_it_learned_is_predicted_saved_and_exported(kind, tm
     copy = keras.models.clone_model(model)  # by from_config
     copy.set_weights(model.get_weights())
     assert_same(predictions(copy, kind), expected)
-    if ON_TENSORFLOW:  # Keras exports from JAX with jax2tf, which is no dependency of ours
+    if ON_TENSORFLOW:  # Keras exports from JAX with jax2tf, which is not one of our dependencies
         import tensorflow as tf
 
         model.export(str(tmp_path / "module"), verbose=False)
@@ -225,7 +225,7 @@ def test_precision_by_argument_is_that_by_policy(policy):
 
 @EACH
 def test_int8_stays_near_and_is_saved_whole(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(gc, "collect", int)  # as Keras does for every layer: seconds, after many tests
+    monkeypatch.setattr(gc, "collect", int)  # Keras collects per layer: takes seconds after many tests
     model = make(kind)
     rng = np.random.default_rng(4)
     for weight in model.weights:  # biases too
@@ -275,7 +275,7 @@ def test_all_of_it_holds_on_jax():
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 45
 
 
-# --- Called as it stands, and compiled ---
+# --- Called directly, and compiled ---
 
 
 @EACH

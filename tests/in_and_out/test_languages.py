@@ -15,7 +15,7 @@ from albert.records import features
 from albert.text import sentencepiece
 from albert.text.cleaning import LostMarks
 
-# Pairs of sentences of which only the marks differ, and their labels.
+# Pairs of sentences that differ only in their marks, and their labels.
 PAIRS = {
     "Vietnamese": ("con mà đi chợ", "con má đi chợ"),
     "Hindi": ("वह कल घर गया", "वह कल् घर गया"),
@@ -59,7 +59,7 @@ def ids_of(path, spec):
 
 
 def test_marks_are_kept_from_the_vocabulary_to_the_answers(tmp_path):
-    """Told to one command alone."""
+    """Only one command needs the flag."""
     assert train(tmp_path, "spm", "--keep_accents") == 0
     model = tmp_path / "spm.model"
     ours = albert.AlbertTokenizer.from_pretrained(model)
@@ -146,7 +146,7 @@ def test_a_few_marks_are_not_warned_of(caplog):
 
 
 def test_records_of_text_prepared_otherwise_than_the_models_are_refused(tmp_path, capsys):
-    """A directory from elsewhere, whose model file says nothing of accents, and its settings do."""
+    """A foreign directory whose settings mention accents, and whose model file does not."""
     assert train(tmp_path, "plain") == 0
     keras.utils.set_random_seed(1)
     config = albert.AlbertConfig.from_json_file(
@@ -165,7 +165,7 @@ def test_records_of_text_prepared_otherwise_than_the_models_are_refused(tmp_path
     message = assert_one_clear_line(capsys.readouterr().err)
     assert "has keep_accents=True, and these records were made otherwise" in message
     assert not (tmp_path / "out").exists()
-    # The settings beside a model file count.
+    # The settings next to a model file count.
     for path in tmp_path.glob("r.tfrecord*"):
         path.unlink()
     assert records(tmp_path, theirs / "spiece.model") == 0

@@ -1,4 +1,4 @@
-"""Every model that is saved or exported says what it is, and how it is used."""
+"""Every saved or exported model has a card that describes it and its use."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ def code_of(card: str) -> str:
 
 
 def use(folder, code: str) -> str:
-    """Executes a card's code beside the model's directory; returns what it prints."""
+    """Executes a card's code in `folder`, which holds the model's directory; returns its output."""
     out, before = io.StringIO(), os.getcwd()
     os.chdir(folder)
     try:

@@ -1,4 +1,4 @@
-"""A released model is one name away: downloaded once, resumed when cut, refused in one line."""
+"""Released models by name: downloaded once, resumed when interrupted, refused in one line."""
 
 import filecmp
 import hashlib
@@ -61,7 +61,7 @@ except CheckpointError as error:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with the model owner/small, which commands of the test use, with a cache of its own."""
+    """A hub with the model owner/small, for commands in the test, with a separate cache."""
     shutil.copytree(shipped.path_of("small_en"), tmp_path / "hub/owner/small/main")
     with hub_server.serving(tmp_path / "hub") as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
@@ -77,7 +77,7 @@ def fill_mask(model, **environment) -> subprocess.CompletedProcess:
 
 
 def download(folder: pathlib.Path, *paths: str, **environment) -> list[str]:
-    """Downloads models in a process of their own; returns where they are."""
+    """Downloads models in a separate process; returns their paths."""
     (folder / "program.py").write_text(DOWNLOADED)
     done = helpers.run("program", *paths, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def download(folder: pathlib.Path, *paths: str, **environment) -> list[str]:
 
 
 def assert_same_files(folder, original: pathlib.Path) -> None:
-    """Compares what was downloaded of a model, which is at least its weights and configuration."""
+    """Compares a model's downloaded files, which include its weights and configuration."""
     names = [path.name for path in pathlib.Path(folder).iterdir() if not path.name.startswith(".")]
     assert "config.json" in names and any(name.endswith(".safetensors") for name in names)
     for name in names:
@@ -93,7 +93,7 @@ def assert_same_files(folder, original: pathlib.Path) -> None:
 
 
 def archive_of(hub) -> str:
-    """Returns the address of a packed model at a hub."""
+    """Returns the URL of a packed model on a hub."""
     (hub.folder / "files").mkdir()
     with tarfile.open(hub.folder / "files/small.tar.gz", "w:gz") as archive:
         archive.add(shipped.path_of("small_en"), "small_en")
@@ -101,7 +101,7 @@ def archive_of(hub) -> str:
 
 
 def asked_for(hub, *names: str) -> int:
-    """Returns how often a hub was asked to send a file of these names."""
+    """Returns how often a file with one of these names was requested from a hub."""
     return sum(kind == "GET" and path.endswith(names) for kind, path in hub.requests)
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
 def test_a_hub_that_is_out_of_reach_is_given_up_soon(hub, tmp_path):
     (tmp_path / "program.py").write_text(CLOCKED)
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # and nobody listens, nor can anybody else
+        closed.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
         for server in (silent, closed):
             address = f"http://127.0.0.1:{server.getsockname()[1]}"
             done = helpers.run("program", cwd=tmp_path, env={"HF_ENDPOINT": address})
@@ -209,7 +209,7 @@ def test_processes_that_want_the_same_model_download_it_once(hub, answer):
         for process in processes:
             out, err = process.communicate(timeout=100)
             assert (process.returncode, out) == (0, answer), err
-        # Of the archive the second asks whether it has changed.
+        # The second one checks whether the archive has changed.
         assert asked_for(hub, "model.safetensors", ".tar.gz") == 1 + model.startswith("http")
 
 
@@ -240,7 +240,7 @@ def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatc
         assert open(local, "rb").read() == content
         assert (os.stat(local).st_mtime_ns != before) == is_new
     monkeypatch.setattr(model_hub.time, "sleep", lambda seconds: None)
-    # Killed when all had arrived, before it got its name.
+    # Killed after the download was complete, before the rename.
     content = b"3" * 3000
     archive.write_bytes(content)
     pathlib.Path(f"{local}.part").write_bytes(content)

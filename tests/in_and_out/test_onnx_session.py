@@ -1,4 +1,4 @@
-"""A session that computes with an exported ONNX file: the same answers, without an engine."""
+"""A session on an exported ONNX file: the same answers, without TensorFlow or JAX."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from albert.inference import session
 # Not imported here: onnxruntime starts a thread, which the forks of tests/support/parallel.py would lose.
 needs("tf2onnx", "onnxruntime", extra="onnx")
 
-# Answers where no engine may be imported.
+# Answers where no backend can be imported.
 WITHOUT_ENGINE = """
 import json, sys, albert
 session = albert.open_session(sys.argv[1], onnx_file=sys.argv[2])
@@ -40,7 +40,7 @@ def test_every_method_answers_the_same_and_the_metadata_name_the_labels(name, tm
     inputs = [text_of(n) for n in LENGTHS]
     if name.startswith("answer"):
         inputs += [("w1 w2", passage(99)),  # of several windows
-                   ("w1", "w2"), ("w9 w9", "w3 w4")]  # of fewer tokens than a beam has places
+                   ("w1", "w2"), ("w9 w9", "w3 w4")]  # of fewer tokens than the beam is wide
     answers = list(method_of(opened, name)(inputs))
     assert_same_answer(list(method_of(other, name)(inputs)), answers)
     import onnxruntime
@@ -96,7 +96,7 @@ def test_a_file_of_another_model_is_refused_with_what_helps(tmp_path):
         opened.fill_mask("[MASK]")
     bias = np.array(model.output_bias)
     bias[-1] += 1e-3
-    model.output_bias.assign(bias)  # trained on, say
+    model.output_bias.assign(bias)  # as if trained further
     model.save_pretrained(str(tmp_path / "model"))
     opened = albert.open_session(str(tmp_path / "model"), onnx_file=str(tmp_path / "m.onnx"))
     with pytest.raises(UserError, match="was made of other weights"):

@@ -1,4 +1,4 @@
-"""A classifier of one's own texts in one file: read, understood, parted, trained, reported."""
+"""A classifier for your own texts in one file: read, interpreted, split, trained, reported."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ CLASSES = ("bad", "so, so")
 
 
 def rows(count=120, seed=0):
-    """Texts whose first word tells the label."""
+    """Texts whose first word determines the label."""
     rng = np.random.default_rng(seed)
     for i in range(count):
         words = rng.choice(WORDS[10:], rng.integers(3, 9))
@@ -116,7 +116,7 @@ def test_a_first_line_of_data_is_told_from_a_header(caplog):
         (["fine", "1"], ("0", None, None), False),  # the other column holds the labels
         (["fine", "2"], BY_NUMBER, True),  # no other row has this label
         (["review", "stars"], BY_NUMBER, True),
-        (["0", "1"], BY_NUMBER, True),  # what pandas calls unnamed columns
+        (["0", "1"], BY_NUMBER, True),  # pandas's names for unnamed columns
         (["fine", "1"], ("fine", None, "1"), True),
         (["text", "label"], (None, None, None), True),
     ):
@@ -125,7 +125,7 @@ def test_a_first_line_of_data_is_told_from_a_header(caplog):
         assert own_file.has_header("x.csv", found, *columns) == is_header
         is_certain = set(columns) - {"0", "1", None} or not any(columns)
         assert ("x.csv: the first line is taken as" in caplog.text) == (not is_certain)
-    # Of a regression, a number is data.
+    # In regression, a number is data.
     for first, is_header in ((["a", "0.5"], False), (["text", "score"], True)):
         found = own_file.has_header("x.csv", [first, ["b", "1.5"]], *BY_NUMBER, True)
         assert found == is_header
@@ -235,7 +235,7 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
 
 
 def test_the_report_says_what_each_label_was_taken_for(tmp_path):
-    """And leaves labels out of its mean that neither occur nor are predicted."""
+    """And its mean leaves out labels that neither occur nor are predicted."""
     labels, found = ("a", "b|c", "absent"), np.eye(3)[[0, 1, 0, 0]] * [[0.9], [0.9], [0.8], [0.9]]
     path = classifier_report.write(
         str(tmp_path), [f"text {i}" for i in range(4)], labels, np.array([0, 1, 1, 1]), found,
@@ -256,7 +256,7 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
 def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     encoder, tmp_path, capsys
 ):
-    """Of which one label has a comma and a blank."""
+    """One of the labels has a comma and a space."""
     path, out = write(tmp_path / "my.csv"), tmp_path / "out"
     given = [encoder, f"--train_file={path}", f"--output_dir={out}"]
     training = ["--learning_rate=0.005", "--num_train_epochs=10", "--class_weights=balanced"]
@@ -273,7 +273,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     for part in ("macro F1", "| bad |", "| so, so |", "--learning_rate | 0.005 (given)",
                  "albert.predict --model=", "| is \\ taken for | bad | so, so |"):
         assert part in report, part
-    # What is handed on holds no texts but those that the report shows.
+    # The output contains no texts except those that the report shows.
     texts = [text.encode() for text, _ in rows()]
     for file in out.rglob("*"):
         assert file.name == "report.md" or not file.is_file() or not any(
@@ -285,12 +285,12 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     kept = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "report.md")}
     weights = {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")}
     capsys.readouterr()
-    assert classify(*given, *training) == 0  # finished: nothing is trained anew
+    assert classify(*given, *training) == 0  # finished: nothing is trained again
     said = capsys.readouterr().err
     assert "features from" in said and "wrote features" not in said
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")} == weights
-    assert classify(*given, "--do_eval") == 0  # the same length of rows, so the same score
+    assert classify(*given, "--do_eval") == 0  # the same sequence length, so the same score
     assert "--max_seq_length: 32 (99 % of the texts fit)" in capsys.readouterr().err
     assert f"accuracy | {accuracy}" in (out / "report.md").read_text()
 
@@ -334,7 +334,7 @@ def test_settings_suit_the_sizes_of_model_and_data():
     rates = [own_texts.learning_rate(width) for width in (255, 256, 768, 2048)]
     assert rates == [3e-4, 1e-4, 3e-5, 1e-5]
     assert [own_texts.epochs(count) for count in (999, 1000, 4999, 5000)] == [10, 5, 5, 3]
-    # A multiple of 16 in which 99 of 100 texts fit, at least 32, at most the model's.
+    # A multiple of 16 that fits 99 of 100 texts, from 32 to the model's maximum.
     for lengths, most, expected in (
         ([9] * 99, 512, 32), ([9] * 98 + [33] * 2, 512, 48), ([9] * 99 + [33], 512, 48),
         ([9] * 199 + [33], 512, 32), ([999] * 9, 512, 512),

@@ -1,6 +1,6 @@
-"""predict: what the commands predict in files is what it says of the same texts.
+"""predict: gives the same answers as the commands' prediction files, for the same texts.
 
-Words, choices and passages are in test_run_token_classifier, test_run_race and test_run_squad.
+test_run_token_classifier, test_run_race and test_run_squad cover words, choices and passages.
 """
 
 import json
@@ -25,13 +25,13 @@ LABELS = ("yes", "no")
 
 
 def refused(capsys, *arguments) -> str:
-    capsys.readouterr()  # what was said before
+    capsys.readouterr()  # discards earlier output
     assert run_here(predict, *arguments) == 2
     return helpers.assert_one_clear_line(capsys.readouterr().err)
 
 
 def close(answers):
-    """Returns what answers of other batches are to be equal to."""
+    """Returns answers to compare with those of other batches, with a tolerance."""
     return [one and {**one, "probability": pytest.approx(one["probability"], abs=1e-5),
                      "probabilities": pytest.approx(one["probabilities"], abs=1e-5)}
             for one in answers]
@@ -49,11 +49,11 @@ def pairs():
 
 @pytest.fixture(scope="module")
 def classifier(run_once, pairs):
-    """An output directory of classification of pairs, of --train_file; nothing else is left."""
+    """The output directory of a classifier of pairs from --train_file; nothing else is left."""
 
     def flags_of(folder):
         for split in ("train", "dev", "test"):
-            rows = [f"{pair}\t{LABELS[i % 2] if split != 'test' else '?'}"  # which nobody reads
+            rows = [f"{pair}\t{LABELS[i % 2] if split != 'test' else '?'}"  # which is not read
                     for i, pair in enumerate(pairs)]
             (folder / f"{split}.tsv").write_text("\n".join(["a\tb\tlabel", *rows]) + "\n")
         flags = jobs.classifier_flags(folder, max_seq_length=40, train_step=2, learning_rate=0.01)
@@ -131,14 +131,14 @@ def test_how_many_texts_a_line_has_is_the_tasks():
     with pytest.raises(DataError, match="in.txt:2: 2 texts, expected 1$"):
         single.check(single.columns("w1\tw2"), "in.txt:2")
     words = predictors.TokenClassifier(None)
-    words.check(words.columns("w1\tw2"), "in.txt:2")  # between words, a tab is a blank
+    words.check(words.columns("w1\tw2"), "in.txt:2")  # between words, a tab is a space
 
 
-# --- A model that was taken out and saved again ---
+# --- A model that was loaded and saved again ---
 
 
 def edited(classifier, folder, **changes) -> str:
-    """Returns a copy of the classifier with the flags beside its checkpoints changed by hand."""
+    """Returns a copy of the classifier with the flags in its checkpoints' JSON changed by hand."""
     shutil.copytree(classifier, folder / "edited", dirs_exist_ok=True)
     for path in (folder / "edited").glob("model.ckpt-*.json"):
         jobs.change_json(path, flags=json.loads(path.read_text())["flags"] | changes)
@@ -168,7 +168,7 @@ def test_a_classifier_that_was_saved_or_converted_gives_the_same_answers(
 
 def test_a_cased_classifier_is_cased_wherever_it_goes(classifier, tmp_path):
     model = edited(classifier, tmp_path, do_lower_case=False)
-    os.unlink(f"{model}/tokenizer_config.json")  # as a run that was stopped leaves it
+    os.unlink(f"{model}/tokenizer_config.json")  # as after a stopped run
     lines = ["W1\tW2", "w1\tw2"]
     upper, lower = ask(tmp_path, model, lines)
     assert upper != lower
@@ -239,7 +239,7 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def saved(made_once) -> pathlib.Path:
-    """Directories of save_pretrained, one with each head."""
+    """Directories written by save_pretrained, one per head."""
 
     def make(folder):
         config = AlbertConfig.from_dict(helpers.SIZES)
@@ -255,7 +255,7 @@ def saved(made_once) -> pathlib.Path:
         (folder / "untold").mkdir()
         jobs.write_vocabulary(folder / "untold")
         pretrained.write_archive(str(folder / "untold"), model)
-        os.remove(folder / "untold/model.ckpt-best.json")  # which tells its class
+        os.remove(folder / "untold/model.ckpt-best.json")  # which names its class
 
     return made_once("heads", make)[0]
 

@@ -1,4 +1,4 @@
-"""`pretrain_from_text`: text and hours in, a model and a report out."""
+"""`pretrain_from_text`: from a text and a number of hours to a model and a report."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ from albert.errors import Preempted
 
 @pytest.fixture
 def slow_machine(monkeypatch):
-    """A machine of 400 tokens a second, so that a run of a minute has few steps."""
+    """A machine that does 400 tokens a second, so that a run of a minute has few steps."""
     monkeypatch.setattr(training_speed, "measure", lambda config, workload, seconds: 400.0)
 
 
@@ -46,7 +46,7 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     session = albert.open_session(out / "model")
     assert session.fill_mask("A [MASK].", top_k=1)
 
-    # Another wish for the same directory is refused, and nothing changes.
+    # Other flags for the same directory are refused, and nothing changes.
     before = files_of(out), files_of(out / "model")
     capsys.readouterr()
     assert run_here(pretrain_from_text, *command, "--hours=7") == 2

@@ -1,4 +1,4 @@
-"""report.py and quickstart.sh: figures from files, and one clear error for what is missing."""
+"""report.py and quickstart.sh: figures from files, and one clear error for anything missing."""
 
 import json
 import pathlib
@@ -34,7 +34,7 @@ RESULTS = {
 
 
 def make_run(directory: pathlib.Path) -> pathlib.Path:
-    """What quickstart.sh leaves, made by hand: known figures."""
+    """Mimics the output of quickstart.sh, with known figures."""
     write_json(str(directory / "text/stats.json"), {
         "source": "a text", "corpus": {"words": 1234, "sentences": 100, "documents": 10},
     })
@@ -65,7 +65,7 @@ def make_run(directory: pathlib.Path) -> pathlib.Path:
 RECORDS = [
     {"input_ids": [2, 5, 6, 3], "masked_lm_ids": ids, "masked_lm_weights": weights,
      "next_sentence_labels": [label]}
-    # Id 0 is padding: commonest, were its weight not 0. Of the rest 7 is 3 of 5.
+    # Id 0 is padding: it would be the commonest if its weight were not 0. Of the rest, 7 is 3 of 5.
     for ids, weights, label in (
         ([7, 0, 0], [1, 0, 0], 1), ([7, 300, 0], [1, 1, 0], 1), ([7, 9, 0], [1, 1, 0], 0),
     )
@@ -102,7 +102,7 @@ def test_the_report_has_every_figure_and_the_picture(directory):
 
 def test_the_report_says_when_pretraining_did_not_help(directory):
     write_json(str(directory / "classifier_random/eval_results.json"), {"eval_accuracy": 0.9})
-    # A dev set of four rows has an error in which everything is lost.
+    # The standard error of a dev set of four rows swamps every difference.
     assert "hardly tells the label" in report(directory)
     dev = directory / "text/classification/SST-2/dev.tsv"
     dev.write_text("sentence\tlabel\n" + "a\t0\nb\t1\n" * 500)
@@ -133,7 +133,7 @@ def test_a_damaged_line_of_metrics_is_named_and_a_torn_last_one_left_out(tmp_pat
         run_files.read_metrics(str(path))
 
 
-# === quickstart.sh: what it refuses before any installation ===
+# === quickstart.sh: refusals before any installation ===
 
 
 def quickstart(*arguments: str, cwd: pathlib.Path, **environment: str):

@@ -1,4 +1,4 @@
-"""Every class through every format: the same weights, names and settings come back."""
+"""Every class through every format: weights, names and settings survive the round trip."""
 
 import json
 import pathlib
@@ -36,7 +36,7 @@ def pieces(tmp_path_factory) -> str:
 
 
 def written(kind, folder, pieces, text=CASED, is_named=True, **changes):
-    """Saves a model with all that is known of it; returns it and its tokenizer."""
+    """Saves a model with all its metadata; returns it and its tokenizer."""
     cut = FullTokenizer(None, text.do_lower_case, pieces, keep_accents=text.keep_accents)
     tokenizer = albert.AlbertTokenizer(cut, max_length=11)
     model = random_model(
@@ -95,7 +95,7 @@ def test_what_is_known_of_a_model_comes_back_with_its_weights(kind, pieces, tmp_
         path = str(way(tmp_path / "start", tmp_path / str(number)))
         again = albert.from_pretrained(path)
         assert type(again) is type(model) and again.config == model.config, name
-        # There, some classes have no pooler: it comes back new.
+        # Some of their classes have no pooler: it comes back newly initialized.
         is_new = name == "there and back" and not pretrained.reads_pooler(type(model))
         assert_same_weights(again, model, but=["bert/pooler/"] * is_new)
         config = again.get_config()
@@ -167,7 +167,7 @@ def test_a_model_knows_how_texts_are_prepared_where_its_vocabulary_comes_later(p
     shutil.copy(tmp_path / "start/spiece.model", tmp_path / "bare")
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path / "bare"))
     assert tokenizer.tokenizer.settings == CASED
-    # So does what is fine-tuned from it.
+    # So does a model fine-tuned from it.
     arguments = ["x", f"--init_checkpoint={tmp_path}/bare", "--max_seq_length=8"]
     for more, expected in (
         ([], CASED), ([f"--spm_model_file={pieces}"], CASED),
@@ -239,7 +239,7 @@ def test_a_class_that_is_told_by_nothing_is_that_of_the_weights(tmp_path):
         assert guessed == ("AlbertForSequenceClassification" if is_alike else kind)
 
 
-# --- Weights that are not those of the model ---
+# --- Weights that do not fit the model ---
 
 
 @pytest.mark.parametrize("layout", ["tf1_ckpt_tiny", "hf/tiny", "hub_tf1/module", "prefix"])
@@ -259,7 +259,7 @@ def test_a_head_that_is_not_there_is_new_and_told(golden_path, caplog):
     model = load("AlbertForSequenceClassification", path, num_labels=4)
     assert model.num_labels == 4
     assert "new, to be trained: output_weights; output_bias" in caplog.text
-    # Where nothing fits, it is no start at all.
+    # Without any matching weight, a warm start is refused.
     weights = pretrained.open_path(str(path)).weights()
     with pytest.raises(CheckpointError, match="has none of the model's weights"):
         checkpoints.warm_start({"cls/other": (2,)}, weights)

@@ -1,6 +1,6 @@
 """run_classifier: predictions, exports, regressions, frozen encoders, and where it starts from.
 
-What it shares with the other fine-tuning commands is in test_fine_tuning.
+test_fine_tuning covers the behaviour common to the fine-tuning commands.
 """
 
 import re
@@ -29,7 +29,7 @@ def read_rows(path):
 
 def test_predictions_have_a_line_for_each_row_of_the_test_file_and_padding_never_counts(tuned):
     out = tuned("classifier").out
-    # 12 rows in batches of 5: an accuracy over 15 would not be a twelfth.
+    # 12 rows in batches of 5: an accuracy over 15 would not be a multiple of 1/12.
     hits = results_of(out)["eval_accuracy"] * 12
     assert hits == pytest.approx(round(hits), abs=1e-4)
     values = read_rows(out / "test_results.tsv")
@@ -39,7 +39,7 @@ def test_predictions_have_a_line_for_each_row_of_the_test_file_and_padding_never
     assert header == ["index", "prediction"]
     assert [int(index) for index, _ in submit] == list(range(100, 112))
     assert [int(label) for _, label in submit] == values.argmax(axis=1).tolist()
-    # dev and test are the same texts, so that the predictions are as good as was measured.
+    # dev and test have the same texts, so that the predictions are as good as the measured accuracy.
     assert sum(int(label) == i % 2 for i, (_, label) in enumerate(submit)) == round(hits)
 
 
@@ -112,7 +112,7 @@ def test_every_file_of_an_output_directory_is_told(tuned):
         assert any(re.fullmatch(pattern, name) for pattern in patterns), name
 
 
-# --- Where it starts from ---
+# --- Starting points ---
 
 
 @pytest.mark.parametrize("layout", ["ours", "huggingface"])
@@ -135,7 +135,7 @@ def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     np.testing.assert_array_equal(found.weights.read(name), modeling.named_weights(model)[name])
 
 
-# --- What is refused or told before TensorFlow is loaded ---
+# --- Refusals and messages before TensorFlow is loaded ---
 
 
 def test_help_and_usage_errors_answer_at_once_without_tensorflow():

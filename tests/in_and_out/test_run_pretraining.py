@@ -1,4 +1,4 @@
-"""run_pretraining: the original's numbers and files, packing, precisions, and what is refused."""
+"""run_pretraining: the original's numbers and files, packing, precisions, and refusals."""
 
 import itertools
 import math
@@ -69,7 +69,7 @@ def test_a_run_leaves_the_files_that_the_originals_own_test_expects(whole):
     assert {"eval_results.txt", "checkpoint", "albert_config.json"} <= names
     named = set(checkpoints.open_weights(str(whole.out / "model.ckpt-23")).shapes)
     assert "bert/embeddings/word_embeddings/adam_m" in named and "global_step" in named
-    # The results are those of the last step; the best is the one of the least loss.
+    # The results are those of the last step; the best checkpoint has the lowest loss.
     evaluated = [line for line in metrics(whole.out) if line["kind"] == "eval"]
     assert [line["step"] for line in evaluated] == [10, 20, 23]
     results = results_of(whole.out)
@@ -95,7 +95,7 @@ def test_tensorboard_finds_the_same_scalars_as_metrics_jsonl(whole):
 
 
 def test_each_evaluation_reports_the_accuracy_of_the_most_frequent_answer(whole, tmp_path, capsys):
-    """Of the records it is made on, whichever fill up the last batch."""
+    """Over the evaluated records, excluding those that pad the last batch."""
     rows = list(pretraining_rows(13, seed=3))
     for number, row in enumerate(rows):
         row["next_sentence_labels"] = [number % 3 == 0]  # 5 of 13
@@ -122,7 +122,7 @@ def test_learning_lowers_the_loss_and_finds_the_pattern(job, tmp_path):
         "--learning_rate=0.003",
     )
     last = metrics(tmp_path / "out")[-1]
-    # Guessing gives log 40 = 3.69 and the share of the commoner label, 0.55.
+    # Chance gives log 40 = 3.69 and the fraction of the majority label, 0.55.
     assert last["masked_lm_loss"] < 1.5
     assert last["sentence_order_accuracy"] > 0.9
 
@@ -154,14 +154,14 @@ def test_a_run_resumes_to_the_same_bits_across_an_epoch_whatever_makes_its_steps
         train_batch_size=16,
     ), extra]
     assert pretrain(*flags) == 0
-    assert "rows: whole" in capsys.readouterr().err  # full ones are not packed
+    assert "rows: whole" in capsys.readouterr().err  # full sequences are not packed
     half = jobs.Run(tmp_path / "out", flags).copy(tmp_path / "half", step=2)
     assert pretrain(*half.flags) == 0
     jobs.assert_same_run(half.out, tmp_path / "out", 4)
 
 
 @pytest.mark.parametrize("precision", [
-    "bfloat16", pytest.param("float16", marks=pytest.mark.slow),  # which test_numbers runs too
+    "bfloat16", pytest.param("float16", marks=pytest.mark.slow),  # also in test_numbers
 ])
 def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision, whole, tmp_path, capsys):
     flags = [*whole.flags, f"--output_dir={tmp_path}", "--until_step=4"]
@@ -180,7 +180,7 @@ def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision
 
 
 def write_foreign_records(path, change):
-    """Records of another tool: `change(number, row)` makes them odd; there is no manifest."""
+    """Records from another tool: `change(number, row)` modifies them; there is no manifest."""
     rows = list(pretraining_rows(24, least=5, most=6))
     for number, row in enumerate(rows):
         row["input_mask"] = row["input_mask"].copy()
@@ -197,7 +197,7 @@ def write_foreign_records(path, change):
     for flag in ([], ["--use_xla"], ["--num_virtual_devices=2"])
 )])
 def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_path):
-    """Also where positions that are masked out or padding are read."""
+    """Also if predictions are at masked-out positions or padding."""
     def make_odd(number, row):
         row["masked_lm_positions"] = np.array([2, [9, 3, 0][number % 3], 0])  # 9 is padding
         row["input_mask"][[[1], [3], [0, 2], []][number % 4]] = 0

@@ -19,7 +19,7 @@ def rows_of(path):
 
 @pytest.fixture
 def race(tuned, tmp_path):
-    """Function from flags to the output directory of a command that does not train."""
+    """Function that runs the command without training and returns its output directory."""
     run = tuned("race")
     base = [*run.flags, "--nodo_train", "--nodo_predict", f"--checkpoint={run.out}"]
 
@@ -33,7 +33,7 @@ def race(tuned, tmp_path):
 def test_accuracy_is_told_overall_and_for_each_level_and_predictions_have_its_hits(tuned):
     out = tuned("race").out
     results = results_of(out)
-    # Four questions of the middle level, eight of the high one.
+    # Four questions at the middle level, eight at the high level.
     hits = [results[f"eval_accuracy_{level}"] * n for level, n in (("middle", 4), ("high", 8))]
     assert results["eval_accuracy"] * 12 == pytest.approx(sum(hits))
     values = np.array(rows_of(out / "test_results.tsv"), float)
@@ -68,13 +68,13 @@ def test_answers_score_as_is_reported_where_their_probabilities_are_equal(tuned,
 def test_a_feature_file_is_written_and_one_of_the_original_taken_as_it_is(tuned, race, tmp_path):
     features = f"--eval_file={tmp_path}/dev.tfrecord"
     out = race("a", features, "--do_predict")
-    # The best of a run is told with its checkpoint, wherever that predicts.
+    # The best result of a run is reported with its checkpoint, wherever that predicts.
     predicted = "predict_results.txt"
     assert (out / predicted).read_text() == (tuned("race").out / predicted).read_text()
     before = results_of(out)
     assert before == pytest.approx(results_of(tuned("race").out), abs=1e-5)
     for path in tmp_path.glob("dev.tfrecord.*"):
-        path.unlink()  # the manifest, which the original does not write
+        path.unlink()  # the original does not write a manifest
     after = results_of(race("b", features))
     assert set(before) - set(after) == {"eval_accuracy_middle", "eval_accuracy_high"}
     assert after["eval_loss"] == before["eval_loss"]
@@ -102,7 +102,7 @@ def test_predict_chooses_as_the_command_did(tuned, tmp_path):
 
 
 def test_questions_may_have_any_number_of_options_also_different_ones(tmp_path):
-    """Those that a question has fewer of are never chosen."""
+    """Options that a question does not have are never chosen."""
     folder = tmp_path / "data"
     for split in ("train", "dev", "test"):
         (folder / f"RACE/{split}/middle").mkdir(parents=True)

@@ -1,6 +1,6 @@
 """run_squad_v1, run_squad_v2 and run_squad: answers, thresholds, exports, refusals.
 
-What they share with the other fine-tuning commands is in test_fine_tuning.
+test_fine_tuning covers the behaviour common to the fine-tuning commands.
 """
 
 import json
@@ -40,7 +40,7 @@ def workshop(tmp_path_factory):
 
 
 def squad_2(workshop, out, *more, module=run_squad_v2) -> int:
-    """Runs the command, on questions that have answers or none; returns its exit code."""
+    """Runs the command on questions with and without answers; returns its exit code."""
     return jobs.command(
         module, f"--albert_config_file={workshop / 'albert_config.json'}", f"--output_dir={out}",
         f"--spm_model_file={workshop / 'spm.model'}", "--do_predict",
@@ -62,7 +62,7 @@ def trained(workshop, tmp_path_factory):
 
 @pytest.fixture
 def blind(workshop, trained, tmp_path):
-    """Function from flags to the directory of predictions of a file without answers."""
+    """Function that predicts a file without answers and returns the directory of predictions."""
 
     def get(*more, **options):
         named = [f"--predict_file={workshop / 'blind-v2.json'}", f"--checkpoint={trained}"]
@@ -148,7 +148,7 @@ def test_losses_and_gradients_are_the_originals(version, golden_path):
 
 
 def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(blind):
-    wide = ["--start_n_top=40", "--end_n_top=5"]  # wider than the rows of 32 places
+    wide = ["--start_n_top=40", "--end_n_top=5"]  # wider than the sequences of 32 tokens
     short, full = (
         results_of(blind(*wide, *more), "nbest_predictions") for more in ([], ["--pad_to_max_seq_length"])
     )
@@ -159,7 +159,7 @@ def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(blin
     assert SquadV1Task(48).feature_spec().row_length is None
 
 
-# --- What predict and a session answer ---
+# --- The answers of predict and of a session ---
 
 
 def test_version_1_is_answered_as_in_the_files_also_in_short_rows(tuned, tmp_path, capsys):
@@ -170,7 +170,7 @@ def test_version_1_is_answered_as_in_the_files_also_in_short_rows(tuned, tmp_pat
     for found, (best, *_) in zip(jobs.ask(tmp_path, run.out, lines), nbest, strict=True):
         assert found["answer"] == best["text"]
         assert found["probability"] == pytest.approx(best["probability"], abs=1e-4)
-    # A place of the passage is left beside the longest question, or none.
+    # The longest question leaves space for one token of the passage, or for none.
     lines = [f"w1 {'w2 ' * 20}?\tw3 w4"]
     assert jobs.ask(tmp_path, run.out, lines, "--max_seq_length=10")[0]["answer"] in ("w3", "w4", "w3 w4")
     capsys.readouterr()
@@ -210,7 +210,7 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
 
 
 def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(trained, blind, capsys):
-    # By the command of both versions.
+    # With the command for both versions.
     out = blind("--version_2_with_negative", f"--checkpoint={trained / 'model.ckpt-best'}", module=run_squad)
     assert "has questions without answers: no evaluation" in capsys.readouterr().err
     assert not (out / "eval_results.json").exists()
@@ -271,7 +271,7 @@ def test_a_file_with_some_answers_is_predicted_and_not_evaluated(tuned, tmp_path
     assert "--do_eval, --early_stopping_patience:" in line and "cannot be evaluated" in line
 
 
-# --- What is refused ---
+# --- Refusals ---
 
 REFUSED = [
     (["--start_n_top=4"], "--start_n_top: only with --version_2_with_negative"),
@@ -295,7 +295,7 @@ def test_flags_of_which_one_would_win_in_silence_are_refused(workshop, tmp_path,
 
 
 @pytest.mark.parametrize("flag, message", [
-    # It is of other lengths: training says so, prediction does not know what it is of.
+    # Its lengths differ: training reports that, while prediction does not recognise the file.
     ("train_feature_file", "has max_seq_length 96"),
     ("predict_feature_file", "original.tfrecord is not overwritten"),
 ])

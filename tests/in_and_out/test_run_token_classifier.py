@@ -1,4 +1,4 @@
-"""run_token_classifier: names among words are learned, predicted and judged."""
+"""run_token_classifier: named entities are learned, predicted and scored."""
 
 import json
 
@@ -15,7 +15,7 @@ VOCABULARY = [*jobs.SPECIALS, ".", *FIRST, *LAST, *OTHERS]
 
 
 def sentence(rng, parts):
-    """First names, half of them with a last one, among others; in upper case, which is the same."""
+    """First names, half of them with a last name, among other words; in upper case, which is the same."""
     lines = []
     for word in rng.choice([*FIRST, *OTHERS], parts):
         lines.append(f"{str(word).upper()} x {'B-PER' if word in FIRST else 'O'}\n")
@@ -26,10 +26,10 @@ def sentence(rng, parts):
 
 def write_conll(folder):
     rng = np.random.default_rng(4)
-    # Some of the sentences are longer than a row.
+    # Some sentences are longer than a sequence.
     for split, count in (("train", 60), ("dev", 12), ("test", 7)):
         text = "".join(sentence(rng, 4 + 60 * (i % 6 == 0)) for i in range(count))
-        if split == "test":  # which nobody can find
+        if split == "test":  # with entities that cannot be found
             text += "w1 x B-PER\nw2 x I-PER\n. x O\n\n"
         (folder / f"{split}.txt").write_text("-DOCSTART- x O\n\n" + text)
 
@@ -63,7 +63,7 @@ def test_names_are_learned_and_every_word_predicted_as_the_results_say(trained):
     found = results_of(out, "predict_results")
     hits = np.mean([a == b for a, b in zip(gold, guessed, strict=True)])
     assert found["eval_accuracy"] == pytest.approx(hits) and hits < 1
-    # The "." of every sentence is outside, so that end to end they score the same.
+    # The "." of every sentence is outside entities, so that concatenated sentences score the same.
     assert found["eval_f1"] == pytest.approx(entities.score([gold], [guessed])["eval_f1"])
 
 
@@ -79,7 +79,7 @@ def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_place
         assert answer["labels"] == [row[-1] for row in one]
         assert len(answer["probabilities"]) == len(one) and min(answer["probabilities"]) > 1 / 3
     assert answers[-1] == {"words": [], "labels": [], "probabilities": [], "entities": []}
-    text = "W1.  N3 M2. N1 M1 N2, N5."  # punctuation is apart
+    text = "W1.  N3 M2. N1 M1 N2, N5."  # punctuation is separate
     (raw,) = jobs.ask(tmp_path, trained.out, [text])
     assert raw["words"] == ["W1", ".", "N3", "M2", ".", "N1", "M1", "N2", ",", "N5", "."]
     expected = entities.find_entities(raw["labels"])
@@ -93,7 +93,7 @@ def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_place
 def test_what_is_not_trained_takes_the_labels_of_the_checkpoint(trained, tmp_path, capsys):
     flags = [*trained.flags, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/out",
              f"--checkpoint={trained.out}"]
-    # A file with fewer labels than were trained, and one with none.
+    # A file with fewer labels than in training, and one with none.
     (tmp_path / "dev.txt").write_text("n1 O\nw1 O\n")
     (tmp_path / "test.txt").write_text("n1\nw2\n\nw3\n")
     assert jobs.label_words(*flags, "--do_eval", "--do_predict") == 0

@@ -1,4 +1,4 @@
-"""A session opens a model once and answers texts, from Python."""
+"""A session loads a model once and answers texts, from Python."""
 
 import concurrent.futures
 import functools
@@ -83,7 +83,7 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
     endless = session.classify(itertools.cycle(TEXTS))
     assert next(endless)["label"] == answers[0]["label"]
     assert session.classify([]) == session.classify(()) == []
-    # Texts that are cut are told.
+    # Truncated texts are reported.
     session = albert.open_session(str(tmp_path), max_seq_length=6)
     session.classify("w1 w2 w3 w4")
     assert "cut" not in caplog.text
@@ -124,7 +124,7 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"text 2: no \[MASK\]"):
         list(session.fill_mask(["[MASK]", "w1"]))
     session.score("w1 w2")
-    assert len(loads) == 1  # for masks of any number, and for scores
+    assert len(loads) == 1  # for any number of masks, and for scores
     rows = tokenizer(TEXTS, padding=True, return_tensors="np")
     outputs = model(rows, output_hidden_states=True)
     first, states = map(np.asarray, outputs["encoder_outputs"])

@@ -1,4 +1,4 @@
-"""A text may have several labels: from the table to the served model."""
+"""Multi-label classification: from the table to the served model."""
 
 import csv
 import json
@@ -48,13 +48,13 @@ def write(folder, kind="columns"):
         table.writerow(["text", *NAMES] if kind == "columns" else ["text", "labels"])
         for text, found in rows():
             table.writerow([text, *(int(n in found) for n in NAMES)] if kind == "columns"
-                           else [text, list(found)])  # as pandas writes it
+                           else [text, list(found)])  # as written by pandas
     return str(path)
 
 
 @pytest.fixture(scope="module")
 def trained(start, tmp_path_factory):
-    """The output directory, and the test set's rows and predictions."""
+    """The output directory, and the rows and predictions of the test set."""
     folder = tmp_path_factory.mktemp("several")
     path = write(folder)
     assert classify(
@@ -69,7 +69,7 @@ def trained(start, tmp_path_factory):
 def test_it_learns_and_each_label_is_scored(trained):
     results = json.loads((trained / "out/eval_results.json").read_text())
     assert {f"f1_{name}" for name in NAMES} < set(results)
-    assert results["macro_f1"] > 0.75  # saying yes to all: 2 * 0.4 / 1.4 = 0.57
+    assert results["macro_f1"] > 0.75  # predicting every label: 2 * 0.4 / 1.4 = 0.57
     lines = (trained / "out/submit_results.tsv").read_text().splitlines()[1:]
     found = [tuple(json.loads(line.split("\t")[1])) for line in lines]
     expected = [labels for _, labels in rows()]

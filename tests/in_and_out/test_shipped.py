@@ -1,4 +1,4 @@
-"""The models that come with the package."""
+"""The models that ship with the package."""
 
 import importlib
 import json
@@ -77,7 +77,7 @@ def test_every_flag_of_a_model_or_its_vocabulary_takes_a_name():
 
 
 def test_the_first_minute(tmp_path, capsys):
-    """The commands that a reader tries first, and what they answer."""
+    """The commands that a reader tries first, and their output."""
     text, vectors = tmp_path / "text.txt", tmp_path / "vectors.npz"
     text.write_text("A first text.\nAnd a second one.\n")
     readme = (REPO / "README.md").read_text("utf-8")
@@ -93,7 +93,7 @@ def test_the_first_minute(tmp_path, capsys):
     with np.load(vectors) as arrays:
         width = AlbertConfig.from_flag(NAMES[0]).hidden_size
         assert {array.shape for array in arrays.values()} == {(2, width)}
-    # What it was not trained for is said, and how to go on.
+    # Errors name what the model was not trained to do, and the next step.
     for command, arguments, message in (
         (predict, flags_of_input, "is pretrained, not fine-tuned"),
         (export_model, (f"--model_dir={NAMES[0]}", f"--export_path={tmp_path}/e"),

@@ -1,4 +1,4 @@
-"""Tables as people have them: read, answered row by row, and written back."""
+"""Tables in the forms that people have: read, answered row by row, and written back."""
 
 import csv
 import gzip
@@ -24,7 +24,7 @@ def read(path: pathlib.Path, content: str | bytes, encoding=None):
     return own_file.rows_of(own_file.without_gaps(table, columns), columns)
 
 
-SAME = [  # the two rows, as programs write them
+SAME = [  # the same two rows, as various programs write them
     ("a.csv", "text,label\nso good,pos\nso bad,neg\n"),
     ("a.csv", "text,label,,\nso good,pos,,\nso bad,neg,,\n"),  # Kaggle's empty columns
     ("a.csv", "text,label,,\nso good,pos\nso bad,neg,,,,\n"),
@@ -70,7 +70,7 @@ def test_quotation_marks_of_tab_separated_text_stay_unless_a_program_wrote_them(
     assert read(tmp_path / "a.tsv", "text\tlabel\n" + stray) == [
         ('"Oh" he said', "1"), ('an "odd', "0"), ('"end', "1")
     ]
-    # Rows between two stray marks are no cell of several lines.
+    # Rows between two stray quotation marks are not a multi-line cell.
     between = 'text\tlabel\n"begins\t1\nso\t0\nends"\t1\n'
     assert [row[0] for row in read(tmp_path / "a.tsv", between)] == ['"begins', "so", 'ends"']
     quoted = 'text\tlabel\n"say ""yes"", now"\t1\nno\t0\n'
@@ -82,7 +82,7 @@ def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
     with pytest.raises(DataError, match=r"a\.csv:3: not UTF-8 text .* give --encoding=cp1252"):
         read(tmp_path / "a.csv", content)
     assert read(tmp_path / "a.csv", content, "cp1252")[1] == ("café", "neg")
-    # A byte-order mark says more than a flag.
+    # A byte-order mark takes precedence over a flag.
     assert read(tmp_path / "a.csv", "text,label\nso,1\n".encode("utf-16"), "cp1252") == [("so", "1")]
 
 
@@ -130,7 +130,7 @@ def test_a_refusal_names_the_line_of_the_users_file(tmp_path):
 
 @pytest.fixture(scope="module")
 def told(classified, tmp_path_factory):
-    """Function that answers a file; returns the exit code and what was written."""
+    """Function that answers a file; returns the exit code and the output."""
     folder = tmp_path_factory.mktemp("told")
 
     def get(name, content, *flags, to="out.jsonl"):
@@ -156,7 +156,7 @@ def labels(told, texts):
 def test_each_row_of_a_table_is_answered_by_its_text(told):
     expected = [json.loads(json.dumps(one)) for one in told.session.classify(TEXTS)]
     table = "id,Text,note\n" + "".join(f'{i},"{t}",x\n' for i, t in enumerate(TEXTS))
-    lined = table.replace("w1 w2", "w1\nw2")  # a text with a line end
+    lined = table.replace("w1 w2", "w1\nw2")  # a text with a line break
     for name, content, flags in (
         ("a.csv", table, []), ("a.csv", lined, []),
         ("a.csv", table.replace("Text", "words"), ["--text_column=words"]),
@@ -184,7 +184,7 @@ def test_a_table_is_written_back_with_its_answers(told):
         ["1", TEXTS[0], "", one], ["2", "", "", ""], ["3", f'a "b", {TEXTS[1]}', "", two],
     ]
     assert found[2][3:] == rest and float(found[1][4]) == max(map(float, found[1][5:]))
-    # The answers of the same command replace those of the first.
+    # Rerunning the command replaces its first answers.
     written = told("a.csv", table, to="out.csv")
     assert told("b.csv", written, to="again.csv") == written
     rows = "".join(json.dumps({"text": t, "n": [1]}) + "\n" for t in TEXTS)

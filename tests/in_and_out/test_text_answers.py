@@ -26,7 +26,7 @@ PASSAGES = [
     "\uff37\uff11 is \u00bd w2, \u6771\u4eac \u0391\u03a3. w3-w4", "w1",
 ]
 QUESTIONS = ["w1 In Z\u00fcrich?", "", "caf\u00e9  w2 (w3) w4 w5 w6 w7 w8 w9 w10"]
-# Loads a SavedModel where this package is not.
+# Loads a SavedModel where this package is not installed.
 LOADED = """
 import json, sys
 sys.path = [p for p in sys.path if p not in ("", sys.argv[3])]
@@ -42,7 +42,7 @@ print(json.dumps(found, default=bytes.decode))
 
 
 def saved(folder, kind, *arguments, length=12, pieces=None, **facts):
-    """Saves a model of random weights, with SentencePiece's `pieces` or a word list."""
+    """Saves a model with random weights, and SentencePiece's `pieces` or a word list."""
     size = 40
     if pieces:
         size = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
@@ -66,7 +66,7 @@ def pieces(tmp_path_factory):
 
 
 def exported(folder, tmp_path, length=12):
-    path = tmp_path / "served_1.0"  # a directory, whatever follows the dot
+    path = tmp_path / "served_1.0"  # a directory, despite the dot
     assert 0 == run_here(export_model, f"--model_dir={folder}", f"--export_path={path}",
                          f"--max_seq_length={length}")
     return path
@@ -140,7 +140,7 @@ def test_a_token_classifier_labels_the_words_that_the_session_finds(tmp_path):
         )
         assert answers["labels"][number][:count] == expected["labels"]
         assert_near(answers["probabilities"][number][:count], expected["probabilities"])
-    # Eleven words, and places for ten.
+    # Eleven words, and positions for ten.
     assert answers["words"][-1] == TEXTS[3].split()
     assert "" not in answers["labels"][-1][:10] and answers["labels"][-1][10] == ""
 
@@ -190,7 +190,7 @@ def test_a_chooser_chooses_as_the_session_does(tmp_path, pieces):
 def test_what_has_no_such_form_is_refused(tmp_path, capsys):
     saved(tmp_path / "model", "AlbertForPreTraining")
     saved(tmp_path / "untold", "AlbertForMultipleChoice")
-    change_json(tmp_path / "untold/config.json", architectures=None)  # which tells its class
+    change_json(tmp_path / "untold/config.json", architectures=None)  # which names its class
     for model, more, message in (
         ("model", [], "is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"),
         ("untold", [], "does not say what it was fine-tuned for: save it again"),

@@ -1,4 +1,4 @@
-"""`pytorch_model.bin` gives its numbers and runs nothing, whatever is in it."""
+"""`pytorch_model.bin` yields its numbers and executes nothing, whatever it contains."""
 
 import pickle
 import random

@@ -1,4 +1,4 @@
-"""The best checkpoint is the best of evaluations of the same."""
+"""The best checkpoint is the best of evaluations on the same data."""
 
 import dataclasses
 import pathlib
@@ -96,7 +96,7 @@ def test_the_best_of_a_runs_evaluations_is_kept(whole):
 
 
 def make_unbeatable(out):
-    """Gives the best so far a value that no evaluation reaches."""
+    """Gives the best checkpoint so far a value that no evaluation reaches."""
     best = files.read_sealed_json(str(out / "best.json"))
     files.write_sealed_json(str(out / "best.json"), best | {"step": 10, "value": 2.0})
     return (out / "best.json").read_bytes()

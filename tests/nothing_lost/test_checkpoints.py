@@ -29,7 +29,7 @@ def shapes_of(model):
 
 
 def weights_of(path, **tensors):
-    """Writes tensors, of zeros if a shape is given, and opens them."""
+    """Writes tensors, of zeros if only a shape is given, and opens them."""
     checkpoint_files.write(str(path), {
         name.replace("__", "/"): np.zeros(value, "f4") if isinstance(value, tuple) else value
         for name, value in tensors.items()
@@ -123,7 +123,7 @@ def test_an_encoder_variable_that_is_absent_or_of_another_shape_is_an_error(tmp_
         shapes, weights_of(tmp_path / "d", bert__a=(2, 3)), allow_partial_init=True
     )
     assert (list(tensors), account["new"]) == (["bert/a"], ["bert/b", "head"])
-    with pytest.raises(CheckpointError, match="does not fit the model"):  # nothing is not a part
+    with pytest.raises(CheckpointError, match="does not fit the model"):  # no match is not a partial match
         checkpoints.warm_start(
             shapes, weights_of(tmp_path / "e", other__x=(3,)), allow_partial_init=True
         )
@@ -177,7 +177,7 @@ def test_older_scopes_are_read_under_the_released_names(golden_path, tmp_path):
 
 
 def test_the_released_chinese_base_is_accepted_name_by_name(golden_path, tmp_path):
-    # Its index is real; the data, which is not at hand, is zeros.
+    # Its index is real; its data is not available, so zeros replace it.
     index = golden_path("tf1_index") / "albert_base_model.ckpt-best"
     shapes = tf.train.load_checkpoint(str(index)).get_variable_to_shape_map()
     zeros = {n: np.zeros(s, "int64" if n == "global_step" else "f4") for n, s in shapes.items()}
@@ -210,7 +210,7 @@ def test_a_bert_and_an_object_based_checkpoint_are_refused_as_such(tmp_path):
         checkpoints.open_weights(path)
 
 
-# --- Files, which are TensorFlow's and are read and written alike where it is absent ---
+# --- Files in TensorFlow's format, read and written the same without TensorFlow ---
 
 DTYPES = [
     "float32", "float64", "float16", ml_dtypes.bfloat16, "int8", "int16", "int32", "int64",
@@ -229,7 +229,7 @@ def test_every_kind_of_tensor_is_read_as_tensorflow_reads_it(tmp_path):
     rng = np.random.default_rng(0)
     tensors = {f"bert/{i}": rng.integers(0, 2, (2, 3)).astype(d) for i, d in enumerate(DTYPES)}
     tensors |= {"scalar": np.int64(1 << 40), "empty": np.zeros((0, 4), "f4"), "text": b"caf\xc3\xa9"}
-    # Enough names for several blocks of the index.
+    # Enough names for several index blocks.
     tensors |= {f"module/layer_{i}/attention/output/kernel": np.full(i, i, "f4") for i in range(300)}
     write_bundle(tmp_path / "c", tensors)
     theirs, ours = tf.train.load_checkpoint(str(tmp_path / "c")), BundleReader(str(tmp_path / "c"))

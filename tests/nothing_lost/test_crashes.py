@@ -1,4 +1,4 @@
-"""A power cut or a kill anywhere: nothing is lost that was saved, and nothing is mixed."""
+"""A power cut or a kill at any point: saved data is never lost, and never mixed."""
 
 import json
 import os
@@ -110,15 +110,15 @@ def test_a_power_cut_in_publishing_a_directory_leaves_no_mixture(is_used, out, t
     assert set(seen) == {1, None, 2} - (set() if is_used else {1}) and seen[-1] == 2
 
 
-# Of each export: its command, its output in a folder, and the file or directory after which all of
-# the others are there.
+# For each export: its command, its output in a folder, and the file or directory whose presence
+# means that all others are present.
 EXPORTS = {
     "conversion": (convert_hf, "--output_dir={}/theirs", "theirs"),
     "checkpoint": (export_checkpoints, "--export_path={}/clean", "clean.index"),
     "hub module": (export_to_tfhub, "--export_path={}/module", "module"),
     "litert": (export_model, "--export_path={}/encoder.tflite", "encoder.tflite"),
 }
-OF_ITS_OWN = ("saved_model.pb", "fingerprint.pb")  # that hold a random number
+OF_ITS_OWN = ("saved_model.pb", "fingerprint.pb")  # which contain a random number
 
 
 @pytest.mark.parametrize("name", [
@@ -152,7 +152,7 @@ def test_an_export_that_was_cut_off_is_complete_or_absent_and_can_be_repeated(
         if seen[-1]:
             assert right.items() <= content(cut).items(), number
         if number % 10 == 0:
-            assert export(cut) == (2 if seen[-1] else 0)  # what exists is not overwritten
+            assert export(cut) == (2 if seen[-1] else 0)  # existing output is not overwritten
             assert content(cut) == right, number
             assert_tidy(cut)
     assert set(seen) == {True, False} and seen[-1]

@@ -1,4 +1,4 @@
-"""Damaged checkpoints and records of real runs: named, set aside or refused; never guessed."""
+"""Damaged checkpoints and records of real runs: named, set aside or refused; never made up."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_when_nothing_is_readable_the_run_stops_and_touches_nothing(finished, ca
     with untouched(finished.out):
         assert jobs.pretrain(*finished.flags) == 2
     assert "no checkpoint in" in assert_one_clear_line(capsys.readouterr().err)
-    # The best one is whole, and is read whatever the state file says.
+    # The best checkpoint is intact, and is read whatever the state file says.
     assert checkpoints.open_weights(str(finished.out)).origin.endswith("model.ckpt-best")
 
 
@@ -64,7 +64,7 @@ def test_a_checkpoint_without_its_run_state_is_used_with_a_warning(finished, cap
 def test_a_damaged_checkpoint_starts_no_run_and_the_error_says_what_is_lost(finished, capsys):
     path, new = finished.out / f"model.ckpt-best{DATA}", finished.out.parent / "new"
     flags = [*finished.flags, f"--init_checkpoint={finished.out}/model.ckpt-best"]
-    # First the heads' moments are cut off, which no run would read; then nearly everything.
+    # Truncate first the heads' moments, which no run would read, and then nearly everything.
     for size, message in ((path.stat().st_size - 40, "cannot be read: cls/seq_relationship/"),
                           (100, "")):
         os.truncate(path, size)

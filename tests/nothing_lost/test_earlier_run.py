@@ -1,4 +1,4 @@
-"""A run that is resumed must mean the same by its ids; what else lies in --output_dir is safe."""
+"""A resumed run must mean the same by its ids; other files in --output_dir are safe."""
 
 import jobs
 import pytest
@@ -16,7 +16,7 @@ CASED = "with --do_lower_case=True, not False"
 
 
 def own_flags(folder) -> list[str]:
-    """Flags of a classifier of the rows of own.csv."""
+    """Flags of a classifier of the rows in own.csv."""
     write_own(folder, ("bad", "good"))
     flags = jobs.classifier_flags(folder)
     return [flag for flag in flags if not flag[2:].startswith(("task_name", "data_dir"))] + [
@@ -41,7 +41,7 @@ def shuffle_vocabulary(folder):
 
 
 def pretend(out, flags, **facts) -> None:
-    """Changes what a run's checkpoints say of themselves."""
+    """Changes the metadata in a run's checkpoints."""
     for path in out.glob("model.ckpt-*.json"):
         recorded = run_states.read_run_state(str(path)[:-5])["flags"]
         jobs.change_json(path, flags=recorded | flags, **facts)
@@ -49,7 +49,7 @@ def pretend(out, flags, **facts) -> None:
 
 @pytest.fixture
 def trained(classified, tuned, whole, tmp_path):
-    """Function from a command to a copy of a finished run, and its inputs written to tmp_path."""
+    """Function from a command to a copy of a finished run, with its inputs written to tmp_path."""
 
     def get(name) -> tuple:
         if name == "own file":
@@ -122,7 +122,7 @@ def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(classified,
     with pytest.raises(FlagError, match="is of task sst-2, not cola: use another --output_dir"):
         other.check(origin, is_resumed=True)
     trained, of_five = str(tuned("race").out / "model.ckpt-4"), earlier_run.Identity("race", num_choices=5)
-    of_five.check(trained)  # each option has a logit of its own
+    of_five.check(trained)  # each option has its own logit
     with pytest.raises(FlagError, match="on questions of 4 options, not 5"):
         of_five.check(trained, is_resumed=True)
 

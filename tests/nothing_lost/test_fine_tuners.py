@@ -1,4 +1,4 @@
-"""What pretraining survives, the fine-tuning commands survive, too."""
+"""The fine-tuning commands survive the same failures as pretraining."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_a_fine_tuner_repeats_lost_steps_and_features_to_the_same_bits(
     assert_same_results(name, run.out, whole.out)
     for path in caches:
         assert path.read_bytes() == (whole.out.parent / ".out.work" / path.name).read_bytes()
-    # The same command again trains nothing, and writes its results again.
+    # Rerunning the command trains nothing, and rewrites its results.
     for file in tuner.results:
         (run.out / file).unlink()
     with nothing_lost(run.out):
@@ -108,7 +108,7 @@ def test_a_fine_tuner_whose_loss_is_nan_ends_with_3_and_saves_nothing(tmp_path, 
     assert not list((tmp_path / "out").glob("model.ckpt*"))
 
 
-# --- What does not fit together, for every command that it concerns ---
+# --- Inputs that do not fit together, for every command concerned ---
 
 
 @EACH
@@ -144,7 +144,7 @@ def test_steps_and_batches_of_pretraining_that_do_not_fit_are_refused(job, tmp_p
     assert not list(tmp_path.glob("out/model.ckpt*"))
 
 
-# --- Files of tasks ---
+# --- Task files ---
 
 QUESTION = {"id": "1", "question": "w1?", "answers": [{"text": "w2", "answer_start": 3}]}
 

@@ -1,4 +1,4 @@
-"""A full disk: one line, no litter, and what was there before is as it was."""
+"""A full disk: one line, no leftover files, and earlier files are unchanged."""
 
 import contextlib
 import functools
@@ -33,10 +33,9 @@ def file_limit(size):
 
 @pytest.fixture
 def disk(tmp_path):
-    """A disk of 400 kB, and a context manager that leaves so many bytes free on it.
+    """A disk of 400 kB, and a context manager that leaves the given number of bytes free on it.
 
-    Where none can be mounted, a folder and a limit on the size of files, which fails in the same
-    places.
+    If none can be mounted, a folder and a limit on file size, which makes the same writes fail.
     """
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -107,7 +106,7 @@ def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path, job, capsys)
     with file_limit(10), pytest.raises(UserError, match=r"cannot write .*metrics\.jsonl"):
         writer.write(1, "train", {"loss": 1.0})
     writer.close()
-    # The line that was torn is dropped by the next process.
+    # The next process drops the torn line.
     writer = summaries.MetricsWriter(str(tmp_path / "other"), 0)
     writer.write(1, "train", {"loss": 1.0})
     writer.close()

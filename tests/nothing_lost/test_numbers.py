@@ -1,4 +1,4 @@
-"""Losses and gradients that are NaN, infinite or out of line: the update is skipped."""
+"""NaN, infinite or outlying losses and gradients: the update is skipped."""
 
 import itertools
 import json
@@ -23,11 +23,11 @@ from albert.training import steps
 from albert.training.history import Averages, DivergenceCheck
 from albert.training.run_settings import RunConfig
 
-LOSS, GRADIENT = np.nan, odd_pretraining.MARK  # what weight of a masked token spoils which
+LOSS, GRADIENT = np.nan, odd_pretraining.MARK  # the masked-token weight that spoils each
 
 
 def write_odd_records(path, weight, odd=range(40)):
-    """Random records, some of which weigh their masked token by `weight`."""
+    """Random records, some of which weight their masked token by `weight`."""
     rows = list(pretraining_rows(40))
     for number in odd:
         rows[number]["masked_lm_weights"] = np.array([weight, 0, 0], "float32")
@@ -62,7 +62,7 @@ def test_a_step_whose_loss_is_not_finite_moves_neither_weights_nor_moments(
     said = capsys.readouterr().err
     assert f"step {bad} skipped: loss" in said and "of epoch 0" in said
     assert list(checkpoints.list_steps(str(out))) == list(range(1, 11))
-    assert 1 < bad < 10  # by the seed
+    assert 1 < bad < 10  # depends on the seed
     assert_same_weights(out, bad - 1, bad)
     before, after = (jobs.tensors(out / f"model.ckpt-{step}") for step in (bad, bad + 1))
     assert any(not np.array_equal(before[name], after[name]) for name in before)
@@ -116,7 +116,7 @@ CASES = [
 
 
 def train_on(flags) -> tuple[int, str | None]:
-    """Returns (exit code, stderr); several devices need a process of their own."""
+    """Returns (exit code, stderr); several devices need a separate process."""
     if MIRRORED[0] in flags:
         paths = {"PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}"}
         done = run("odd_pretraining", *flags, env=paths)
@@ -130,7 +130,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_skipped_and_counted_everywhere
     kind, precision, how, begun, tmp_path
 ):
     saved, scale = begun.out / "model.ckpt-10.json", 2.0**15
-    if (precision, how) == ("float16", ACCUMULATED):  # a scale that was saved is restored
+    if (precision, how) == ("float16", ACCUMULATED):  # a saved loss scale is restored
         scale = 2.0
         flags = json.loads(saved.read_text())["flags"] | {"mixed_precision": "float16"}
         jobs.change_json(saved, loss_scale=[scale, 5.0], flags=flags)
@@ -150,7 +150,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_skipped_and_counted_everywhere
     elif kind is LOSS:  # no scale helps, and none is tried
         assert found == (2, [scale, 0.0])
         assert (line["skipped_steps"], line["loss_scale_overflows"]) == (2, 0)
-    else:  # the scale may be too high, and no update is held against the run while it is above 1
+    else:  # the scale may be too high, and skipped updates do not count while it is above 1
         bad = int(scale == 2.0)
         assert found == (bad, [max(scale / 4, 1.0), 0.0])
         assert (line["skipped_steps"], line["loss_scale_overflows"]) == (bad, 2 - bad)
@@ -170,8 +170,8 @@ def test_the_loss_scale_is_halved_by_an_overflow_and_doubled_by_2000_good_steps(
 
 
 def test_checkpoints_of_bad_steps_never_push_out_the_last_good_one(begun, capsys):
-    # An earlier process had 7 bad steps, so the fourth of this one is too many in a hundred.
-    # All are: after losses near 0.1, the usual one is a spike.
+    # An earlier process had 7 bad steps, so the fourth here is too many in a hundred.
+    # Every loss is one: after losses near 0.1, the usual loss is a spike.
     skipped = {"recent": 100, "bad": [*range(0, 70, 10)], "consecutive": 0}
     losses = [0.1] * steps.SPIKE_WINDOW
     jobs.change_json(begun.out / "model.ckpt-10.json", skipped=skipped, recent_losses=losses)
@@ -219,7 +219,7 @@ def test_a_spike_is_above_six_standard_deviations_of_enough_losses():
     recent = tf.Variable([float("nan")] * 128)
     losses = np.random.default_rng(0).normal(2.0, 0.1, 128).astype("float32")
     for loss in losses:
-        assert not steps.is_spike(recent.value(), tf.constant(1e9))  # too few to judge by
+        assert not steps.is_spike(recent.value(), tf.constant(1e9))  # too few losses to judge
         steps.remember(recent, tf.constant(loss))
     limit = losses.mean() + 6 * losses.std()
     assert not steps.is_spike(recent.value(), tf.constant(limit - 0.01))

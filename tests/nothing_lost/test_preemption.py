@@ -1,4 +1,4 @@
-"""Signals and kills: the run ends soon, and its successor gives the same bits."""
+"""Signals and kills: the run ends soon, and the resumed run gives the same bits."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
         assert process.poll() is None
         assert (out / "albert_config.json").stat() == before
         process.send_signal(signal.SIGTERM)
-        # One call into TensorFlow is about a second; the rest is for a busy machine.
+        # One call into TensorFlow takes about a second; the rest allows for a busy machine.
         _, stderr = process.communicate(timeout=120)
     assert process.returncode == 143, stderr
     [(step, prefix)] = checkpoints.list_steps(str(out)).items()
@@ -40,7 +40,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
     assert "Traceback" not in stderr
     assert int(jobs.tensors(prefix)["global_step"]) == step
     assert_tidy(tmp_path)
-    # The lock of a dead process is no lock, whatever its file says.
+    # A dead process holds no lock, whatever its lock file says.
     assert f"pid {process.pid}" in (out / ".lock").read_text()
     with locks.hold(str(out)):
         assert f"pid {os.getpid()}" in (out / ".lock").read_text()
@@ -61,7 +61,7 @@ def test_a_second_signal_kills_by_its_default_action():
 def test_a_run_stopped_at_any_step_or_evaluation_resumes_to_the_same_bits(
     step, begun, whole, monkeypatch
 ):
-    if step > 10:  # The state file is never believed.
+    if step > 10:  # The state file is never trusted.
         (begun.out / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
     else:
         shutil.rmtree(begun.out)

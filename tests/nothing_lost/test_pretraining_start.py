@@ -1,4 +1,4 @@
-"""A pretraining run's directory is a whole model: it keeps the vocabulary of its records."""
+"""A pretraining run's directory is a complete model: it keeps the vocabulary of its records."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SIZE = len(jobs.SPECIALS) + len(WORDS)
 
 @pytest.fixture(scope="module")
 def made(made_once):
-    """A folder with a vocabulary, a text, its records, and a run of them to its end, step 4."""
+    """A folder with a vocabulary, a text, its records, and a finished run on them of 4 steps."""
 
     def make(folder):
         write_vocabulary(folder / "my_vocab.txt")
@@ -44,14 +44,14 @@ def made(made_once):
 
 @pytest.fixture
 def trained(made, tmp_path):
-    """A copy of it that a test may change, moved away from where it was made."""
+    """A copy of `made` that a test may change, in another location."""
     shutil.copytree(made[0], tmp_path / "work")
     return tmp_path / "work"
 
 
 @pytest.fixture
 def folder(trained):
-    """The same, but the run is called `first`, and `out` is not there."""
+    """The same, but the run is called `first`, and there is no `out`."""
     (trained / "out").rename(trained / "first")
     return trained
 
@@ -89,12 +89,12 @@ def begin_here(begin):
 
 
 def vocabulary_of(folder):
-    """Returns the tokenizer of the run's directory, None if it has none."""
+    """Returns the tokenizer of the run's directory; None if it has none."""
     found = tokenizer_files.find(str(folder / "out"))
     return found.open() if found else None
 
 
-# --- Kept, and found by whatever opens the directory ---
+# --- The vocabulary is kept, and found by everything that opens the directory ---
 
 
 def test_the_directory_of_a_run_is_a_whole_model_for_every_command(made, trained, tmp_path, begin):
@@ -102,7 +102,7 @@ def test_the_directory_of_a_run_is_a_whole_model_for_every_command(made, trained
     names = set(os.listdir(trained / "out"))
     assert {"albert_config.json", "vocab.txt", "tokenizer_config.json", "README.md"} <= names
     assert (trained / "out/vocab.txt").read_bytes() == (trained / "my_vocab.txt").read_bytes()
-    for name in ("my_vocab.txt", "config.json", "records"):  # it does without them from here on
+    for name in ("my_vocab.txt", "config.json", "records"):  # not needed from here on
         (trained / name).rename(trained / f"{name}.gone")
     out = trained / "out"
     assert 0 == flags.run_command(
@@ -154,20 +154,20 @@ def test_a_run_of_an_earlier_version_gets_its_vocabulary_when_it_is_resumed(trai
     assert vocabulary_of(trained).vocab_size == SIZE
 
 
-# --- Where it is looked for ---
+# --- Where the vocabulary is searched for ---
 
 
 def test_a_moved_vocabulary_is_taken_only_if_its_content_is_the_same(folder, made, begin_here, caplog):
     caplog.set_level("INFO", "albert")
     write_vocabulary(folder / "my_vocab.txt", ["w99", *WORDS[1:]])
-    begin_here(folder)  # there is the one where the records were made
+    begin_here(folder)  # the original is still where the records were made
     assert f"vocabulary: {made[0]}/my_vocab.txt" in caplog.text
     assert vocabulary_of(folder).vocab["w0"] == 5
 
 
 @pytest.fixture
 def lost(folder):
-    """Records whose vocabulary is gone, and another one is in its place."""
+    """Records whose vocabulary file now holds another vocabulary."""
     shutil.copy(folder / "my_vocab.txt", folder / "kept.txt")
     shutil.copy(folder / "my_vocab.txt", folder / "old_vocab.txt")
     make_records(folder, "train", vocabulary="old_vocab.txt")
@@ -217,7 +217,7 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, begin_her
 
 @pytest.mark.parametrize("is_of_0_2, message", [
     (False, "out/model.ckpt-best was trained with another vocabulary"),
-    (True, "holds checkpoints with the vocabulary vocab.txt"),  # with which nothing was recorded
+    (True, "holds checkpoints with the vocabulary vocab.txt"),  # no records were made with it
 ])
 def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
     is_of_0_2, message, trained, begin_here, capsys
@@ -240,7 +240,7 @@ def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
 
 @pytest.fixture
 def converted(folder):
-    """Function from an activation to a directory of Hugging Face's layout that has it."""
+    """Function from an activation to a directory in Hugging Face's layout that uses it."""
 
     def convert(activation):
         target = folder / activation
@@ -265,7 +265,7 @@ def test_a_directory_of_hugging_face_gives_architecture_weights_and_vocabulary(
     assert config.hidden_act == ours
     assert f"activation: {told}" in caplog.text
     assert vocabulary_of(folder).vocab_size == SIZE
-    # Whatever is named is a flag of the command that is named with it.
+    # Every flag that the message names is a flag of the command named with it.
     for module, name in re.findall(r"albert\.(\w+) with --(\w+)", caplog.text):
         assert (module, name) == ("convert_hf", "gelu")
     rest = re.sub(r"albert\.convert_hf with --gelu=tanh or --gelu=erf", "", caplog.text)
@@ -276,7 +276,7 @@ def test_another_activation_than_the_weights_were_trained_with_is_warned_about(
     converted, folder, begin_here, caplog
 ):
     start = converted("gelu")
-    theirs = f"--albert_config_file={start}/config.json"  # means what their directory means
+    theirs = f"--albert_config_file={start}/config.json"  # means the same as their directory
     (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}", theirs, config=None)
     assert config.hidden_act == "gelu_erf"
     assert "and --albert_config_file another" not in caplog.text

@@ -1,4 +1,4 @@
-"""Object stores that are late, fail, break off, or are in use: real servers, of S3 and Google's."""
+"""Object stores that are slow, fail, disconnect, or are in use: real S3 and Google Cloud servers."""
 
 import pathlib
 import subprocess
@@ -27,7 +27,7 @@ def moto():
 
 @pytest.fixture
 def proxy(moto, tmp_path, monkeypatch):
-    """The proxy through which this test, and what it starts, reach an empty bucket `bucket`."""
+    """The proxy through which this test and its processes reach an empty bucket, `bucket`."""
     found = s3.Proxy(moto)
     for name, value in s3.environment(found.url, tmp_path / "cache").items():
         monkeypatch.setenv(name, value)
@@ -49,13 +49,13 @@ def system(proxy):
 
 
 def fetch(store, prefix: str, folder: pathlib.Path) -> pathlib.Path:
-    """Returns the folder with a copy of what is there."""
+    """Copies the objects under a prefix to a folder; returns the folder."""
     store.get(f"bucket/{prefix}", str(folder / prefix), recursive=True)
     return folder / prefix
 
 
 def remote_flags(store, run: jobs.Run, **changes) -> list[str]:
-    """Puts a run's inputs into the bucket; returns the flags that train on them there."""
+    """Uploads a run's inputs to the bucket; returns the flags that train on them there."""
     for path in run.out.parent.glob("train.tfrecord*"):
         store.put_file(str(path), f"bucket/records/{path.name}")
     remote = {"input_file": "s3://bucket/records/train*", "output_dir": "s3://bucket/run"}
@@ -93,7 +93,7 @@ def start(*flags: str) -> subprocess.Popen:
 def test_a_run_that_is_killed_at_any_request_goes_on_to_the_same_end(
     number, proxy, tmp_path, whole, made_once
 ):
-    # All of them are processes, whose sums round alike.
+    # All of them are processes, whose sums round the same way.
     def train(folder):
         assert start(*whole.flags, "--do_eval", f"--output_dir={folder}/out").wait() == 0
 
@@ -154,12 +154,12 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(proxy, tmp_
     assert not list((tmp_path / "cache").rglob("train-*"))  # none was downloaded as a file
 
 
-# --- Google's storage: what is promised of S3 holds there too ---
+# --- Google Cloud Storage: the guarantees for S3 hold there too ---
 
 
 @pytest.fixture
 def google(tmp_path, monkeypatch):
-    """The proxy through which this test reaches an empty bucket `bucket` of Google's storage."""
+    """The proxy through which this test reaches an empty bucket `bucket` of Google Cloud Storage."""
     gcs.require_emulator()
     import gcsfs
 

@@ -1,4 +1,4 @@
-"""Addresses in flags and in Python, on fsspec's file system in memory."""
+"""URLs in flags and in Python, on fsspec's in-memory file system."""
 
 import contextlib
 import importlib.util
@@ -21,7 +21,7 @@ from albert.storage import files, filesystem, fsspec_calls
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
 pytestmark = pytest.mark.usefixtures("memory")
 
-# Flags of strings that are not paths.
+# String flags that are not paths.
 NO_PATHS = {
     "checkpoint_name", "depth_schedule", "encoding", "gcp_project", "label_column",
     "label_list", "language", "layers", "master", "runner", "task_name", "text_column",
@@ -32,7 +32,7 @@ RUN = "memory://data/run"
 
 
 def put(system, folder, pattern: str, url: str) -> None:
-    """Copies the files that match, with their paths below the folder."""
+    """Copies matching files, with their paths relative to the folder."""
     for path in filter(pathlib.Path.is_file, pathlib.Path(folder).rglob(pattern)):
         system.pipe_file(f"{url}/{path.relative_to(folder)}", path.read_bytes())
 
@@ -106,7 +106,7 @@ def test_records_from_and_to_cloud_storage_have_the_same_bytes_also_after_a_fail
     assert "cannot write memory://data/made/out.tfrecord: permission denied" in line
     assert list(pathlib.Path(line.rpartition(" is in ")[2]).rglob("out.tfrecord"))
     assert jobs.create_data(*remote) == 0
-    assert "tasks were done" in capfd.readouterr().err  # and not made again
+    assert "tasks were done" in capfd.readouterr().err  # and not repeated
     assert not list((tmp_path / "cache/work").rglob("*.pairs"))
     assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
     records, manifest = "/data/made/out.tfrecord", "/data/made/out.tfrecord.manifest.json"
@@ -125,7 +125,7 @@ def test_a_run_in_cloud_storage_resumes_and_exports_as_a_local_one(memory, begun
     assert jobs.pretrain(
         *begun.flags, "--albert_config_file=memory://data/albert_config.json",
         "--input_file=memory://data/records/train*", f"--output_dir={RUN}", "--do_eval",
-        "--noskip_loss_spikes",  # no bit differs, as there are none
+        "--noskip_loss_spikes",  # no bit differs, as there are no spikes
     ) == 0
     assert not [name for name in memory.find("/data/run") if "tmp-" in name or "lease" in name]
     for name in memory.find("/data/run"):
@@ -192,12 +192,12 @@ def test_absent_files_and_names_that_lead_out_of_the_folder_are_refused(memory):
         filesystem.local_copy(RUN)
 
 
-# === Files by path or address ===
+# === Files by path or URL ===
 
 
 @pytest.fixture(params=["local", "remote"])
 def root(request, tmp_path, memory):
-    """A directory with files of the same content: a local one or an address."""
+    """A directory with files of the same content: a local one or a URL."""
     content = {"a.txt": b"aa", "b.txt": b"b" * 700_000, "deep/c.txt": b"c"}
     (tmp_path / "root/deep").mkdir(parents=True)
     for name, value in content.items():
@@ -294,13 +294,13 @@ def test_models_and_tokenizers_are_saved_to_and_opened_from_cloud_storage(
 
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("elsewhere")
-    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "link"))  # a cache behind a link serves, too
+    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "link"))  # a symlinked cache works too
     for path in (jobs.write_vocabulary(tmp_path), write_config(tmp_path, num_hidden_layers=1)):
         memory.put_file(path, f"/data/{os.path.basename(path)}")
     config = albert.AlbertConfig.from_json_file("memory://data/albert_config.json")
     tokenizer = albert.AlbertTokenizer.from_pretrained("memory://data/vocab.txt")
     model = albert.AlbertForSequenceClassification(config, num_labels=2)
-    for _ in range(2):  # written over, as a directory on a disk would be
+    for _ in range(2):  # overwritten, as a directory on a disk would be
         model.save_pretrained("memory://data/model")
         tokenizer.save_pretrained("memory://data/model")
     assert tokenizer.save_vocabulary("memory://data/words") == ("memory://data/words/vocab.txt",)

@@ -27,13 +27,13 @@ def quick(monkeypatch):
 
 
 def write_foreign_lease(system, **changes):
-    """Leaves the lease of a process on another machine."""
+    """Writes the lease of a process on another machine."""
     holder = {"id": "x", "pid": 7, "host": "elsewhere", "since": "noon", "renewals": 0, **changes}
     system.pipe_file("/data/run/.lease", json.dumps(holder).encode())
 
 
 def silence(lease) -> None:
-    """Stops a lease's renewals, as if its process slept."""
+    """Stops renewing a lease, as if its process slept."""
     lease._is_released.set()
     lease._thread.join()
 
@@ -81,7 +81,7 @@ def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
     real = fsspec_calls.create
 
     def late(url, content):
-        write_foreign_lease(memory, id="y")  # another was faster
+        write_foreign_lease(memory, id="y")  # another process was faster
         return real(url, content)
 
     monkeypatch.setattr(fsspec_calls, "create", late)
@@ -107,13 +107,13 @@ def test_a_process_that_lost_its_directory_uploads_nothing_more(memory, quick):
 
 
 class Dead(BaseException):
-    """The process is killed."""
+    """Signals that the process was killed."""
 
 
 def killed_at_each_call(monkeypatch, work, least: int):
-    """Does `work` again and again, killed before each of its changing calls; yields after each.
+    """Repeats `work`, killed before each of its modifying calls in turn; yields after each.
 
-    The last one was not killed.
+    The last time it is not killed.
     """
     real = fsspec_calls.call
     for number in range(1000):
@@ -136,7 +136,7 @@ def killed_at_each_call(monkeypatch, work, least: int):
 
 
 def abandon_scratch_folder() -> None:
-    """Does what the end of a killed process does."""
+    """Has the effect of a killed process's end."""
     scratch._pending.clear()
     scratch._directories.clear()
     for lock in scratch._locks.values():
@@ -145,7 +145,7 @@ def abandon_scratch_folder() -> None:
 
 
 def make_run(steps=(1, 2, 3)) -> None:
-    """Checkpoints with their evaluations, in the order in which the trainer makes them."""
+    """Saves checkpoints with their evaluations, in the trainer's order."""
     with scratch.uploaded():
         local = scratch.open_directory(RUN)
         with locks.hold(local):
@@ -182,7 +182,7 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
                 of_best = int(best.read("global_step"))
                 assert (best.read("bert/a") == of_best).all()
             evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
-            if evaluated:  # then the best is not sought again
+            if evaluated:  # in that case the best is not searched for again
                 assert json.loads((left / "best.json").read_text())["step"] >= max(evaluated)
                 assert of_best is None or of_best >= max(evaluated)  # or it is being replaced
     assert seen == {0, 1, 2}

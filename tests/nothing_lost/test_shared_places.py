@@ -1,4 +1,4 @@
-"""Temporaries, and directories that are the user's as well as ours."""
+"""Temporary files, and directories shared with the user's files."""
 
 import concurrent.futures
 import contextlib
@@ -54,7 +54,7 @@ def test_the_next_job_removes_the_temporary_directory_of_a_killed_one_and_of_no_
     write = [lambda name=name: files.write_json(str(tmp_path / name), {}) for name in "xy"]
     with holding(tmp_path / "x") as (process, directory):
         write[0]()
-        assert os.path.isdir(directory)  # its process lives
+        assert os.path.isdir(directory)  # its process is alive
         process.kill()
         process.wait()
         write[1]()
@@ -79,12 +79,12 @@ def test_files_are_published_where_there_are_no_locks(tmp_path, monkeypatch):
     monkeypatch.setattr(temporary.fcntl, "flock", refuse)
     with temporary.temporary_dir(str(tmp_path / "x")) as other:
         files.write_json(str(tmp_path / "x"), {})
-        assert os.path.isdir(other)  # whose process may live
+        assert os.path.isdir(other)  # whose process may be alive
     assert os.listdir(tmp_path) == ["x"]
 
 
 def begin_work(path, identity, error=KeyboardInterrupt) -> bool:
-    """Does a job that is stopped; returns whether it found earlier work."""
+    """Does a job that gets stopped; returns whether it found earlier work."""
     with contextlib.suppress(error), locks.work_folder(str(path), identity) as folder:
         done = pathlib.Path(folder, "done")
         found = done.exists()
@@ -103,7 +103,7 @@ def test_a_work_folder_stays_until_its_job_succeeds(tmp_path):
     assert not os.listdir(tmp_path)
     with contextlib.suppress(ValueError), locks.work_folder(str(path), "two"):
         raise ValueError
-    assert not os.listdir(tmp_path)  # nothing was done, so nothing is kept
+    assert not os.listdir(tmp_path)  # no work was done, so none is kept
 
 
 def test_a_job_removes_no_work_but_its_own(tmp_path):
@@ -141,7 +141,7 @@ def publish(path, text="new"):
 
 
 def use(folder):
-    """Puts files of the user's into a directory; returns their snapshot."""
+    """Adds user files to a directory; returns their snapshot."""
     (folder / "deep/er").mkdir(parents=True, exist_ok=True)
     (folder / "empty").mkdir()
     for name in ("notes", ".hidden", "deep/notes", "deep/er/notes"):
@@ -248,7 +248,7 @@ def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tm
 # --- Files that a flag names ---
 
 def clashes(folder):
-    """Yields (command, its flags, what it says): each would write over a file of the user's."""
+    """Yields (command, flags, message): each would overwrite a file of the user's."""
     text, answers = folder / "user.txt", folder / "user.json"
     yield from ((command, flags, "remove it, or choose another name") for command, flags in (
         (create_pretraining_data,
@@ -284,7 +284,7 @@ def test_a_file_of_the_users_is_never_overwritten_with_records_or_results(tmp_pa
 
 
 def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
-    """A process that died between two names leaves the temporary of a manifest."""
+    """A process that died between two renames leaves the temporary file of a manifest."""
     path, spec = str(tmp_path / "x.tfrecord"), records.FeatureSpec({"x": ("int64", 1)})
     for value in range(2):
         records.write_records(path, [{"x": [value]}], spec, {})

@@ -1,4 +1,4 @@
-"""How a command starts and ends: TensorFlow's own words, pipes that close, threads."""
+"""How a command starts and ends: TensorFlow's messages, closed pipes, threads."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from helpers import REPO
 
 from albert.cli import flags
 
-# What a processor without AVX makes of TensorFlow, and a broken driver.
+# The effects of a processor without AVX, and of a broken driver, on TensorFlow.
 DYING = """
 import os
 os.write(2, b"oneDNN custom operations are on\\n")
@@ -40,7 +40,7 @@ def python(*arguments, **options):
 
 
 def import_fake(folder, code, **environment):
-    """Runs `import_tensorflow` beside a package of that name which is `code`."""
+    """Runs `import_tensorflow` with `code` as the tensorflow package."""
     (folder / "tensorflow").mkdir(exist_ok=True)
     (folder / "tensorflow/__init__.py").write_text(code)
     return python("-c", IMPORT, path=[str(folder)], environment=environment)

@@ -1,4 +1,4 @@
-"""Batches of both engines: the same ones, complete, and with errors that name file and record."""
+"""Batches on both backends: identical, complete, and with errors that name file and record."""
 
 import gc
 import itertools
@@ -32,7 +32,7 @@ CHOICE = features.classification_spec(LENGTH, False, 3)
 
 
 def rows_of(name: str, count: int):
-    """Yields rows of very different lengths, numbered by a token."""
+    """Yields rows of very different lengths, each numbered by a token."""
     rng = np.random.default_rng(1)
     for number in range(count):
         if name == "pairs":
@@ -146,7 +146,7 @@ def test_an_evaluation_reads_all_records_in_file_order_or_as_many_as_asked_for(t
 
 
 def test_every_record_of_an_evaluation_has_masks_of_its_own_position(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "BATCH", 2)  # records of a block, of which some are read at once
+    monkeypatch.setattr(records, "BATCH", 2)  # records per block, several of which are read at once
     source, options = source_of(tmp_path, "pairs"), {"batch_size": 60, "vocab_size": VOCAB}
     [found] = batches.EvalBatches(source, SPECS["pairs"], **options)
     [plain] = batches.EvalBatches(source, FeatureSpec(SPECS["pairs"].features), **options)
@@ -160,21 +160,21 @@ def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones_and_micro_batches_
     )
     made = batches.joined([short, full])
     assert made["input_ids"][:, 0].tolist() == [1, 0, 0, 3, 3, 3]
-    assert made["packed_mask"].shape == (4, 4)  # of examples, of which none is added
+    assert made["packed_mask"].shape == (4, 4)  # of examples, with no padding examples
     assert batches.joined([short], 2)["input_ids"][:, 0].tolist() == [1, 0]
     # Workers agree on the number of sequences; the step divides them evenly by micro-batches.
     ids = np.arange(1, 7)[:, None] * np.ones(4, int)
-    part = {"input_ids": ids, "is_real_example": np.ones(8)}  # of two micro-batches
+    part = {"input_ids": ids, "is_real_example": np.ones(8)}  # for two micro-batches
     batch = batches.joined([part], rows=8, micro_batches=2)
     assert batch["input_ids"][:, 0].tolist() == [1, 2, 3, 0, 4, 5, 6, 0]
     assert len(batch["is_real_example"]) == 8
 
 
-# --- What is wrong with records ---
+# --- Errors in records ---
 
 
 def test_records_of_other_writers_are_read_too():
-    # In any order, a value at a time, with features that nobody asks for.
+    # In any order, one value at a time, with unrequested features.
     Feature, Int64List = tf.train.Feature, tf.train.Int64List
     message = tf.train.Example(features=tf.train.Features(feature={
         "other": Feature(bytes_list=tf.train.BytesList(value=[b"x"])),
@@ -256,7 +256,7 @@ def test_a_record_that_is_not_as_it_should_be_is_refused_by_name():
 
 
 def make_batches(engine, *arguments, **options):
-    """Yields batches and raises errors as a run has them."""
+    """Yields the batches and raises the errors of a run."""
     if engine == "numpy":
         yield from batches.train_batches(*arguments, **options)
     with tf_dataset.data_errors(arguments[0]):
@@ -288,7 +288,7 @@ def test_a_file_without_records_is_refused(tmp_path):
             make(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
 
 
-# --- The threads that read ahead ---
+# --- The prefetching threads ---
 
 
 def endless(seen):

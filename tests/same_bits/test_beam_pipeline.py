@@ -1,7 +1,7 @@
-"""Records through Apache Beam: the bytes of the plain command, by whatever runner.
+"""Records through Apache Beam: the same bytes as the plain command, with any runner.
 
-Those tests that run a pipeline are skipped where Beam is not installed; none
-of them needs TensorFlow.
+Tests that run a pipeline are skipped if Beam is not installed; none of them
+needs TensorFlow.
 """
 
 import bz2
@@ -35,7 +35,7 @@ def needs_beam():
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A folder with a vocabulary and three texts; documents go on from a file to the next."""
+    """A folder with a vocabulary and three texts; documents continue from one file to the next."""
     words, rng = [f"w{i}" for i in range(200)], random.Random(1)
     (tmp_path / "vocab.txt").write_text("\n".join([*jobs.SPECIALS, *words]) + "\n")
     for name in "abc":
@@ -68,7 +68,7 @@ def run(*argv):
 
 
 def outputs(folder):
-    """Takes the command's outputs away; returns their bytes."""
+    """Removes the command's outputs; returns their bytes."""
     found = {}
     for path in sorted(folder.iterdir()):
         if path.suffix != ".txt":
@@ -86,7 +86,7 @@ def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch):
     for changes in (
         {"document_break_between_files": False}, {"document_break_between_files": True},
         {"static_masks": False, "max_predictions_per_seq": None, "sentence_objective": "both"},
-        # Few long documents, which are held out in parts.
+        # A few long documents, which are held out in parts.
         {"document_layout": "files", "split_sentences": True, "fit_sentences": True},
         {"document_layout": "files", "held_out_fraction": 0.4},
     ):
@@ -100,7 +100,7 @@ def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch):
 
 @pytest.mark.parametrize("options", [
     ["--runner=DirectRunner", "--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"],
-    # Beam's own portable job service, in the process that launches.
+    # Beam's own portable job service, in the launching process.
     ["--runner=PortableRunner", "--", "--job_endpoint=embed", "--environment_type=LOOPBACK"],
 ], ids=["several processes", "portable"])
 def test_other_runners_give_the_same_bytes(corpus, options):
@@ -115,7 +115,7 @@ def test_other_runners_give_the_same_bytes(corpus, options):
 
 @pytest.fixture
 def dask_cluster(tmp_path_factory):
-    """Yields (file that leads to a scheduler, its two workers): processes of their own."""
+    """Yields (scheduler file, its two workers), all separate processes."""
     needs_beam()
     pytest.importorskip("distributed", reason="Dask is not installed (extra: beam-dask)")
     folder = tmp_path_factory.mktemp("dask")
@@ -157,7 +157,7 @@ def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bytes(corpus, dask_cl
         cwd=REPO, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )
     deadline = time.monotonic() + 120
-    while not list(corpus.glob(".*.work/*.part")):  # some buckets are finished, not all
+    while not list(corpus.glob(".*.work/*.part")):  # some buckets are finished, but not all
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.01)
     assert workers[0].poll() is None and process.poll() is None
@@ -195,7 +195,7 @@ def test_what_a_pipeline_wrote_to_an_object_store_is_what_pretraining_reads_ther
         ), "--runner=DirectRunner")
         assert done.returncode == 0, done.stderr
         found = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find(there)}
-        assert set(found) == set(plain)  # and nothing of what was under way
+        assert set(found) == set(plain)  # and no unfinished files
         for name, content in plain.items():
             assert "manifest" in name or found[name] == content, name
         losses = []
@@ -242,7 +242,7 @@ def test_packed_and_converted_texts_give_the_same_bytes_through_a_pipeline(corpu
     assert {name: value for name, value in found.items() if name in plain} == plain
 
 
-# --- What cannot be done ---
+# --- Unsupported requests ---
 
 
 def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys):

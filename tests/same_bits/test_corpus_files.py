@@ -1,4 +1,4 @@
-"""A corpus in whatever form gives the same documents, and its form is logged."""
+"""A corpus in any format gives the same documents, and its format is logged."""
 
 import gzip
 import importlib.util
@@ -48,7 +48,7 @@ def write_parquet(path, documents=DOCUMENTS, field="text", kind=None) -> pathlib
 
 
 def read(*paths, form=None, counts=None) -> list[list[str]]:
-    """Returns the documents; without a form, of the one that is recognised."""
+    """Returns the documents; without a form, detects it."""
     paths = [str(path) for path in paths]
     form = form or corpus_files.recognise(paths, Form("auto"))
     documents = list(read_documents(paths, str, counts or ReadingCounts(), form=form))
@@ -176,7 +176,7 @@ def test_a_folder_is_all_files_below_it_once_and_in_order_without_hidden_ones(tm
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="--input_file: no file below the directory"):
         find(tmp_path / "empty")
-    # Behind symbolic links too, even if they lead back.
+    # Also behind symbolic links, even circular ones.
     touch(tmp_path, "corpus/a.txt", "elsewhere/b.txt")
     (tmp_path / "corpus/linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere/back").symlink_to(tmp_path / "corpus")
@@ -198,7 +198,7 @@ def test_a_list_names_files_globs_and_folders_relative_to_it(tmp_path, monkeypat
         find(tmp_path, "@data/list")
 
 
-# --- How documents lie in plain text ---
+# --- Document boundaries in plain text ---
 
 LONG = [" ".join(f"w{d} w{n}." for n in range(90)) for d in range(20)]
 
@@ -207,7 +207,7 @@ LONG = [" ".join(f"w{d} w{n}." for n in range(90)) for d in range(20)]
     ([as_text()], "blank_lines", "a blank line ends a document", 30),
     (["\n".join(LONG)], "lines", "each line is a document (no blank line", 20),
     (["\n".join(LONG), "\n\n".join(LONG)], "blank_lines", "a blank line ends a document", 21),
-    # A slip or two do not make two documents of many.
+    # One or two stray blank lines do not split many documents into two.
     (["\n".join([*LONG * 4, "", *LONG * 2])], "lines", "each line is a document (1 blank lines", 120),
     (["\n".join([*LONG, "", *LONG])], "blank_lines", "a blank line ends a document", 2),
     (["a\nb\n"] * 3, "blank_lines", "each file is a document", 3),
@@ -296,7 +296,7 @@ def test_lines_are_split_into_sentences_on_request(folder):
         assert len(outputs) == 1
 
 
-# --- What is none ---
+# --- Files that are not a corpus ---
 
 
 def test_a_line_of_any_length_is_split_a_few_kilobytes_at_a_time(monkeypatch):
@@ -314,7 +314,7 @@ def test_a_line_of_any_length_is_split_a_few_kilobytes_at_a_time(monkeypatch):
     assert max(sizes) <= 8 * 4096
 
 
-REFUSED = [  # file, content, what is said
+REFUSED = [  # file, content, message
     ("a.jsonl", b'{"text": "a"}\nno\n', "a.jsonl:2: not a JSON object in one line"),
     ("a.jsonl", b'{"text": "a"}\n{"text": "b\n', "a.jsonl:2: not a JSON object in one line"),
     ("a.jsonl", b"plain\n", "a.jsonl:1: not a JSON object in one line"),

@@ -1,4 +1,4 @@
-"""Records from text: the same bytes always, nothing half-done, and a report that is true."""
+"""Records from text: always the same bytes, nothing half-done, and an accurate report."""
 
 import dataclasses
 import gzip
@@ -25,7 +25,7 @@ def manifest_of(folder, name="out.tfrecord"):
     return records.Manifest.read(str(folder / name))
 
 
-# --- Reproducible, whole, complete ---
+# --- Reproducible and complete ---
 
 
 def test_the_same_bytes_with_one_and_two_processes(tiny, monkeypatch):
@@ -61,7 +61,7 @@ def test_records_are_spread_evenly_and_shuffled_over_the_files_of_a_manifest(tin
 
 
 def test_no_pass_block_or_file_has_the_draws_of_another(tiny, monkeypatch):
-    """Two blocks of the same text, three passes each: every one has pairs and masks of its own."""
+    """Two blocks of the same text, three passes each: every pass has different pairs and masks."""
     text = "\n\n".join("\n".join(f"w{d} w{n}" for n in range(60)) for d in range(10)) + "\n\n"
     (tiny / "corpus.txt").write_text(text * 2)
     monkeypatch.setattr(job, "_BLOCK", (len(text.replace("\n", "")),) * 2)
@@ -75,7 +75,7 @@ def test_no_pass_block_or_file_has_the_draws_of_another(tiny, monkeypatch):
         assert np.mean([first == second for first, second in pairs]) < 0.1
     make(tiny, masked_lm_prob=0, strict_sentence_order=True, short_seq_prob=0)
     pairs = read(tiny / "out.tfrecord")["input_ids"]
-    # Six passes over the same text draw where A ends and which comes first.
+    # Six passes over the same text draw where A ends and which of A and B is first.
     assert len(np.unique(pairs, axis=0)) > 0.7 * len(pairs)
 
 
@@ -98,7 +98,7 @@ def test_the_command_imports_neither_tensorflow_nor_fsspec_for_local_files(tiny)
     assert published(tiny)
 
 
-# --- Input that is not as it should be ---
+# --- Bad input ---
 
 
 @pytest.mark.parametrize("changes, error, message", [
@@ -164,7 +164,7 @@ def test_documents_end_with_blank_lines_and_files_and_lines_with_newlines_only(t
     paths = [tmp_path / "b", tmp_path / "c"]
     assert read_all(paths)[0] == [["1"], ["2"], ["3"]]
     assert read_all(paths, break_between_files=False)[0] == [["1"], ["2", "3"]]
-    # Cleaning empties a line of accents alone, which then ends a document.
+    # Cleaning empties a line with only accents, which then ends a document.
     assert read_all([tmp_path / "d"], preprocess_text)[0] == [["x"], ["y", "\u0301z"]]
 
 
@@ -246,7 +246,7 @@ def test_the_shares_that_are_reported_are_those_of_the_records(strict, tiny, cap
     found = read(tiny / "out.tfrecord")
     label, tokens = found["next_sentence_labels"].mean(), found["input_mask"].sum()
     assert f"label 1: {100 * label:.1f} % of the records" in caplog.text
-    if strict:  # else a token may be in a B of elsewhere, too
+    if strict:  # otherwise a token may also be in another document's B
         text = 5 * len((tiny / "corpus.txt").read_text().split())
         lost = text - (tokens - 3 * len(found["input_ids"]))
         assert 0 < lost and f"left out: {100 * lost / text:.1f} % of the tokens" in caplog.text
@@ -302,7 +302,7 @@ def test_memory_does_not_grow_with_the_text_nor_with_a_document(tiny, monkeypatc
 
 
 def gigabyte(path, golden_path, breaks_every: int | None):
-    """Writes some 10^9 bytes of sentences, packed, which makes them small."""
+    """Writes about 10^9 bytes of sentences, compressed, which makes them small."""
     text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
     sentences = [line for line in text.split("\n") if len(line.split()) > 5]
     count = 1_000_000 // sum(len(line.encode()) + 1 for line in sentences)
@@ -335,7 +335,7 @@ def test_a_gigabyte_takes_400_mb_of_memory_however_its_documents_are(
         )
         num_documents = manifest_of(tmp_path).info["documents"]
         assert num_documents > 1.8e6 if breaks_every else num_documents < 200  # of 8 MB
-        assert peak < 400e6  # it is all that there is: one process
+        assert peak < 400e6  # in total: there is only one process
     finally:
         shutil.rmtree(tmp_path)
 
@@ -377,6 +377,6 @@ def test_a_large_text_has_larger_blocks(tiny):
     for gigabytes, want in ((0.01, 4 << 20), (4, 4 << 20), (10, 10_000_000), (160, 32 << 20)):
         large = dataclasses.replace(small, text_bytes=int(gigabytes * 1e9))
         assert large.block_characters == want
-        # Each bucket is read from the file of each block.
+        # Each bucket is read from each block's file.
         reads = large.text_bytes // want * large.splits[0].num_buckets(large.text_bytes)
         assert reads < 80e6

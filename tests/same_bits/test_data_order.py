@@ -1,4 +1,4 @@
-"""The order of training records follows from seed and position alone, and no reader starts over."""
+"""The order of training records depends only on seed and position, and no reader starts over."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from albert.storage import files as files_module
 SPEC = records.FeatureSpec({"number": ("int64", None)})
 COUNTS = (640, 100, 333, 1, 4, 460)
 TOTAL = sum(COUNTS)
-BATCH = 840  # which 1 to 8 share
+BATCH = 840  # divisible by 1 to 8
 EPOCHS = 3
 
 
@@ -33,7 +33,7 @@ def files(tmp_path, monkeypatch):
 
 @pytest.fixture(params=["in groups", "shuffled as a whole"])
 def any_files(request, files, monkeypatch):
-    """The same files, and as the only group of an epoch."""
+    """The same files, in groups or as the only group of an epoch."""
     if request.param == "shuffled as a whole":
         monkeypatch.setattr(data_order, "GROUP_RECORDS", TOTAL)
     return files
@@ -58,7 +58,7 @@ def batches(paths, count, *, position=0, seed=7, batch_size=BATCH, share=None):
 
 
 def shared_batches(paths, count, workers, replicas, position=0):
-    """Returns the batches that so many workers get together, of so many replicas each."""
+    """Returns the combined batches of `workers` workers with `replicas` replicas each."""
     parts = [
         batches(paths, count * replicas, position=position,
                 share=Share(workers * replicas, worker * replicas, replicas))
@@ -78,7 +78,7 @@ def test_each_epoch_has_every_record_once_in_an_order_of_its_own(any_files):
     for epoch in epochs:
         assert sorted(epoch) == list(range(TOTAL))
     assert epochs[0] != epochs[1] != epochs[2]
-    # Far from the order of the files: a group is of blocks from everywhere.
+    # Far from the order of the files: a group takes blocks from all of them.
     ranks = np.corrcoef(np.arange(TOTAL), epochs[0])[0, 1]
     assert abs(ranks) < 0.2
     assert batches(any_files, 2) == batches(any_files, 2) != batches(any_files, 2, seed=8)
@@ -92,7 +92,7 @@ def test_the_batches_are_the_same_however_many_workers_read_them(any_files, work
 
 def test_a_resumed_order_is_the_uninterrupted_one(any_files):
     whole = batches(any_files, 6)
-    # In the first epoch, at its end, in the second and the third; a batch is 0.55 of one.
+    # In the first epoch, at its end, in the second and the third; a batch is 0.55 epochs.
     for step in (1, 2, 4):
         assert shared_batches(any_files, 6 - step, 3, 1, step * BATCH) == whole[step:]
 
@@ -143,7 +143,7 @@ def test_blocks_that_are_not_the_file_are_refused(files):
 
 
 def test_the_order_is_what_it_was(tmp_path, monkeypatch):
-    # A run that is resumed with a later version continues in it.
+    # A run that is resumed with a later version keeps this order.
     monkeypatch.setattr(records, "BATCH", 2)
     monkeypatch.setattr(data_order, "LANES", 2)
     paths = write(tmp_path, (7, 2, 5))
@@ -178,11 +178,11 @@ def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
         batches(paths, count, batch_size=80, position=position, share=share)
         return sum(sizes)
 
-    # How much is read ahead depends on the threads' timing: up to an eighth.
+    # The amount of read-ahead depends on thread timing: up to an eighth.
     assert bytes_read(0, 1) < 0.2 * size
-    # At nine tenths of the second epoch: neither what the first nor what this one had is read.
+    # At nine tenths of the second epoch, no records from before that position are read.
     assert bytes_read(int(1.9 * total), 1) < 0.2 * size
-    # A whole epoch: each of four workers reads about a quarter.
+    # Over a full epoch, each of four workers reads about a quarter.
     whole, quarter = (bytes_read(0, total // 80 - 1, s) for s in (None, Share(4, 1, 1)))
     assert 0.9 * size < whole < 1.5 * size
     assert quarter < 0.4 * whole

@@ -44,7 +44,7 @@ CONFIG = SIZES | {
 
 
 def write_records(path, rows) -> str:
-    """Writes rows of which every other one has a masked token, the others three."""
+    """Writes rows that alternate between one masked token and three."""
     for row in rows[1::2]:
         row |= {"masked_lm_positions": np.array([2, 4, 7]), "masked_lm_ids": np.array([9, 20, 31]),
                 "masked_lm_weights": np.ones(3, "float32")}
@@ -55,7 +55,7 @@ def write_records(path, rows) -> str:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """The arguments of a short run without dropout: its numbers depend on nothing but the data."""
+    """The arguments of a short run without dropout: its numbers depend only on the data."""
     folder = tmp_path_factory.mktemp("job")
     written = write_records(folder / "records.tfrecord", list(pretraining_rows(60, least=4)))
     return [
@@ -99,7 +99,7 @@ REPLICAS = ["--num_virtual_devices=2", "--gradient_accumulation_steps=2"]
 
 
 def assert_trains_as_alone(folder, alone, *flags: str) -> None:
-    """Trains to the end in a process of its own, as several devices need it."""
+    """Trains to the end in a separate process, as several devices require."""
     done = run("albert.run_pretraining", *flags, f"--output_dir={folder}")
     assert done.returncode == 0, done.stderr
     assert ("rows: packed" in done.stderr) == ("--nopack_rows" not in flags)
@@ -173,7 +173,7 @@ def test_with_per_replica_loss_every_replica_counts_alike(job, tmp_path, begin):
 
 @contextlib.contextmanager
 def addresses(count: int):
-    """Yields addresses whose ports are kept for whoever shares them, as TensorFlow's servers do."""
+    """Yields addresses with ports reserved for sharers, as TensorFlow's servers share them."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -185,11 +185,11 @@ def addresses(count: int):
 def run_workers(
     *arguments: str, module="albert.run_pretraining", second=None, of_second=()
 ) -> list[tuple[int, str]]:
-    """Runs two workers to their end; returns [(exit code, stderr)].
+    """Runs two workers to completion; returns [(exit code, stderr)].
 
     Args:
-      second: module and first arguments of the second worker, if others.
-      of_second: its last arguments.
+      second: module and first arguments of the second worker, if different.
+      of_second: the second worker's last arguments.
     """
     with addresses(2) as places:
         workers = [
@@ -230,7 +230,7 @@ def test_two_machines_that_lose_one_resume_and_give_the_curve_of_one_device(
     assert f"goes on from {tmp_path}/model.ckpt-2" in line and "Graph execution" not in line
     assert "step 2:" in results[0][1] and "step 2:" not in results[1][1]
     assert "rows: packed" in results[0][1]
-    # It is started again: on one machine, whose replicas have micro-batches, or on both.
+    # Restart it: on one machine, whose replicas use micro-batches, or on both.
     if workers == 1:
         assert_trains_as_alone(tmp_path, alone, *arguments, *REPLICAS)
     else:

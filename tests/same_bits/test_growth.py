@@ -11,7 +11,7 @@ from albert.modeling import AlbertForPreTraining, parameter_shapes
 
 @pytest.fixture
 def job(tmp_path):
-    """The flags of the run `whole`, for two layers that share their weights."""
+    """The flags of the fixture `whole`, for two layers that share their weights."""
     flags = jobs.pretraining_flags(tmp_path)
     write_config(tmp_path, num_hidden_layers=2)
     return [*flags, "--skip_loss_spikes"]
@@ -32,7 +32,7 @@ def test_each_stage_of_a_depth_schedule_is_the_model_of_that_depth_and_resumes_t
         shallow = tmp_path / "shallow"
         more = ("--until_step=12", "--use_xla", f"--output_dir={shallow}")
         assert jobs.pretrain(*whole.flags, "--do_eval", *more) == 0
-    # Up to the tenth step it is the run of a model of one layer, then it is not.
+    # Up to the tenth step the run equals that of a one-layer model, and then it differs.
     for kind, step in (("train", 4), ("train", 8), ("eval", 10)):
         expected = pytest.approx(losses(shallow, kind)[step], rel=1e-5)
         assert losses(grown.out, kind)[step] == expected
@@ -40,7 +40,7 @@ def test_each_stage_of_a_depth_schedule_is_the_model_of_that_depth_and_resumes_t
     expected = jobs.tensors(shallow / "model.ckpt-10")
     for name, value in jobs.tensors(grown.out / "model.ckpt-10").items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6, err_msg=name)
-    # Cut off after the first stage, the same command resumes it.
+    # If it is stopped after the first stage, rerunning the command resumes it.
     parts = grown.copy(tmp_path / "parts", step=10)
     assert jobs.pretrain(*parts.flags, "--nodo_eval") == 0
     assert losses(parts.out, "train") == losses(grown.out, "train")

@@ -1,4 +1,4 @@
-"""The held-out text: a fraction by size, whole documents where they are small, by the seed."""
+"""Held-out text: a fraction by size, in complete documents if they are small, chosen by the seed."""
 
 import random
 import re
@@ -13,14 +13,14 @@ from albert.runtime.seeds import child_seed
 
 
 def documents_of(sizes, seed=0):
-    """Returns documents of so many lines, each line another."""
+    """Returns documents with the given numbers of lines, all distinct."""
     rng = random.Random(seed)
     return [[f"{d} {n} {'x' * rng.randint(20, 80)}" for n in range(size)]
             for d, size in enumerate(sizes)]
 
 
 def divide(documents, fraction, seed):
-    """Returns (held-out parts, parts to train on), having checked that nothing is lost."""
+    """Returns (held-out parts, training parts), having checked that nothing is lost."""
     text_bytes = sum(len(line.encode()) + 1 for document in documents for line in document)
     chooser, sides = HeldOut(fraction, seed, text_bytes), ([], [])
     for document in documents:
@@ -86,7 +86,7 @@ def test_parts_of_a_long_document_on_the_same_side_stay_together():
 
 @pytest.mark.parametrize(("fraction", "want"), [(0.1, 4), (0.3, 12)])
 def test_whole_documents_are_held_out(tiny, fraction, want):
-    write_corpus(tiny / "corpus.txt", range(0, 200, 5))  # all of one length
+    write_corpus(tiny / "corpus.txt", range(0, 200, 5))  # all of the same length
     make(tiny, held_out_fraction=fraction, eval_output_file=tiny / "eval.tfrecord",
          masked_lm_prob=0)
     train, held_out = (words_in(read(tiny / f"{name}.tfrecord")) for name in ("out", "eval"))

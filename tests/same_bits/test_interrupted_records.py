@@ -1,4 +1,4 @@
-"""Data creation that is interrupted, whatever ends it: the same command resumes to the same bytes."""
+"""Interrupted data creation: rerunning the command resumes it to the same bytes."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def tasks_done(folder) -> int:
 
 
 def wait_for_work(folder, process, tasks):
-    """Waits until so many tasks of a run are done."""
+    """Waits until `tasks` tasks of a run are done."""
     deadline = time.monotonic() + 60
     while tasks_done(folder) < tasks:
         assert process.poll() is None and time.monotonic() < deadline
@@ -64,7 +64,7 @@ def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(t
     before = snapshot(tiny / WORK)
     make(tiny, output_file=f"{tiny}/another.tfrecord")
     assert snapshot(tiny / WORK) == before
-    make(tiny)  # the same output by other flags: the unfinished work is of no use
+    make(tiny)  # the same output with other flags: the unfinished work is useless
     assert files_made(tiny) == [
         f"{name}{suffix}" for name in ("another.tfrecord", "out.tfrecord")
         for suffix in ("", ".manifest.json")
@@ -72,7 +72,7 @@ def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(t
 
 
 def calls_of(monkeypatch, *functions):
-    """Returns {name: calls} of (module, name), which is kept up to date."""
+    """Returns a live {name: calls} for each (module, name)."""
     counts = dict.fromkeys((name for _, name in functions), 0)
 
     def counted(module, name):
@@ -90,7 +90,7 @@ def calls_of(monkeypatch, *functions):
 
 
 def make_and_die(monkeypatch, owner, name, number, folder, **changes):
-    """Makes records in a process that dies as by kill -9 in the `number`-th call of a function."""
+    """Makes records in a process that dies, as from kill -9, in the `number`-th call of a function."""
     original, left = getattr(owner, name), [number]
 
     def call(*arguments):

@@ -1,4 +1,4 @@
-"""Masking: the recipe's rules hold on every sequence, its shares on many."""
+"""Masking: the recipe's rules hold for every sequence, its proportions over many."""
 
 
 import numpy as np
@@ -23,7 +23,7 @@ def make_batch(count, length, rng, shortest=8):
 
 
 def words_of(ids, whole_words=True, across=True):
-    """The words of one sequence by the plain rule: lists of positions."""
+    """The words of one sequence by the plain rule, as lists of positions."""
     words = []
     for position, token in enumerate(ids):
         if token in (CLS, SEP):
@@ -83,7 +83,7 @@ def test_as_many_tokens_are_masked_as_the_share_says():
     settings = MaskingSettings(20, 0.5)
     assert masking.num_to_predict([1, 5, 7, 41], settings).tolist() == [1, 2, 4, 20]
     assert masking.num_to_predict([5], MaskingSettings(20, 0.01)).tolist() == [1]
-    # A word longer than the budget is passed over.
+    # A word longer than the budget is skipped.
     ids = np.array([[CLS, 10, 40, 40, 40, SEP, 11, 40, 40, SEP]])
     masked = mask(ids, np.array([10]), MaskingSettings(2, 0.15), np.random.default_rng(0))
     assert masked.counts.tolist() == [0] and (masked.input_ids == ids).all()
@@ -111,7 +111,7 @@ def test_shares_of_mask_kept_and_random_are_eighty_ten_ten():
     now, was = masked.input_ids[row, column], ids[row, column]
     n = len(now)
     for share, rest in (((now == MASK).mean(), 0.8), ((now == was).mean(), 0.1)):
-        want = rest + 0.1 / V  # a random piece may be either
+        want = rest + 0.1 / V  # a random token may be either
         assert abs(share - want) < 4 * np.sqrt(want * (1 - want) / n)
     is_random = (now != MASK) & (now != was)
     assert set(np.unique(now[is_random])) == set(range(V)) - {MASK}  # any of the vocabulary
@@ -121,15 +121,15 @@ def test_shares_of_mask_kept_and_random_are_eighty_ten_ten():
 def test_ngram_lengths_are_drawn_in_inverse_proportion(shorter, want):
     settings = MaskingSettings(3, 1.0, 3, shorter)
     assert np.allclose(masking.ngram_probabilities(settings) * 11, want)
-    # Every word one token and room for exactly one n-gram of three: when the
-    # first draw is shorter, later ones fill up, so look at the runs of three
-    # that a first draw of three makes certain, through a budget of three.
+    # Every word is one token and the budget fits exactly one n-gram of three. If
+    # the first draw is shorter, later ones fill the budget, so look at the runs
+    # of three, which a first draw of three always makes.
     ids = np.tile([CLS, *[10] * 60, SEP, *[11] * 60, SEP], (20_000, 1))
     masked = mask(
         ids, np.full(20_000, 123), settings, np.random.default_rng(1)
     )
     together = (masked.positions[:, 2] - masked.positions[:, 0] == 2).mean()
-    # Tail n-grams are cut, and shorter draws may meet by chance: a few percent.
+    # N-grams at the end are cut, and shorter draws may be adjacent by chance: a few percent.
     assert abs(together - want[2] / 11) < 0.05
 
 
@@ -158,7 +158,7 @@ def test_random_order_is_a_fair_permutation():
 
 def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
     ids, lengths = make_batch(500, 10, np.random.default_rng(6))
-    many = np.tile(np.arange(500), 80)  # more places and sequences than 16 bits count
+    many = np.tile(np.arange(500), 80)  # more positions and sequences than 16 bits can count
     keys = keys_at(1, np.arange(len(many)))
     boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
 
@@ -211,7 +211,7 @@ def test_ngrams_of_more_words_than_can_be_looked_up_are_refused():
         MaskingSettings(ngram=33)
 
 
-# --- Masks that are drawn as records are read ---
+# --- Masks drawn while reading records ---
 
 
 def masks_of(length, settings, **options):
@@ -252,7 +252,7 @@ def masked_rows(settings, count=3000, **options):
 
 
 def kinds_of(rows):
-    """Returns what the chosen tokens became: 0 for [MASK], 1 if they stayed, 2 for another."""
+    """Returns the fate of the chosen tokens: 0 for [MASK], 1 if unchanged, 2 for another token."""
     chosen = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], axis=1)
     return np.where(chosen == MASK, 0, np.where(chosen == 10, 1, 2))
 
@@ -261,7 +261,7 @@ def test_a_whole_ngram_shares_its_fate_where_asked():
     rows = masked_rows(MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True))
     positions = rows["masked_lm_positions"]
     kinds = kinds_of(rows)[positions[:, 2] - positions[:, 0] == 2]
-    # Some runs of three are of shorter n-grams, and a random piece may be either.
+    # Some runs of three consist of shorter n-grams, and a random token may be either.
     assert (kinds == kinds[:, :1]).all(axis=1).mean() > 0.9
     shares = np.bincount(kinds[:, 0], minlength=3) / len(kinds)
     assert abs(shares - [0.8, 0.1, 0.1]).max() < 4 * np.sqrt(0.16 / len(kinds))

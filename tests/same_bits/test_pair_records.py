@@ -1,4 +1,4 @@
-"""Masks drawn as records are read: new each epoch, the same for everybody, from pairs held once."""
+"""Masks drawn while reading: new each epoch, the same for every reader, from pairs stored once."""
 
 import itertools
 import json
@@ -93,7 +93,7 @@ def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(cor
         assert (epoch["masked_lm_weights"].sum(axis=1) >= 1).mean() > 0.95
 
     def keyed(epoch):
-        # Two pairs of the corpus are hardly ever of the same words.
+        # Two pairs of the corpus hardly ever have the same words.
         rows = zip(originals(epoch), epoch["masked_lm_positions"],
                    epoch["next_sentence_labels"], strict=True)
         return {tuple(sorted(ids)): (positions.tolist(), int(label[0]))
@@ -102,7 +102,7 @@ def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(cor
     one, two = map(keyed, epochs)
     assert one.keys() == two.keys()
     assert np.mean([one[key][0] != two[key][0] for key in one]) > 0.8
-    # A and B are swapped anew, too: half of those whose B is not of a random document.
+    # A and B are swapped at random again too: half of those whose B is not from a random document.
     changed = np.mean([one[key][1] != two[key][1] for key in one])
     assert 0.15 < changed < 0.65
 
@@ -145,7 +145,7 @@ def test_masks_follow_from_the_seed(corpus):
 def test_labels_cannot_be_read_off_the_lengths_of_segments_that_were_cut(tmp_path):
     words = [f"w{i}" for i in range(50)]
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
-    text = "\n".join([" ".join(words[:30])] * 40)  # longer than a row, each line
+    text = "\n".join([" ".join(words[:30])] * 40)  # each line longer than a sequence
     (tmp_path / "corpus.txt").write_text("\n\n".join([text] * 40) + "\n")
     path = make(tmp_path, "pairs", "--nostatic_masks", "--strict_sentence_order", dynamic=True)
     rows = joined(batches(path, 60))
@@ -163,7 +163,7 @@ def test_pairs_that_are_swapped_when_read_have_their_share_of_labels(corpus, obj
     path = make(corpus, objective, f"--sentence_objective={objective}", "--nostatic_masks",
                 "--dupe_factor=30", "--strict_sentence_order", dynamic=True)
     found = joined(batches(path, 1, tfrecord.count_records(path)))["next_sentence_labels"]
-    # Passes over a text repeat its pairs: fewer are independent than there are.
+    # Passes over a text repeat its pairs, so fewer of them are independent.
     assert abs(np.mean(found) - share) <= (0.06 if share else 0)
     assert dynamic_masking.sentence_objectives(RecordFiles([path])) == (objective,)
 
@@ -211,12 +211,12 @@ def command(*arguments):
 
 @pytest.fixture
 def task_of(begin):
-    """Returns the task of a run that is not trained."""
+    """Returns the task of a run without training it."""
     return lambda *arguments: begin(command, *arguments)[0][0]
 
 
 def long_job(corpus, tmp_path, length, *more):
-    """A run on rows that are longer than those of `job`."""
+    """A run on longer sequences than those of `job`."""
     (tmp_path / "longer").mkdir()
     path = make(corpus, f"long-{length}", "--nostatic_masks", f"--max_seq_length={length}",
                 dynamic=True)
@@ -226,7 +226,7 @@ def long_job(corpus, tmp_path, length, *more):
 
 
 def masked_of(task, position):
-    """Returns how many tokens of full rows of a task are masked at a position of the run."""
+    """Returns the numbers of masked tokens in full sequences of a task at a position of the run."""
     length = task.max_seq_length
     ids = np.full((64, length), 9)
     ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
@@ -312,7 +312,7 @@ def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
             packed_rows=packed * LENGTH,
         )))
         is_pair = task._ordered(batch).numpy()
-        assert 5 < is_pair.sum() < 59  # there are both
+        assert 5 < is_pair.sum() < 59  # both occur
         assert is_pair.sum() + 1e-5 == pytest.approx(
             float(task.loss_weights(batch)["sentence_order"]))
         labels = batch["next_sentence_labels"][:, 0].numpy()

@@ -1,4 +1,4 @@
-"""Pairs of segments: each document in order, B by the objective, cut as the original cuts."""
+"""Pairs of segments: each document in order, B by the objective, truncated like the original."""
 
 import random
 
@@ -18,7 +18,7 @@ from albert.text import documents
 
 
 def make_block(lengths):
-    """A block whose token at position p is p; lengths: documents of segments of tokens."""
+    """A block whose token at position p is p; lengths: tokens per segment of each document."""
     segments, borders = [0], [0]
     for document in lengths:
         for length in document:
@@ -83,7 +83,7 @@ def test_a_lone_segment_meets_another_document_unless_strict():
     assert len(strict) == 2
     for a0, a1, b0, b1, label in strict:
         assert (b0, b1) == (a1, a1 + 50) if label == 0 else (a0, a1) == (b1, b1 + 50)
-    # The only document pairs with itself rather than fail.
+    # A single document is paired with itself instead of failing.
     assert len(all_pairs(make_block([[50, 50]]), max_seq_length=32)) == 2
 
 
@@ -94,7 +94,7 @@ def test_strict_pairs_of_short_sequences_are_of_one_document_and_balanced(length
     a0, a1, b0, b1, label = np.array(
         all_pairs(block, max_seq_length=length, strict_sentence_order=True)
     ).T
-    # Neighbours, whichever comes first.
+    # Neighbours, in either order.
     assert ((a1 == b0) == (label == 0)).all() and ((b1 == a0) == (label == 1)).all()
     assert len(label) > 2000 and abs(label.mean() - 0.5) < 5 * 0.5 / len(label) ** 0.5
     usual = np.array(all_pairs(block, max_seq_length=length))[:, 4]
@@ -112,7 +112,7 @@ def test_pairs_that_end_at_the_nearest_border_lose_far_less(strict):
         assert ((found[:, 1] == found[:, 2]) == (found[:, 4] == 0)).all()
         sizes = found[:, 1] - found[:, 0] + found[:, 3] - found[:, 2]
         lost[fits] = np.maximum(sizes - 125, 0).sum() / sizes.sum()
-        assert sizes.sum() > 0.99 * len(block.ids)  # a lone last segment may go
+        assert sizes.sum() > 0.99 * len(block.ids)  # a lone last segment may be dropped
     assert 0.08 < lost[False] and lost[True] < 0.4 * lost[False]
 
 
@@ -120,7 +120,7 @@ def test_pairs_that_end_at_the_nearest_border_lose_far_less(strict):
     ("sop", (0.0, 0.5)), ("nsp", (0.5, 0.0)), ("both", (0.25, 0.25)), ("none", (0.0, 0.0)),
 ])
 def test_so_many_pairs_have_a_random_b_and_so_many_are_swapped(objective, want):
-    # Documents of four segments of one token each, which is how many a pair takes.
+    # Documents of four segments of one token each, the number that a pair takes.
     count = 40_000
     starts = list(range(count + 1))
     block = Block(np.arange(count, dtype=np.int32), starts, starts[::4])

@@ -128,12 +128,12 @@ def test_unusable_input_is_one_clear_line_and_nothing_is_written(tmp_path, capsy
         assert not (tmp_path / "out").exists()
 
 
-# === Documents that are left out ===
+# === Dropped documents ===
 
 
 @pytest.fixture
 def dropped(tmp_path):
-    """Function from texts beside twelve stories, and flags, to how many documents went, and why."""
+    """Function from texts added to twelve stories, and flags, to the number dropped for each reason."""
     rng = random.Random(3)
     stories = ["\n".join(words(rng, 12) for _ in range(20)) for _ in range(12)]
 
@@ -191,7 +191,7 @@ def test_it_reports_how_far_a_large_text_is(tmp_path, monkeypatch, caplog):
     plain, packed = write_text(tmp_path / "in.txt", 60, 40), tmp_path / "in.txt.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     monkeypatch.setattr(prepare_text, "_BATCH", 1000)
-    clock = itertools.count(0, 10)  # each look at it takes ten seconds
+    clock = itertools.count(0, 10)  # each reading advances it by ten seconds
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     for path in (plain, packed):
         caplog.clear()

@@ -1,4 +1,4 @@
-"""The statistics of records are those of the original's, however they are masked."""
+"""The statistics of records match the original's, however they are masked."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ def golden(golden_path):
 
 @pytest.fixture(scope="module")
 def vocabulary(golden_path):
-    """Which pieces begin a word, and the special ids."""
+    """The tokens that begin a word, and the special ids."""
     model = str(golden_path("spm/30k-clean.model"))
     return job.vocabulary_info(Recipe(
         PairSettings(), MaskingSettings(), None, model, "", TextSettings(), 0
@@ -41,7 +41,7 @@ def vocabulary(golden_path):
 
 @pytest.fixture(scope="module")
 def make(golden_path, tmp_path_factory):
-    """Function from settings to the record file that they make, each made once."""
+    """Function from settings to their record file; each is made once."""
 
     @functools.cache
     def made(settings):
@@ -63,7 +63,7 @@ def static(make, vocabulary, settings, dupe_factor=6):
 
 
 def dynamic(make, vocabulary, settings):
-    """Returns the features of records whose masks are drawn as they are read."""
+    """Returns the features of records whose masks are drawn while reading."""
     chosen = {f.name: settings[f.name] for f in dataclasses.fields(MaskingSettings)
               if f.name in settings}
     others = {name: value for name, value in settings.items() if name not in chosen}
@@ -79,7 +79,7 @@ def dynamic(make, vocabulary, settings):
                                   "next_sentence_labels")),
         np.arange(len(rows["input_ids"])),
     )
-    # A and B may have changed places.
+    # A and B may have been swapped.
     ids = features["input_ids"].copy()
     row, rank = np.nonzero(features["masked_lm_weights"])
     ids[row, features["masked_lm_positions"][row, rank]] = features["masked_lm_ids"][row, rank]
@@ -89,7 +89,7 @@ def dynamic(make, vocabulary, settings):
 
 
 def statistics(features, is_start):
-    """Returns the shares that the golden file has, of any set of records."""
+    """Returns the golden file's statistics, computed for any set of records."""
     ids, inside = features["input_ids"], features["input_mask"] == 1
     lengths = inside.sum(axis=1)
     label = features["next_sentence_labels"].mean()
@@ -137,7 +137,7 @@ def test_statistics_are_the_originals_within_sampling_error(
 ):
     want, settings = golden[name], golden[name]["settings"]
     got = statistics(how(make, vocabulary, settings), vocabulary[0])
-    # Text alone decides these; short_seq_prob acts on whole documents, of
+    # These depend on the text alone; short_seq_prob acts on entire documents, of
     # which the original's run had few.
     slack = 1 if settings["short_seq_prob"] == 0 else 4
     assert abs(got["label"] - want["sop_label_1_rate"]) < 4 * np.sqrt(0.25 / want["instances"])
@@ -165,7 +165,7 @@ def test_statistics_are_the_originals_within_sampling_error(
 
 
 def test_the_originals_own_records_have_these_statistics_too(golden_path, golden, vocabulary):
-    # That the measure above is the golden file's: on the file it was made from.
+    # Check that `statistics` computes the golden file's values, on the file it was made from.
     features = read(golden_path("pretraining_data/default.tfrecord"), 128, 20)
     got, want = statistics(features, vocabulary[0]), golden["default"]
     assert got["label"] == pytest.approx(want["sop_label_1_rate"])

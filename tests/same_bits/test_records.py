@@ -1,4 +1,4 @@
-"""Record files: written exactly, published whole, and checked before they are read."""
+"""Record files: written exactly, published atomically, and checked before they are read."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_tensorflow_reads_exactly_what_was_written(tmp_path):
 def test_messages_are_the_bytes_of_tf_train_example():
     import tensorflow as tf
 
-    # Numbers of every width, beside rows of others; negative ones take ten bytes.
+    # Numbers of every width, next to rows of others; negative ones take ten bytes.
     rows = np.array([
         [0, 1, 127, 128, 16383, 16384, 1 << 21, (1 << 31) - 1], [0] * 8, [127] * 8,
         [1 << 62, (1 << 63) - 1, -1, -(1 << 63), 1 << 56, (1 << 35) - 1, 300, 5],
@@ -136,7 +136,7 @@ def test_a_failure_keeps_the_previous_file_and_its_manifest(written):
 
 def test_a_file_that_was_cut_is_caught_with_record_and_byte_or_by_its_manifest(written):
     starts, _ = tfrecord.scan(written)
-    os.truncate(written, int(starts[7]) - 12)  # between records: the file alone looks whole
+    os.truncate(written, int(starts[7]) - 12)  # between records: the file alone looks intact
     assert tfrecord.count_records(written) == 7
     with pytest.raises(DataError, match="7 records in .*, its manifest says 10 in"):
         RecordFiles([written]).check(SPEC)

@@ -1,4 +1,4 @@
-"""Whatever is drawn has numbers of its own: no seed, step or part shares another's."""
+"""Every use of randomness has its own stream: no seed, step or component shares another's."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from albert.model.dropout import Dropout  # noqa: E402
 from albert.runtime.seeds import child_seed  # noqa: E402
 from albert.training import steps  # noqa: E402
 
-# Neighbours, and what is one for Keras, which takes seeds modulo 2^31 - 2.
+# Adjacent seeds, and seeds that are equal to Keras, which takes them modulo 2^31 - 2.
 SEEDS = (0, 1, 2, 4, 5, 2**31 - 2, 2**31 + 2, 2**32, 2**32 + 4)
 
 
@@ -19,7 +19,7 @@ def test_purposes_and_seeds_have_numbers_of_their_own():
     streams = ("order", "dropout")
     found = {child_seed(*purpose) for purpose in itertools.product(SEEDS, streams, range(9))}
     assert len(found) == len(SEEDS) * len(streams) * 9
-    assert child_seed(5, "order", 1) == 4949609611897841769  # the same for ever
+    assert child_seed(5, "order", 1) == 4949609611897841769  # must never change
 
 
 @pytest.mark.parametrize("use_xla", [False, pytest.param(True, marks=pytest.mark.slow)])

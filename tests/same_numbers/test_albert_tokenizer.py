@@ -154,7 +154,7 @@ def test_every_token_is_found_where_it_stands(tokenizer, golden_path):
                 total += 1
                 plain = normal(token.replace("▁", "").removeprefix("##"))
                 right += normal(text[begin:end]) == plain
-    # The rest are characters that make several ("½"), or that a normaliser drops.
+    # The rest are characters that expand to several ("½"), or that a normaliser drops.
     assert right / total > 0.98
 
 
@@ -162,7 +162,7 @@ def test_every_token_is_found_where_it_stands(tokenizer, golden_path):
 
 
 def test_added_tokens_are_matched_whole_before_all_others(tokenizer, tmp_path):
-    tokenizer = pickle.loads(pickle.dumps(tokenizer))  # the fixture's stays as it is
+    tokenizer = pickle.loads(pickle.dumps(tokenizer))  # leaves the fixture's unchanged
     before, size = tokenizer.encode("the covid19, Bill"), len(tokenizer)
     assert tokenizer.add_tokens(["[E1]", "COVID19", "[E1]", "."]) == 2
     assert tokenizer.add_tokens("Café") == 1 and tokenizer.add_tokens(["covid"]) == 1
@@ -222,7 +222,7 @@ def test_added_tokens_of_hugging_faces_files_are_read_or_refused(hindi, golden_p
     (hindi / "added_tokens.json").write_text(json.dumps({"bb": size + 1}))
     with pytest.raises(DataError, match=f"added token 'bb' has id {size + 1}, it would have to be {size}"):
         albert.AlbertTokenizer.from_pretrained(hindi)
-    # Their library, from version 5 on, writes nothing else.
+    # From version 5 on, their library writes nothing else.
     tokenizer.save_pretrained(tmp_path)
     os.remove(tmp_path / "spiece.model")
     os.remove(tmp_path / "tokenizer_config.json")
@@ -236,7 +236,7 @@ def test_added_tokens_of_hugging_faces_files_are_read_or_refused(hindi, golden_p
 
 @pytest.fixture
 def hindi(made_once, tmp_path):
-    """A tokenizer's directory at Hugging Face, of a vocabulary with accents and virama."""
+    """A tokenizer directory in Hugging Face's layout, with accents and virama in its vocabulary."""
     def make(folder):
         lines = ["Café हिन्दी the big", "naïve क्ष small"] * 9
         sentencepiece.SentencePieceTrainer.train(

@@ -1,4 +1,4 @@
-"""Fused attention gives what eager attention gives, with masks, dropout and in half precision."""
+"""Fused attention equals eager attention, with masks, dropout and in half precision."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ def make_batch(is_packed):
 
 
 def twins(config):
-    """Returns {implementation: model}, all of the same weights."""
+    """Returns {implementation: model}, all with the same weights."""
     models = {name: modeling.AlbertModel(config, encoder_options=EncoderOptions(name))
               for name in attention.ATTENTION}
     models["fused"].set_weights(models["eager"].get_weights())
@@ -41,7 +41,7 @@ def twins(config):
 
 def outputs_and_gradients(model, batch, training, wrap=lambda f: f):
     real = tf.cast(make_batch(False)["input_mask"], tf.float32)[..., None]
-    # Not the output's square, whose sum a LayerNorm keeps constant.
+    # Not the output's square, whose sum LayerNorm keeps constant.
     direction = np.random.default_rng(1).normal(size=CONFIG.hidden_size).astype(np.float32)
 
     @wrap
@@ -61,7 +61,7 @@ def outputs_and_gradients(model, batch, training, wrap=lambda f: f):
 def assert_near(found, expected):
     greatest = max(np.abs(value).max() for value in expected.values())
     for name, value in expected.items():
-        # A key's bias changes no softmax: its gradient is what is left of rounding.
+        # The key bias changes no softmax: its gradient is only rounding error.
         atol = 1e-5 * max(np.abs(value).max(), 1.0) + 1e-7 * greatest
         np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
 
@@ -74,7 +74,7 @@ def test_outputs_and_gradients_are_those_of_eager_attention(is_packed):
     assert found.keys() == expected.keys()
     assert_near(found, expected)
     calm = outputs_and_gradients(models["fused"], batch, False)
-    assert np.abs(calm["output"] - found["output"]).max() > 0.1  # dropout is live
+    assert np.abs(calm["output"] - found["output"]).max() > 0.1  # dropout is active
 
 
 def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries():
@@ -114,7 +114,7 @@ def test_rows_of_a_length_unknown_until_run_time_are_attended_to_in_blocks_too(m
 
 
 def _widest_scores(graph) -> int:
-    """Returns the most queries of a softmax, in the graph and the functions that it calls."""
+    """Returns the largest number of queries of a softmax, in the graph and its functions."""
     library = graph.as_graph_def(add_shapes=True).library.function
     found = [op.outputs[0].shape[2] for op in graph.get_operations() if op.type == "Softmax"]
     found += [node.attr["_output_shapes"].list.shape[0].dim[2].size

@@ -1,4 +1,4 @@
-"""Tasks with labels: the original's logits, losses and gradients; padding rows count nothing."""
+"""Tasks with labels: the original's logits, losses and gradients; padding rows have no effect."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ TASKS = {
 
 @pytest.fixture(scope="module", params=TASKS)
 def case(request, golden_path):
-    """(task, model, batch with a row of padding at its end, golden values of the original)."""
+    """(task, model, batch with a padding row at its end, golden values of the original)."""
     folder = golden_path(f"heads/{request.param}")
     golden, task = np.load(folder / "io.npz"), TASKS[request.param]
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))

@@ -1,4 +1,4 @@
-"""A training step compiled for TPUs that are not there."""
+"""A training step compiled for TPUs that are not present."""
 
 import importlib.metadata
 import importlib.util
@@ -11,9 +11,9 @@ from helpers import NEEDS_JAX, assert_one_clear_line, run, run_here
 from albert import compile_plan
 
 COMMAND = "albert.compile_plan"
-# Of a step of base, rows of 512 in bfloat16 on each of four chips, with jax 0.10.2, by libtpu's
-# version: GiB beside weights and moments of 32 rows, and the turns in which 512 rows fit. The
-# first is the one that jax asks for. Others are taken for it.
+# For a step of base, sequences of 512 in bfloat16 on each of four chips, with jax 0.10.2, by libtpu
+# version: GiB for 32 sequences besides weights and moments, and the number of micro-batches for 512
+# sequences. The first is the version that jax requires. Other versions are treated as the first.
 MEASURED = {"0.0.42.1": (4.49, 8), "0.0.52": (3.54, 4)}
 NEEDS_COMPILER = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax") is None,

@@ -1,4 +1,4 @@
-"""AlbertConfig: what is read, what is kept, what is refused; the files in configs/."""
+"""AlbertConfig: reading, saving and refusals; the files in configs/."""
 
 import json
 import os
@@ -33,14 +33,14 @@ def test_what_is_read_is_written_back_and_an_unknown_key_warned_of(tmp_path, cap
     path = tmp_path / "albert_config.json"
     path.write_text(json.dumps(RELEASED_KEYS))
     config = AlbertConfig.from_json_file(str(path))
-    assert json.loads(config.to_json_string()) == RELEASED_KEYS  # the authors' leftovers too
+    assert json.loads(config.to_json_string()) == RELEASED_KEYS  # including the authors' leftovers
     for path in CONFIGS.glob("*.json"):
         load(path.stem)
     assert not caplog.records
     config = AlbertConfig.from_dict(SIZES | {"my_note": "x", "parameter_sharing": "ffn"})
     assert AlbertConfig.from_dict(config.to_dict()) == config and config.parameter_sharing == "ffn"
     assert config.to_dict()["my_note"] == "x" and "my_note" in caplog.text
-    # Sharing is a key that released files lack, and a head count one that others do.
+    # Released files lack the key for sharing, and others lack one for the head count.
     assert "parameter_sharing" not in AlbertConfig(**SIZES).to_dict()
     values = {k: v for k, v in SIZES.items() if k != "num_attention_heads"} | {"hidden_size": 64}
     assert AlbertConfig.from_dict(values, origin="my.json").num_attention_heads == 64
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_with_its_values(tmp_path):
 
 
 def test_the_group_of_a_layer_is_computed_as_in_the_original():
-    # spec 2.3: floating rounding makes (22 layers, 22 groups, layer 15) group 14, not 15.
+    # spec 2.3: floating-point rounding puts layer 15 of 22 in group 14 of 22, not 15.
     config = AlbertConfig(**SIZES | {"num_hidden_layers": 22, "num_hidden_groups": 22})
     assert config.group_of_layer(15) == 14
     config = AlbertConfig(**SIZES | {"num_hidden_layers": 12, "num_hidden_groups": 3})
@@ -111,7 +111,7 @@ def test_released_architectures_have_the_released_sizes_and_keys(size):
         name = f"{size}_{version}"
         assert config == AlbertConfig.released(name) == AlbertConfig.from_flag(name)
     assert len(RELEASED) == 2 * len(BACKBONE)
-    # What the released pretraining checkpoint holds.
+    # The contents of the released pretraining checkpoint.
     assert parameter_count(load("albert_base_v2"), heads=True) == 11_813_810
 
 

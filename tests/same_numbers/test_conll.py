@@ -1,4 +1,4 @@
-"""CoNLL files: what is read, what is refused, and how words become rows."""
+"""CoNLL files: reading, refusals, and how words become rows."""
 
 import dataclasses
 import itertools
@@ -63,7 +63,7 @@ def test_labels_are_listed_with_what_longer_entities_need(tmp_path):
         assert conll.collect_labels(sentences, scheme) == labels
 
 
-BAD = [  # text, scheme, labels that are known, what is said
+BAD = [  # text, scheme, known labels, message
     ("a O\nb B-X\nc NN O\n", "bio", None, ":3: 3 columns, the lines before have 2"),
     ("# x y\na O\n", "bio", None, ":2: 2 columns, the lines before have 3"),
     ("a O\n\n# x y\n", "bio", None, ":3: 3 columns, the lines before have 2; give --skip_comments"),
@@ -145,7 +145,7 @@ def tokenizer(tmp_path):
 
 
 def test_the_label_is_on_the_first_piece_of_each_word(tokenizer):
-    # Case, punctuation inside a word, and words of which nothing is left.
+    # Case, punctuation inside a word, and words that become empty.
     words = ("PARIS", "(Paris)", "playing", "U.S.", "\u0301", "\u200b")
     sentence = conll.Sentence(words, ("O", "B-X", "O", "B-X", "O", "B-X"), 1)
     counts = conll.Overflow()

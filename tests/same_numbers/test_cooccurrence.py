@@ -1,4 +1,4 @@
-"""`--init_embeddings=cooccurrence`: embeddings made of which tokens are near each other."""
+"""`--init_embeddings=cooccurrence`: embeddings from token co-occurrence."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_vectors_have_the_products_that_ppmi_and_its_decomposition_give(tmp_path
     assert found.shape == (VOCAB, 5) and np.isnan(found[~occurs]).all() and occurs.sum() == 8
     found, wanted = found[occurs], wanted[occurs] - wanted[occurs].mean(0)
     wanted *= 0.06 / wanted.std()
-    # Signs and order of the columns are free; products of vectors are not.
+    # Signs and order of the columns are arbitrary; products of vectors are not.
     np.testing.assert_allclose(found @ found.T, wanted @ wanted.T, rtol=1e-3, atol=1e-6)
 
 

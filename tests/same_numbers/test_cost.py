@@ -1,4 +1,4 @@
-"""The causes of speed: what a training step computes, and how often it is compiled.
+"""The causes of speed: the computations of a training step, and how often it is compiled.
 
 Nothing here is timed; `scripts/maintainers/benchmark.py` does that.
 """
@@ -30,7 +30,7 @@ from albert.tasks.pretraining import PretrainingTask
 from albert.training import current_engine, run_settings, steps, train_state
 from albert.training.tensorflow_engine import TensorFlowEngine
 
-# All different, so that a shape tells what a tensor is.
+# All different, so that a shape identifies its tensor.
 VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
 TASK = PretrainingTask(LENGTH, PREDICTIONS)
 CONFIG = AlbertConfig(
@@ -102,7 +102,7 @@ class StepGraph:
 
     def __init__(self, config: AlbertConfig = CONFIG):
         train = train_steps(config, mixed_precision="bfloat16")
-        helpers.optimise_graphs(True)  # what TensorFlow makes of a graph belongs to its cost
+        helpers.optimise_graphs(True)  # TensorFlow's graph optimisation is part of the cost
         context.context().enable_graph_collection()
         try:
             take_steps(train, same_batch(), 2)
@@ -112,7 +112,7 @@ class StepGraph:
             helpers.optimise_graphs(False)
         [step] = train._step._list_all_concrete_functions()
         graphs = [f.graph for f in step.graph._functions.values() if f.graph]
-        self.traced = max((g.get_operations() for g in graphs), key=len)  # of the gradients
+        self.traced = max((g.get_operations() for g in graphs), key=len)  # with the gradients
         self.products = [op.outputs[0].shape for op in self.traced if op.type == "MatMul"]
         graphs = [g.post_optimization_graph for g in metadata.function_graphs]
         self.run = max((g.node for g in graphs), key=len)
@@ -134,32 +134,32 @@ def test_the_graph_of_a_step_does_not_grow_with_depth_and_no_code_is_converted(g
     monkeypatch.setattr(transpiler.PyToPy, "transform_function", note)
     deep = StepGraph(dataclasses.replace(CONFIG, num_hidden_layers=4 * LAYERS))
     assert not converted
-    # Equal constants become one, and the last layer's number is another one.
+    # Equal constants are merged, and the last layer's number is a separate one.
     constants = deep.counts.pop("Const"), graph.counts["Const"]
     assert deep.counts == graph.counts - collections.Counter(Const=constants[1])
     assert abs(constants[0] - constants[1]) <= 1
 
 
 def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
-    # A layer is there once, and the last by itself; losses serve the metrics too.
+    # A layer occurs once, and the last one separately; the metrics reuse the losses.
     assert graph.counts["Softmax"] == graph.counts["SparseSoftmaxCrossEntropyWithLogits"] == 2
-    # The last layer, where it is read: forward, the gradient of what follows and that of the inner
-    # weights; loops are graphs of their own.
+    # The last layer, where it is read: forward, and the gradients of its output and of the inner
+    # weights; loops are separate graphs.
     inner = collections.Counter(
         shape[0] for shape in graph.products if shape[-1] == CONFIG.intermediate_size
     )
     assert inner == {BATCH * (1 + PREDICTIONS): 2, CONFIG.hidden_size: 1}
-    # The vocabulary: scores of as many positions as have a weight, and the table's gradient.
+    # The vocabulary: scores for the positions that have a weight, and the table's gradient.
     assert {shape[0] for shape in graph.products if shape[-1] == VOCAB} == {None, EMBEDDING}
     assert [op for op in graph.traced if op.type == "Where"]
-    # The word table is cast for the projection alone, and never transposed.
+    # The word table is cast only for the projection, and never transposed.
     casts = [
         op for op in graph.traced
         if op.type == "Cast" and op.inputs[0].shape == (VOCAB, EMBEDDING)
         and op.inputs[0].dtype == tf.float32
     ]
     assert len(casts) == 1
-    # A product takes its factor as it lies.
+    # A product takes its factor without transposing it.
     turned = [node.name for node in graph.run if node.op == "Transpose"]
     assert turned and not [
         name for name in turned if "predictions" in name and "gradient_tape" not in name
@@ -167,7 +167,7 @@ def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
 
 
 def test_micro_batches_are_computed_one_after_another(monkeypatch):
-    # Not all at a time, with the activations of all of them.
+    # Not all at once, with the activations of all of them.
     seen, grad = [], TensorFlowEngine.grad
 
     def note(what, value):
@@ -176,7 +176,7 @@ def test_micro_batches_are_computed_one_after_another(monkeypatch):
             time.sleep(0.02)
             return x
 
-        # Without a state: TensorFlow keeps those with one in order by itself.
+        # Stateless, since TensorFlow orders stateful operations automatically.
         told = tf.numpy_function(tell, [value], value.dtype, stateful=False)
         return tf.ensure_shape(told, value.shape)
 
@@ -197,7 +197,7 @@ def test_micro_batches_are_computed_one_after_another(monkeypatch):
 
 
 def test_each_micro_batch_draws_its_own_dropout():
-    # Of equal rows, two parts have the loss of one alone only if they draw the same.
+    # With equal rows, two parts have the loss of one alone only if they draw the same dropout.
     row, found = next(pretraining_rows(1)), []
     for count in (1, 2):
         run = run_settings.RunConfig("", gradient_accumulation_steps=count)
@@ -235,7 +235,7 @@ def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
 @pytest.mark.parametrize("use_xla", [False, True])
 def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path):
     size = 16
-    # A quarter of them long, so that the number of rows differs from batch to batch.
+    # A quarter of them are long, so that the number of rows varies between batches.
     rows = [*pretraining_rows(240, least=5, most=6), *pretraining_rows(80, least=LENGTH)]
     path = str(tmp_path / "rows.tfrecord")
     records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
@@ -254,12 +254,12 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
 
 
 def rows_of_three_steps(**options):
-    """Returns the step's rows of numbers, without dropout, of which XLA draws another; the step."""
+    """Returns the step's metrics, without dropout, which XLA draws differently, and the step."""
     run = run_settings.RunConfig("", num_train_steps=3, seed=3, **options)
     config = dataclasses.replace(CONFIG, num_hidden_layers=1).without_dropout()
     state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
     train, iterator = steps.train_steps(TASK, state, run), iter(same_batch())
-    # One call for a step and one for several, which must not trace the step anew.
+    # One call for a single step and one for several, which must not retrace the step.
     return np.concatenate([train(iterator, count, [0.0, 0.0])[0] for count in (1, 2)]), train
 
 

@@ -1,4 +1,4 @@
-"""Entity scores: the official counting, on well-formed labels and on what models predict."""
+"""Entity scores: the official counting, on well-formed labels and on model predictions."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Packing of texts into rows, and the cache of record files."""
+"""Encoding of texts as sequences, and the cache of record files."""
 
 import multiprocessing
 import pathlib

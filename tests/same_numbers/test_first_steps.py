@@ -17,7 +17,7 @@ STEPS, ROWS, LENGTH, PREDICTIONS = 5, 4, 20, 4
 
 @functools.cache
 def five_steps(folder, golden_file, optimizer: str):
-    """Returns (row of metrics, weights) after each step of the trainer from the checkpoint."""
+    """Returns (row of metrics, weights) after each of the trainer's steps from the checkpoint."""
     golden = np.load(golden_file)
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).without_dropout()
     task, run = PretrainingTask(LENGTH, PREDICTIONS), run_settings.RunConfig("unused")
@@ -45,8 +45,8 @@ def assert_close(ours, golden, scope, rtol):
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
 def test_losses_and_weights_follow_the_originals(optimizer, golden_path):
-    # `onehot` is the original's form for TPUs, whose embedding gradient is dense: the norm
-    # that it clips by is that of the gradient, as ours.
+    # `onehot` is the original's form for TPUs, with a dense embedding gradient: like ours, it
+    # clips by the norm of the gradient.
     folder = golden_path("tf1_ckpt_tiny")
     path, scope = golden_path("tf1_ckpt_tiny/train5.npz"), f"{optimizer}/onehot/"
     golden = np.load(path)

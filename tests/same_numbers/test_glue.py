@@ -65,7 +65,7 @@ def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path):
 # --- The files as gluebenchmark.com has them ---
 
 INFERENCE, YES_NO = "contradiction entailment neutral", "entailment not_entailment"
-# Task, files, labels by their ids, and what the columns hold: index, texts a and b, label.
+# Task, files, labels by id, and the columns of index, texts a and b, and label.
 RELEASED = [
     ("ax", "diagnostic/diagnostic", INFERENCE, "i a b"),
     ("cola", "CoLA/train CoLA/dev", "0 1", ". l . a"),
@@ -114,7 +114,7 @@ def test_each_file_gives_its_texts_and_labels(tmp_path):
     assert {name for name, *_ in RELEASED} == set(TASKS)
 
 
-# --- Files of odd shape ---
+# --- Irregular files ---
 
 
 def read(folder, name, split, content, file=None, normalize=str):
@@ -138,7 +138,7 @@ def test_nothing_but_tabs_and_line_feeds_ends_a_text(tmp_path, caplog):
     assert "2 of 4 lines had invalid UTF-8" in warning.message
 
 
-REFUSED = [  # task, split, content, what is said
+REFUSED = [  # task, split, content, message
     ("cola", "dev", "x\t1\t\tfine\nx\t1\n", r"dev\.tsv:2: expected at least 4 .* columns, got 2"),
     ("sst-2", "dev", "sentence\tlabel\na\t1\n\nb\t0\n", r"dev\.tsv:3: .* at least 2 .*, got 1"),
     ("rte", "train", "index\ta\tb\tlabel\n0\tx\ty\tentails\n",
@@ -196,10 +196,10 @@ def test_an_edited_task_file_gets_another_feature_file(tmp_path):
 @pytest.mark.parametrize(("name", "logits", "probabilities", "results", "answers", "submitted"), [
     ("rte", [[1, 0], [-2, 2]], [[0.75, 0.25], [0.1, 0.9]], "0.75\t0.25\n0.1\t0.9\n",
      ["entailment", "not_entailment"], None),
-    # The server takes similarities within 0 and 5.
+    # The server accepts similarities from 0 to 5.
     ("sts-b", [[3.5], [-0.25], [5.75]], None, "3.5\n-0.25\n5.75\n",
      ["3.5", "-0.25", "5.75"], ["3.5", "0.0", "5.0"]),
-    # The greatest logit counts, where probabilities are equal too.
+    # The greatest logit decides, even if the probabilities are equal.
     ("rte", [[0.1, np.nextafter(np.float32(0.1), np.float32(1))], [0.1, 0.1]], [[0.5, 0.5]] * 2,
      "0.5\t0.5\n" * 2, ["not_entailment", "entailment"], None),
 ])

@@ -1,4 +1,4 @@
-"""GLUE's metrics: the original's numbers, and what is done where they are undefined."""
+"""GLUE's metrics: the original's numbers, and the values where they are undefined."""
 
 import numpy as np
 import pytest
@@ -63,6 +63,6 @@ def test_what_is_undefined_is_zero_without_a_warning():
     for metric in (glue.matthews, glue.pearson, glue.spearman, glue.f1):
         assert metric(np.array([0, 1, 1, 0]), np.zeros(4, np.int64)) == 0.0
         assert metric is glue.f1 or metric(np.array([1]), np.array([1])) == 0.0
-    # Predictions that hardly vary are still correlated.
+    # Predictions that hardly vary can still be correlated.
     labels = np.array([1.0, 2.0, 3.0])
     assert glue.pearson(labels, 1e6 + labels * 1e-8) > 0.9

@@ -1,4 +1,4 @@
-"""Rows are cut to a batch's need, or packed, which changes no result."""
+"""Batches are truncated to their longest sequence, or packed, without changing any result."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ TASKS = {
 
 
 def write(path, name, used):
-    """A record for each number of tokens; of a choice, the rows after the first are shorter."""
+    """Writes a record per number of tokens; the sequences of a choice after the first are shorter."""
     rng, choices = np.random.default_rng(1), 3 if name == "choice" else 1
 
     def row(number, count):
@@ -85,7 +85,7 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
         weights = checkpoints.open_weights(run.output_dir)
         evaluated = evaluation.evaluate(TASKS[name], CONFIG, run, paths, weights)
         predictions = evaluated.predictions
-        if name == "choice":  # what all choices have in common follows from rounding alone
+        if name == "choice":  # the part that all choices share is only rounding error
             predictions["logits"] -= predictions["logits"].mean(axis=1, keepdims=True)
         values = {key: weights.read(key) for key in weights.shapes if not checkpoints.is_slot(key)}
         outcomes.append((evaluated.results, values | predictions))

@@ -1,4 +1,4 @@
-"""Chains that XLA compiles inside TensorFlow's graph compute what plain operations do."""
+"""Chains that XLA compiles inside TensorFlow's graph give the same results as plain operations."""
 
 import dataclasses
 
@@ -86,7 +86,7 @@ def test_extremes_pass_through_as_in_plain_operations(dtype):
     for found, values in ((y, expected), (slope, slopes)):
         rtol = {"float32": 1e-6, "bfloat16": 8e-3, "float16": 1e-3}[dtype]
         np.testing.assert_allclose(found[finite], values[finite], rtol=rtol, atol=1e-6)
-    # Not a finite number: what comes out isn't one either, or it is the limit.
+    # For a non-finite input, the output is also non-finite, or the limit.
     assert y[7] == np.inf and (np.isnan(y[8]) or y[8] == 0.0) and np.isnan(y[9])
 
 

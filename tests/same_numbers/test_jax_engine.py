@@ -1,6 +1,6 @@
-"""The JAX engine: what TensorFlow computes, JAX computes; what a run promises, it promises there.
+"""The JAX backend gives the same results as TensorFlow, and its runs give the same guarantees.
 
-Several devices and several processes on JAX: test_distribution.py.
+test_distribution.py covers several devices and several processes on JAX.
 """
 
 import importlib
@@ -41,7 +41,7 @@ pytest.importorskip("jax")
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 PRETRAINING = "albert.run_pretraining"
-# Commands one after another in one process with two devices, where TensorFlow can't be imported.
+# Commands run in sequence in one process with two devices, where TensorFlow can't be imported.
 ON_JAX = """
 import importlib, json, sys
 sys.modules["tensorflow"] = None
@@ -56,7 +56,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def on_jax(tmp_path_factory):
-    """Function that runs a module with flags on JAX: exit code, and log."""
+    """Function that runs a module with flags on JAX and returns its exit code and log."""
     folder = tmp_path_factory.mktemp("on_jax")
     path = folder / "log.txt"
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"} | {
@@ -98,7 +98,7 @@ def assert_close(folder, other, tolerance: float) -> None:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """Flags of a run without dropout from given weights: it depends on nothing but the data."""
+    """Flags of a run without dropout from given weights: it depends only on the data."""
     folder = tmp_path_factory.mktemp("job")
     sizes = SIZES | NO_DROPOUT
     return [
@@ -111,7 +111,7 @@ def job(tmp_path_factory):
 
 
 def write_equal_records(path) -> str:
-    """Of one row: what differs from step to step is dropout alone."""
+    """Writes copies of one row: steps differ only in their dropout."""
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     rows = [next(pretraining_rows(1, least=LENGTH))] * 8
     records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
@@ -154,7 +154,7 @@ def test_what_jax_computes_is_what_tensorflow_computes(job, on_jax, tmp_path):
 def test_dropout_differs_from_step_to_step_and_a_resumed_run_is_equal_to_the_bit(
     job, on_jax, tmp_path
 ):
-    # Rates are 0 until step 4: the losses before it are of the same weights.
+    # The learning rate is 0 until step 4: the losses before it come from the same weights.
     flags = [
         *job, f"--albert_config_file={write_config(tmp_path)}", "--num_train_steps=6",
         f"--input_file={write_equal_records(tmp_path / 'equal.tfrecord')}",
@@ -165,7 +165,7 @@ def test_dropout_differs_from_step_to_step_and_a_resumed_run_is_equal_to_the_bit
     assert code == 0, log
     lines = [line for line in metrics(whole.out) if line["kind"] == "train"]
     assert len({line["loss"] for line in lines[:4]}) == 4
-    for line in lines:  # these are means over what was computed, whatever it was
+    for line in lines:  # these are means over whatever was computed
         parts = line["masked_lm_loss"] + line["sentence_order_loss"]
         assert line["loss"] == pytest.approx(parts, rel=1e-4)
     half = whole.copy(tmp_path / "half", step=2)
@@ -264,7 +264,7 @@ def test_fine_tuning_and_predictions_are_those_of_tensorflow(name, on_jax, tmp_p
             assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-6)
 
 
-# === What cannot be ===
+# === Refusals ===
 
 
 def test_what_is_not_there_is_refused_in_one_line(job, monkeypatch):
@@ -315,7 +315,7 @@ def test_num_gpus_are_those_of_each_machine(monkeypatch):
         chosen(5)
 
 
-# Ways into the package that need Keras, and one that needs none.
+# Entry points of the package that need Keras, and one that does not.
 ENTRIES = """
 import albert
 from albert.errors import FlagError
@@ -350,7 +350,7 @@ def test_the_default_backend_is_that_of_keras_settings_or_one_that_is_installed(
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     for settings, installed, expected in (
         (None, "tensorflow jax", "tensorflow"),
-        ("tensorflow", "jax", "jax"),  # Keras writes tensorflow there by itself
+        ("tensorflow", "jax", "jax"),  # Keras writes tensorflow there by default
         ("jax", "tensorflow jax", "jax"),
         ("torch", "tensorflow jax", "the backend torch: albert runs on"),
         (None, "", "tensorflow: it is not installed"),

@@ -1,4 +1,4 @@
-"""keras-hub's ALBERT backbone as an oracle: the same weights give the same outputs.
+"""keras-hub's ALBERT backbone as a reference: the same weights give the same outputs.
 
 Runs where the extra `interop` is installed (`pip install -e .[interop]`).
 """
@@ -41,7 +41,7 @@ def test_keras_hub_computes_the_same(direction, keras_hub):
     for name, weight in weights.items():
         weight.assign(np.reshape(theirs[name], weight.shape))
     outputs = ours({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
-    real = mask.astype(bool)  # they mask rows of padding, which nobody reads
+    real = mask.astype(bool)  # they mask padding queries, whose outputs are unused
     for name, where in (("sequence_output", real), ("pooled_output", slice(None))):
         np.testing.assert_allclose(
             np.asarray(outputs[name])[where], expected[name][where], atol=1e-5

@@ -1,4 +1,4 @@
-"""Equal layers in one loop of the graph: the same model as unrolled."""
+"""Equal layers in a graph loop: the same model as unrolled layers."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ CONFIG = AlbertConfig(
 
 
 def twins(make):
-    """Returns the models that `make` makes of unrolled and of looped layers, of equal weights."""
+    """Returns `make`'s models with unrolled and with looped layers, with equal weights."""
     models = [make(engine) for engine in ("unrolled", "graph_loop")]
     models[1].set_weights(models[0].get_weights())
     return models
@@ -80,7 +80,7 @@ def test_each_layer_draws_its_own_dropout_in_a_loop_as_unrolled():
     ))
     drawn = []
     for model in models:
-        # A layer that adds what dropout leaves of a large number: its sign tells what was kept.
+        # A layer that adds a large number after dropout: the sign shows the kept elements.
         for name, weight in modeling.named_weights(model).items():
             if name.endswith("output/dense/kernel"):
                 weight.assign(0 * weight)
@@ -98,7 +98,7 @@ def test_each_layer_draws_its_own_dropout_in_a_loop_as_unrolled():
 
 
 def test_in_half_precision_gradients_are_summed_in_float32(monkeypatch):
-    # What the loop is given is what it sums the gradients of.
+    # The loop sums the gradients of its inputs.
     types, scope = set(), keras.StatelessScope
 
     def scope_of(state_mapping):
@@ -116,7 +116,7 @@ def test_a_loop_takes_single_rows_of_any_length():
     plain, looped = twins(lambda engine: modeling.AlbertModel(
         CONFIG, encoder_options=EncoderOptions(engine=engine)
     ))
-    call = tf.function(looped, reduce_retracing=True)  # its second length is any length
+    call = tf.function(looped, reduce_retracing=True)  # the second length generalizes to any
     for length in (6, 5, 8, 3):
         ids = np.full((1, length), 7, np.int32)
         np.testing.assert_allclose(

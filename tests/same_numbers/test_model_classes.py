@@ -1,4 +1,4 @@
-"""The registry says of every model class what is true of it."""
+"""The registry describes every model class correctly."""
 
 import inspect
 
@@ -25,7 +25,7 @@ def make(name):
 def test_every_public_class_is_in_the_registry():
     public = {name for name in modeling.__all__ if name.startswith("AlbertFor")}
     assert public | {"AlbertModel"} == set(MODEL_CLASSES)
-    # Of weights with several heads, the fine-tuned one counts.
+    # For weights with several heads, the fine-tuned head counts.
     weights = [*named_weights(make("AlbertForPreTraining")), "output_weights"]
     assert model_classes.class_of_weights(weights).name == "AlbertForSequenceClassification"
 

@@ -1,4 +1,4 @@
-"""What is printed of an architecture is what is built of it, and what the paper says of it."""
+"""The figures printed for an architecture match the built model and the paper."""
 
 import collections
 import dataclasses
@@ -27,7 +27,7 @@ def released(name: str) -> AlbertConfig:
 
 # --- Parameters ---
 
-# Names of checkpoint variables, told apart without our arithmetic.
+# Names of checkpoint variables by component, independent of our arithmetic.
 OWNERS = {
     r"embeddings/word_": "word_embeddings", r"embeddings/token_type": "segment_embeddings",
     r"embeddings/position": "position_embeddings",
@@ -108,7 +108,7 @@ COSTS = {"base": 2.345e19, "large": 8.048e19, "xlarge": 3.188e20, "xxlarge": 6.3
 
 
 def product_flops(graph) -> int:
-    """Returns two FLOPs for each multiply-add of the matrix products in a traced graph."""
+    """Returns two FLOPs per multiply-add of the matrix products in a traced graph."""
     total = 0
     for operation in graph.get_operations():
         assert operation.type not in ("Einsum", "BatchMatMul", "BatchMatMulV3")
@@ -154,7 +154,7 @@ def test_flops_are_those_of_the_traced_model(changes, remat):
 
 def test_activations_by_hand():
     def block(config, precision) -> int:
-        """Returns what a second layer adds to a token's activations."""
+        """Returns the activation memory per token that a second layer adds."""
         run = Workload(train_batch_size=1, max_seq_length=12, mixed_precision=precision)
         one = dataclasses.replace(config, num_hidden_layers=1)
         return (costs.activation_bytes(config, run) - costs.activation_bytes(one, run)) // 12
@@ -167,11 +167,11 @@ def test_activations_by_hand():
     # 4 rows at once; two blocks of 952 and 2 E w = 64 a token; (16 + 16) 4 + 40 (4 + 4) a mask.
     workload = dataclasses.replace(PLANNED, gradient_accumulation_steps=3)
     assert costs.activation_bytes(config_of(), workload) == 4 * (12 * 1968 + 3 * 448)
-    # Recomputed: what enters each of the two blocks, 2 H w = 128 a token, and one block at a time.
+    # Recomputed: the inputs of the two blocks, 2 H w = 128 a token, and one block at a time.
     remat = dataclasses.replace(workload, remat=True)
     assert costs.activation_bytes(config_of(), remat) == 4 * (12 * (128 + 952 + 64) + 3 * 448)
     counted = costs.memory_bytes(config_of(), workload)
-    assert counted["gradients"] == 2 * counted["weights"]  # of a part, and their sum
+    assert counted["gradients"] == 2 * counted["weights"]  # of a micro-batch, and their sum
 
 
 PLANNED = Workload(num_train_steps=10, train_batch_size=24, max_seq_length=12,
@@ -182,7 +182,7 @@ ROW, SET = 24_960 * ACTIVATION_FACTORS[0], 4 * 3_082
 
 
 def plan_of(memory: float, config=None, workload=PLANNED) -> dict:
-    """A plan for devices of so many usable bytes that reach 1e8 FLOPs a second."""
+    """A plan for devices with `memory` usable bytes that reach 1e8 FLOPs a second."""
     device = Device("", (memory / USABLE_MEMORY + 1) / GIB, 1e-3, 1e-3, 0.1)
     return costs.make_plan(config or config_of(), workload, device)
 
@@ -195,10 +195,10 @@ def test_the_largest_equal_part_that_fits_is_planned():
     # 12 rows on each of two devices: parts of 12, 6, 4, 3, 2 and 1, never 5.
     whole = plan_of(12 * ROW + 4 * SET)
     assert whole["fits"] and parts(whole) == (12, 1, 4 * SET + 12 * ROW)
-    # A few bytes less, and gradients are held twice and the rows halved.
+    # With a few bytes less, gradients are held twice and the rows are halved.
     assert parts(plan_of(12 * ROW + 4 * SET - 4)) == (6, 2, 6 * ROW + 5 * SET)
     assert parts(plan_of(5 * ROW + 5 * SET))[:2] == (4, 3)
-    # Accumulation that is asked for is the least.
+    # Requested accumulation is a minimum.
     asked = dataclasses.replace(PLANNED, gradient_accumulation_steps=3)
     assert parts(plan_of(GIB, workload=asked))[:2] == (4, 3)
     # What doesn't fit; as many parameters as config_of().
@@ -224,7 +224,7 @@ def test_days_are_flops_over_speed():
 
 @pytest.fixture
 def info(capsys, monkeypatch):
-    """Function from flags of the command, run in the repository, to what it prints."""
+    """Function that runs the command with flags, in the repository, and returns its output."""
     monkeypatch.chdir(REPO)
     return lambda *flags: (run_here(model_info, *flags), capsys.readouterr().out)[1]
 

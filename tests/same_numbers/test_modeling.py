@@ -1,4 +1,4 @@
-"""The model against the original's outputs, losses and gradients."""
+"""The model, compared with the original's outputs, losses and gradients."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def with_weights_of(model, prefix):
 
 
 def loss_and_gradients(model, batch):
-    """Returns the loss of pretraining, its terms, outputs, and dense gradients by name."""
+    """Returns the pretraining loss, its terms, outputs, and dense gradients by name."""
     rows, length = batch["input_ids"].shape
     task = PretrainingTask(length, batch["masked_lm_ids"].shape[1])
     batch = {"is_real_example": tf.ones([rows], tf.int32), **batch}
@@ -127,7 +127,7 @@ def test_defaults_padding_segments_and_positions():
 
     plain, ones = sequence(), tf.ones_like(ids)
     np.testing.assert_array_equal(plain, sequence(input_mask=ones, segment_ids=0 * ids))
-    # Padding changes nothing of what real tokens see; a segment and a place do.
+    # Padding does not affect real tokens; segments and positions do.
     padded = sequence(input_ids=tf.constant([[2, 7, 9, 3, 8, 8]]),
                       input_mask=tf.constant([[1, 1, 1, 1, 0, 0]]))
     np.testing.assert_allclose(plain, padded[:, :4], atol=1e-5)
@@ -170,7 +170,7 @@ def test_gelu_and_its_gradient_are_those_of_the_formula():
         ours, theirs = tf.reduce_sum(weight * value), tf.reduce_sum(weight * expected)
     np.testing.assert_array_equal(value, expected)
     np.testing.assert_allclose(tape.gradient(ours, x), tape.gradient(theirs, x), atol=1e-6)
-    # It is a number where a cube is beyond half precision.
+    # It stays finite where a cube exceeds half precision.
     x = tf.constant([-6e4, -800.0, -600.0, -60.0, 0.0, 60.0, 600.0, 800.0, 6e4], tf.float16)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -206,7 +206,7 @@ def test_every_fine_tuned_head_has_the_originals_weights_and_outputs(case, golde
 
 
 def test_layers_share_what_the_config_says():
-    # Paper, Table 4. With equal weights in every layer, each is the model that shares all.
+    # Paper, Table 4. With equal weights in every layer, each equals the model that shares all.
     ids = np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 7])
     shared = AlbertModel(TINY)
     expected, values = shared({"input_ids": ids})["sequence_output"], named_weights(shared)
@@ -232,7 +232,7 @@ def test_first_weights_are_truncated_normals_of_the_configs_and_the_heads_own_wi
             if name.endswith(("gamma", "beta", "bias")):
                 assert (weight.numpy() == name.endswith("gamma")).all(), name
                 continue
-            # Of the fine-tuned heads of the original, whatever the configuration says.
+            # As for the original's fine-tuned heads, whatever the configuration says.
             is_fixed = name in ("output_weights", "cls/squad/output_weights")
             width = 0.02 if is_fixed else 0.1
             assert np.abs(weight).max() < 2.3 * width, name  # cut at two deviations
@@ -302,7 +302,7 @@ def test_a_beam_that_is_wider_than_the_row_ends_in_places_that_are_no_answer():
     wide.set_weights(narrow.get_weights())
     rows = {"input_ids": np.array([[2, 9, 7, 8]]), "p_mask": np.zeros([1, 4], np.int32)}
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in rows}
-    call = tf.function(wide, input_signature=[spec], autograph=False)  # a length not known
+    call = tf.function(wide, input_signature=[spec], autograph=False)  # an unknown length
     expected, found = narrow(rows), call({k: tf.constant(v, tf.int32) for k, v in rows.items()})
     for name in ("start_top_index", "start_top_log_probs"):
         np.testing.assert_allclose(found[name][:, :4], expected[name], atol=1e-6)

@@ -1,4 +1,4 @@
-"""LAMB, AdamW and the schedule against the original's own traces."""
+"""LAMB, AdamW and the schedule, compared with the original's traces."""
 
 import contextlib
 
@@ -24,7 +24,7 @@ def create(name: str, **options):
 
 
 def variable_at(path, value):
-    """A trainable variable whose path is `path`, as a layer's weight has."""
+    """A trainable variable with the path `path`, like a layer's weight."""
     *scopes, name = path.split("/")
     with contextlib.ExitStack() as stack:
         for scope in scopes:
@@ -154,7 +154,7 @@ def test_muon_moves_matrices_along_the_orthogonal_sum_and_all_else_as_lamb():
         np.testing.assert_array_equal(ends[Muon][i], ends[Lamb][i])
     assert f"{paths[0]}/momentum" in slots[Muon] and f"{paths[0]}/adam_v" not in slots[Muon]
     assert f"{paths[3]}/adam_v" in slots[Muon]
-    # The same in NumPy; five steps of Newton and Schulz, of a wide matrix and of a tall one.
+    # The same in NumPy: five Newton-Schulz steps on a wide matrix and on a tall one.
     for i in (0, 1):
         weight, total = start[i].astype("float64"), 0
         for gradient in (some[i] for some in gradients):

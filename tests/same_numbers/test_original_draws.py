@@ -19,7 +19,7 @@ from albert.records import tfrecord
 
 @pytest.fixture(scope="module")
 def golden(golden_path):
-    # spec 17: the original's functions run with fixed seeds of both generators.
+    # spec 17: the original's functions, run with fixed seeds for both generators.
     return json.loads(golden_path("spec_golden.json").read_text())["pretraining_data"]
 
 
@@ -97,7 +97,7 @@ def test_the_command_writes_the_originals_records(setting, golden_path, tmp_path
 
 @pytest.fixture
 def make(golden_path, tmp_path):
-    """Function from names of outputs and flags to the exit code, for a text of four documents."""
+    """Function that makes records of four documents, given output names and flags; returns the exit code."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("one two three four\nfive six seven" for _ in range(4)))
 
@@ -175,7 +175,7 @@ def test_words_of_a_wordpiece_vocabulary(tmp_path):
         assert boundary[:length] == [int(i not in (6, 7)) for i in ids[:length]]
         chosen = set(positions) - {0}
         for position in range(1, length):
-            if ids[position] in (6, 7):  # goes with its word, whole
+            if ids[position] in (6, 7):  # masked together with its word
                 assert (position in chosen) == (position - 1 in chosen)
                 whole.add(position in chosen)
     assert whole == {True, False}

@@ -1,4 +1,4 @@
-"""Several examples in a row give what each gives by itself."""
+"""Several examples packed in a sequence give the same results as each alone."""
 
 import functools
 
@@ -38,7 +38,7 @@ def model_of(name, **options):
 
 
 def short_model(name):
-    """Returns the model of the same weights that computes only what its head reads."""
+    """Returns the model with the same weights that computes only the outputs its head reads."""
     model = model_of(name, needed_outputs_only=True)
     model.set_weights(model_of(name).get_weights())
     return model
@@ -64,7 +64,7 @@ def make_batch(name):
 
 
 def gradients_by(model, batch, function):
-    """Returns what function(outputs) makes {name: tensor}, and the gradient of a number of them."""
+    """Returns function(outputs), as {name: tensor}, and the gradient of a scalar of them."""
     def compute():
         outputs = model({name: tf.constant(value) for name, value in batch.items()},
                         output_hidden_states=True)
@@ -77,19 +77,19 @@ def gradients_by(model, batch, function):
 
 
 def real_outputs(outputs):
-    """Returns each output at real places."""
+    """Returns each output at real positions."""
     real = (np.arange(LENGTH) < USED[:, None]) & (np.arange(len(USED)) < REAL)[:, None]
     flat = {}
     for name, value in outputs.items():
         for number, one in enumerate(value if isinstance(value, list) else [value]):
-            of_tokens = one.shape[:2] == real.shape  # else of examples or of choices
+            of_tokens = one.shape[:2] == real.shape  # otherwise of examples or of choices
             kept = one[real] if of_tokens else one[: REAL * one.shape[0] // len(USED)]
             flat[f"{name}/{number}"] = kept
     return flat
 
 
 def _some_number(x):
-    """A weighted sum: that of the squares is constant behind a LayerNorm."""
+    """A weighted sum: the sum of squares is constant after a LayerNorm."""
     weights = np.random.default_rng(1).normal(size=x.shape[-1]).astype(np.float32)
     return tf.reduce_sum(tf.cast(x, tf.float32) * weights)
 
@@ -98,8 +98,8 @@ def assert_same(found, expected):
     """To 1e-5 of the largest value."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        # A bias of the keys adds the same to all scores of a query: its gradient is what
-        # rounding leaves of 0, in proportion to that of their kernel.
+        # The key bias adds the same to all scores of a query: its gradient is 0 up to
+        # rounding, in proportion to that of the key kernel.
         scale = expected[name.replace("key/bias", "key/kernel")]
         atol = 1e-5 * max(np.abs(scale).max(initial=0.0), 1.0)
         np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
@@ -108,7 +108,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("name", KINDS)
 def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(name):
     model, batch, choices = model_of(name), make_batch(name), 2 if name == "choice" else 1
-    # Choices share rows of a length that their number doesn't divide.
+    # Choices share sequences of a length that their number doesn't divide.
     packed = packing.pack_rows(batch, choices, [LENGTH + choices - 1])
     assert packed["input_ids"].shape == (3, LENGTH + choices - 1)  # 130 tokens
     found, expected = (gradients_by(model, rows, real_outputs)[1] for rows in (packed, batch))
@@ -117,12 +117,12 @@ def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(na
 
 @pytest.mark.parametrize("way", ["packed", "cut"])
 def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpacked(way):
-    # As a foreign tool may write it.
+    # As another tool might write it.
     batch = make_batch("pretraining")
     mask = batch["input_mask"]
     mask[0, 2] = 0  # a hole, which is read
     mask[2, [0, 7, 8]] = 0  # [CLS] and more
-    mask[5] = 0  # nothing is attended to more than anything else
+    mask[5] = 0  # attention is uniform
     batch["masked_lm_positions"] = np.array(
         [[2, 0, 4], [47, 0, 0], [3, 8, 1], [0, 0, 9], [29, 41, 0], [3, 30, 0], [8, 0, 0], [0, 0, 0]]
     )
@@ -156,7 +156,7 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
         })
 
     outputs, short = of_logits(short_model(name))
-    # Masked places are gathered where a row is an example; the last two read every place.
+    # Masked positions are gathered if sequences are not packed; the last two read every position.
     reads_all = name in ("tokens", "answers") or name == "pretraining" and is_packed
     assert ("sequence_output" in outputs) == reads_all
     assert_same(short, of_logits(model_of(name))[1])
@@ -192,6 +192,6 @@ def test_examples_lie_apart_in_no_more_rows_than_they_are(lengths):
         assert not places & taken
         taken |= places
     assert int(rows.max()) + 1 <= max(np.count_nonzero(lengths), 1)
-    # No two rows would fit in one: best fit opens a row only where none has room.
+    # No two sequences would fit in one: best fit opens a new one only if none has space.
     filled = [sum(n for r, n in zip(rows, lengths, strict=True) if r == row) for row in set(rows)]
     assert sum(2 * n <= 20 for n in filled) <= 1

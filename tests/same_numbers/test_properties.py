@@ -1,4 +1,4 @@
-"""Properties of everything that text goes through, on texts that nobody would write."""
+"""Properties of all text processing, on texts that nobody would write."""
 
 import codecs
 import json
@@ -21,7 +21,7 @@ from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import FullTokenizer, preprocess_text
 import jobs
 
-# Lone surrogates too, which JSON can hold.
+# Including lone surrogates, which JSON can hold.
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
 LINES = st.lists(st.binary(max_size=80), max_size=12).map(b"\n".join)
 JSON = st.recursive(
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def given(max_examples=40, **strategies):
-    """Hypothesis' `given`, with fewer draws."""
+    """Hypothesis's `given`, with fewer examples."""
     return lambda test: settings(max_examples=max_examples)(hypothesis.given(**strategies)(test))
 
 
@@ -91,7 +91,7 @@ def test_any_bytes_are_rows_of_a_table_or_a_clear_error(raw, tmp_path):
         assert not raw.strip(b"\r\n") or raw == b"\xef\xbb\xbf"
         return
     assert [number for number, _ in rows] == list(range(1, len(rows) + 1))
-    # Nothing but a line feed ends a row, nothing but a tab a cell.
+    # Only a line feed ends a row, and only a tab ends a cell.
     content = raw.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
     assert len(rows) == content.count(b"\n") + 1 or b"\r" in content
     assert sum(len(cells) - 1 for _, cells in rows) == content.count(b"\t")
@@ -101,7 +101,7 @@ def test_any_bytes_are_rows_of_a_table_or_a_clear_error(raw, tmp_path):
 def test_any_bytes_are_documents_without_blank_lines_or_a_clear_error(raw, tmp_path, monkeypatch):
     path, content, counts = tmp_path / "text", raw, ReadingCounts()
     path.write_bytes(content)
-    monkeypatch.setattr(text_files, "MAX_BAD", 1)  # else hardly any draw would be read
+    monkeypatch.setattr(text_files, "MAX_BAD", 1)  # otherwise hardly any example would be read
     is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         documents = list(read_documents([str(path)], preprocess_text, counts))
@@ -122,7 +122,7 @@ def read_race(folder, value, tokenizer):
 
 @given(value=JSON)
 def test_any_json_is_a_passage_or_a_clear_error(value, wordpiece, tmp_path):
-    with pytest.raises(DataError):  # no draw of these is a passage
+    with pytest.raises(DataError):  # no example of these is a passage
         read_race(tmp_path, value, wordpiece)
 
 

@@ -89,7 +89,7 @@ def tokenizer(tmp_path):
 
 @pytest.fixture
 def read(tmp_path, tokenizer):
-    """Function from the content of a file to its questions."""
+    """Function that reads the questions from a file's content."""
 
     def get(content=ONE, name="all.txt", split="dev"):
         write(tmp_path, content, name, split)
@@ -101,7 +101,7 @@ def read(tmp_path, tokenizer):
 def test_each_split_has_the_questions_of_its_levels_by_file_name(tmp_path, tokenizer):
     for split in ("train", "dev", "test"):
         for level, answers in (("high", "DA"), ("middle", "BC")):
-            for name in ("2.txt", "10.txt"):  # without a line feed at the end
+            for name in ("2.txt", "10.txt"):  # without a final line feed
                 passage = PASSAGE | {"article": f"{split} {level}", "answers": [*answers]}
                 write(tmp_path, json.dumps(passage | {"id": level + name}), name, split, level)
         questions = race.read_questions(str(tmp_path), split, tokenizer)
@@ -120,7 +120,7 @@ def test_an_option_fills_every_blank_or_follows_the_question(read, tokenizer):
     assert second.endings == ("w6? w7", "w6? w8", "w6? w9", "w6? w10")
     rows = list(race.question_rows(questions, tokenizer, 8, 2))
     ids = tokenizer.convert_ids_to_tokens(rows[1]["input_ids"])
-    # The passage loses its end; a question that is too long its beginning.
+    # The passage loses its end; a question that is too long loses its beginning.
     assert ids[8:16] == ["[CLS]", "w1", "w2", "w3", "[SEP]", "[UNK]", "w8", "[SEP]"]
     assert rows[1]["segment_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1, 1] * 4
 
@@ -132,7 +132,7 @@ def test_several_passages_of_a_file_are_all_read_and_all_txt_alone(read):
     assert len(read("\ufeff" + json.dumps(PASSAGE, indent=1) + ONE)) == 4
 
 
-REFUSED = [  # content, or change of the second passage; what is said
+REFUSED = [  # content, or change to the second passage; message
     ({"answers": ["B", "E"]}, r"all\.txt:2: question 2: answer 'E' is not one of A, B, C, D"),
     ({"answers": ["AB", "A"]}, r"all\.txt:2: question 1: answer 'AB'"),
     ({"answers": [1, "A"]}, r"all\.txt:2: question 1: answer 1"),
@@ -193,4 +193,4 @@ def test_accuracy_is_reported_for_each_level():
         {"eval_accuracy": 0.6, "eval_accuracy_middle": 0.5, "eval_accuracy_high": 2 / 3}
     )
     arrays = {name: values[1:] for name, values in arrays.items()}
-    assert task.score(arrays) == {"eval_accuracy": 0.5}  # other rows than those of the parts
+    assert task.score(arrays) == {"eval_accuracy": 0.5}  # different rows from those of the levels

@@ -1,4 +1,4 @@
-"""Scores of sentences: against a plain loop, against transformers, and on minimal pairs."""
+"""Sentence scores: compared with a plain loop and with transformers, and on minimal pairs."""
 
 import json
 import zipfile
@@ -39,12 +39,12 @@ def session(folder):
 
 
 def scores_of(session, **options):
-    """Returns the function from texts to their scores."""
+    """Returns a function from texts to their scores."""
     return lambda texts: [one["log_probability"] for one in session.score(texts, **options)]
 
 
 def plain(model, tokenizer, text: str, within_words: bool) -> float:
-    """The definition: of a row per token, in which that token is masked."""
+    """The definition: one sequence per token, in which that token is masked."""
     ids = tokenizer.encode(text)
     rows, tokens = [], tokenizer.convert_ids_to_tokens(ids)
     for position in range(1, len(ids) - 1):
@@ -105,7 +105,7 @@ def test_accuracies_are_means_of_paradigms_and_ties_count_half():
     assert found["accuracy"] == pytest.approx((2.5 / 4 + 0 + 1) / 3)
     assert found["phenomena"] == {"t": pytest.approx(2.5 / 8), "u": 1.0}
     assert (found["pairs"], found["ties"]) == (6, 1)
-    # Of x: the variance of (1, 1, 0.5, 0) over four pairs; of the others none.
+    # For x: the variance of (1, 1, 0.5, 0) over four pairs; none for the others.
     assert found["standard_error"] == pytest.approx((np.var([1, 1, 0.5, 0]) / 4) ** 0.5 / 3)
 
 
@@ -133,7 +133,7 @@ def test_what_is_no_pair_is_refused(tmp_path):
 
 
 def preferred(score, count: int) -> float:
-    """Returns the share of pairs whose good text has the higher score(texts)."""
+    """Returns the fraction of pairs whose good text has the higher score(texts)."""
     good, bad = (np.array(score([f"w{i} w1{end}." for i in range(count)])) for end in ("s", "ed"))
     return np.mean(good > bad)
 
@@ -165,7 +165,7 @@ def test_the_command_scores_lines_and_an_empty_one_0(folder, session, tmp_path, 
     scores = scores_of(session)(TEXTS[:2])
     for one, value, count in zip(found, (scores[0], 0.0, scores[1], 0.0), (6, 0, 1, 0), strict=True):
         assert one == {"log_probability": pytest.approx(value, abs=1e-4), "pieces": count}
-    # Before anything is computed, what can't be is refused.
+    # Impossible requests are refused before anything is computed.
     (tmp_path / "in.txt").write_text(f"{TEXTS[1]}\n" * 300 + "w1 " * 40)
     for flags, message in (
         (lines, "in.txt:301: 40 tokens, at most 30 fit"),
@@ -193,7 +193,7 @@ def test_a_score_is_that_of_transformers(folder, session, tmp_path):
     np.testing.assert_allclose(scores_of(session)(TEXTS), expected, atol=1e-4)
 
 
-# --- Along a training ---
+# --- During training ---
 
 
 def test_a_run_reports_how_its_model_prefers_pairs(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The alignment of SQuAD's passages against a plain reading of the original's table."""
+"""The alignment of SQuAD's passages, compared with a plain version of the original's table."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def assert_equal(ours, expected):
         np.testing.assert_array_equal(ours.to_original, expected.to_original)
 
 
-# Rows that share masks: a text may end within their first, or go over many of them.
+# Rows that share masks: a text may end within the first, or span many of them.
 def test_texts_that_differ_in_a_few_places_are_aligned_as_by_the_plain_table(monkeypatch):
     rng, mismatches = random.Random(1), 0
     for block in [1, 3, 512] * 150:
@@ -71,7 +71,7 @@ def test_texts_that_differ_in_a_few_places_are_aligned_as_by_the_plain_table(mon
 
 
 def test_a_text_that_cannot_be_aligned_costs_no_table():
-    # A million spaces that collapse: the band would be as wide.
+    # A million spaces that collapse: the band would be that wide.
     assert align([1, *[0] * 10**6, 2], [0, 1, 0, 2]) is None
 
 

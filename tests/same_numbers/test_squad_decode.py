@@ -1,4 +1,4 @@
-"""From scores of windows to answers and SQuAD's numbers, on passages to be reckoned by hand."""
+"""From window scores to answers and SQuAD's metrics, on passages small enough to check by hand."""
 
 import math
 
@@ -17,7 +17,7 @@ def example(qas_id="q"):
 
 
 def window(words=WORDS, unique_id=1, example_index=0, without_context=()):
-    """[CLS] ? [SEP] and the words from place 3 on, without a last [SEP]."""
+    """[CLS] ? [SEP] and the words from position 3 on, without a final [SEP]."""
     return Window(
         unique_id=unique_id, example_index=example_index, doc_span_index=0,
         tok_start_to_orig_index=[first for first, _ in words],
@@ -30,7 +30,7 @@ def window(words=WORDS, unique_id=1, example_index=0, without_context=()):
 
 
 def logits(**scores):
-    """Logits by place, as p4=2.0; -9 elsewhere."""
+    """Logits by position, as in p4=2.0; -9 elsewhere."""
     row = np.full(LENGTH, -9.0, "float32")
     for place, score in scores.items():
         row[int(place[1:])] = score
@@ -94,7 +94,7 @@ def test_of_equal_scores_the_first_window_and_place_wins():
     words = [window(WORDS[:1], unique_id=1), window(WORDS[1:2], unique_id=2)]
     entries = decode_v1(words, {1: (flat, flat), 2: (flat, flat)}, n_best_size=LENGTH)
     assert starts(entries) == [("Ada", 0.0), ("met", 0.0)]
-    # Only the first n places of equal scores are combined: none is in the passage.
+    # Only the first n positions with equal scores are combined: none is in the passage.
     assert starts(decode_v1(words, {1: (flat, flat), 2: (flat, flat)})) == [("empty", 0.0)]
 
 
@@ -102,7 +102,7 @@ def test_of_equal_scores_the_first_window_and_place_wins():
 
 
 def beam(starts, ends, cls=0.0):
-    """Starts [(place, score)], and for each its ends."""
+    """Starts [(position, score)], and the ends for each."""
     flat = [end for own in ends for end in own]
     return {
         "start_top_index": np.array([p for p, _ in starts]),
@@ -149,7 +149,7 @@ def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_al
             metrics.evaluate_v2(data, decode.with_threshold(answers, odds, threshold))
             for threshold in (-99.0, *odds.values())
         ]
-        # What stands in the file scores as is reported, and nothing scores more.
+        # The saved answers score as reported, and nothing scores higher.
         assert metrics.evaluate_v2(data, chosen)["f1"] == results["f1"] == results["best_f1"]
         for name in ("exact", "f1"):
             assert results[f"best_{name}"] == pytest.approx(max(one[name] for one in every))
@@ -157,7 +157,7 @@ def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_al
         assert threshold == results["best_f1_thresh"]
         assert decode.with_threshold(answers, odds, threshold) == chosen
         found.add(np.sign(threshold - min(odds.values())))
-    assert found == {-1.0, 0.0, 1.0}  # below all odds, at the least of them, above it
+    assert found == {-1.0, 0.0, 1.0}  # below all odds, at the lowest of them, above it
 
 
 def test_a_threshold_that_is_given_is_used_and_is_no_result():
@@ -183,14 +183,14 @@ def test_odds_above_the_threshold_leave_a_question_unanswered_and_the_first_best
     answers = {"right": ["cat"], "none": [], "wrong": ["dog"], "late": ["cow"]}
     given = {"right": "cat", "none": "sat", "wrong": "cat", "late": "cow"}
     odds = {"late": 3.0, "none": 2.0, "wrong": 1.5, "right": -1.0}
-    # 1.0 by default: right is answered, none is rightly not, wrong and late are not.
+    # 1.0 by default: `right` is answered, `none` is rightly not, `wrong` and `late` are not.
     scores = metrics.evaluate_v2(answers, given, odds)
     # Answering none: 1 (none). Up to -1: 2. Up to 1.5: 2. Up to 2: 1. Up to 3: 2.
     assert scores.items() >= {
         "exact": 50.0, "best_f1": 50.0, "best_f1_thresh": -1.0, "best_exact": 50.0,
         "best_exact_thresh": -1.0, "HasAns_exact": 100.0 / 3, "NoAns_exact": 100.0,
     }.items()
-    # Odds that equal the threshold do not.
+    # Odds equal to the threshold do not.
     assert metrics.evaluate_v2(answers, given, odds, threshold=2.0)["exact"] == 25.0
     assert metrics.evaluate_v2(answers, given, odds, threshold=9.0)["exact"] == 50.0
 
@@ -209,7 +209,7 @@ def test_no_absent_prediction_ever_raises_a_score():
 
 
 def test_scores_are_added_from_left_to_right():
-    # Ten times 0.1 is 0.9999999999999999 so; rounded once at the end it is 1.0.
+    # Ten times 0.1 sums to 0.9999999999999999; rounded once at the end it is 1.0.
     assert metrics.averages({"f1": dict.fromkeys("abcdefghij", 0.1)}, "abcdefghij") == {
         "f1": 100.0 * 0.9999999999999999 / 10, "total": 10
     }

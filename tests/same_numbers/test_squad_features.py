@@ -1,4 +1,4 @@
-"""SQuAD's windows: the original's, field by field; and files that are none."""
+"""SQuAD's windows: equal to the original's, field by field; and invalid files."""
 
 import dataclasses
 import gzip
@@ -40,7 +40,7 @@ def wordpiece(golden_path):
 
 @pytest.fixture(scope="module")
 def folders(golden_path):
-    """Awkward passages of ours; where `../shared` is, also passages of Wikipedia."""
+    """Our awkward passages and, if `../shared` exists, passages from Wikipedia."""
     more = REPO.parent / "shared/golden/open/squad"
     return [golden_path("squad_odd"), *([more] if more.is_dir() else [])]
 
@@ -71,7 +71,7 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
         return [tf.train.Example.FromString(r) for r in tfrecord.read_records(str(path))]
 
     def rows(path):
-        """Without the ids, which count windows in their order."""
+        """Without the ids, which number the windows in order."""
         return sorted(
             sorted((name, tuple(value.int64_list.value))
                    for name, value in example.features.feature.items() if name != "unique_ids")
@@ -135,7 +135,7 @@ def test_windows_cover_every_token_and_each_has_most_context_once(stride, tmp_pa
         starts.append(int(words[0][1:]))
         covered.update(words)
         best += [window.tokens[i] for i, is_it in window.token_is_max_context.items() if is_it]
-    step = min(stride, 5)  # no more than a window holds
+    step = min(stride, 5)  # no more than fits in a window
     assert starts == list(range(0, max(12 - 5, step * -(-7 // step)) + 1, step))
     assert covered == set(context.split()) and sorted(best) == sorted(covered)
 
@@ -198,7 +198,7 @@ def question(text="cat", start=4, **changes) -> dict:
 
 
 QAS = "data[0].paragraphs[0].qas"
-REFUSED = [  # content of the file, or its questions; what is said
+REFUSED = [  # content of the file, or its questions; message
     ('{"version": 1}', "s.json: no 'data'"),
     ("[]", "s.json: no questions"), ("[3]", "s.json:1: expected an object, got int"), ("3", "got int"),
     ("{", "s.json:1:2: not JSON"),
@@ -234,7 +234,7 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path):
 
 
 def test_what_annotation_tools_write_is_read_as_squad_is(tmp_path, caplog):
-    """Lists, JSON lines and flat rows; ids absent or numbers; answers as texts or as columns."""
+    """Lists, JSON lines and flat rows; missing or numeric ids; answers as texts or as columns."""
     context = "the cat sat"
     as_columns = {"text": ["cat"], "answer_start": [4]}
     for answers in (question()["answers"], as_columns, {"text": "cat", "answer_start": 4}, "cat", ["cat"],
@@ -309,7 +309,7 @@ def test_the_answers_of_a_question_are_known_or_not(changes, expected, tmp_path)
 
 
 def test_a_file_of_empty_lists_has_no_known_answers(tmp_path):
-    empty = question(answers=[])  # as some write a test set
+    empty = question(answers=[])  # as in some test sets
     assert read_answers(squad(tmp_path, empty)) == {"1": None}
     impossible = question(id="2", answers=[], is_impossible=True)
     assert read_answers(squad(tmp_path, empty, impossible)) == {"1": [], "2": []}

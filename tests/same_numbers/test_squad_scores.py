@@ -35,7 +35,7 @@ def test_strings_score_as_in_the_official_scripts(golden_path):
         assert metrics.f1_score(gold, pred, no_answer_is_one=True) == case["v2_f1"], case
 
 
-# What the official scripts print for three published systems (data/README.md).
+# Output of the official scripts for three published systems (data/README.md).
 V1, V2 = "derived-v1.1-5articles.json", "dev-v2.0-5articles.json"
 PUBLISHED = {
     "v1.1-bert-ensemble": (V1, {"exact_match": 84.25531914893617, "f1": 91.35940195788031}),
@@ -70,7 +70,7 @@ def windows_of(folder, file):
 
 
 def as_the_original(dataset, answers, odds):
-    """Results and answers of the original, which compares odds with 1.0 as if probabilities.
+    """Results and answers of the original, which compares odds with 1.0 as if they were probabilities.
 
     An answer whose odds equal the threshold is withheld there.
     """
@@ -133,14 +133,14 @@ def test_version_2_decodes_as_the_original(folder):
     assert set(results) == set(golden)
     for name, value in golden.items():
         assert results[name] == value, name
-    # Without the second, constant threshold no answer that was given is taken back.
+    # Without the second, constant threshold, no given answer is withdrawn.
     ours, _ = squad_decode.evaluate_with_threshold(dataset, answers, odds)
     assert ours["f1"] == ours["best_f1"] >= results["f1"]
     assert {"best_f1", "best_exact_thresh", "HasAns_f1", "NoAns_exact"} <= set(ours)
 
 
 def dataset(*answers) -> dict:
-    """A passage with a question for each of the answers; "" has none, of None it is not known."""
+    """A passage with a question per answer; "" means that it has none, None that it is unknown."""
     qas = [{"id": str(i), "question": "who?"} | ({} if text is None else {
         "answers": [{"text": text, "answer_start": 0}] if text else [], "is_impossible": not text,
     }) for i, text in enumerate(answers, 1)]
@@ -149,7 +149,7 @@ def dataset(*answers) -> dict:
 
 @pytest.fixture
 def evaluate(tmp_path, capsys):
-    """Function from the contents of files to the command's exit code, output and messages."""
+    """Function from file contents to the command's exit code, output and messages."""
 
     def get(data, predictions, *more, odds=None):
         if odds is not None:
@@ -185,7 +185,7 @@ def test_a_question_without_prediction_scores_0_and_is_named(evaluate, tmp_path)
     ([], {}, None, [], "d.json: no questions"),
     (["", ""], {"1": "x"}, None, [],
      "d.json: 2 questions have no answer, as '1'; add --version_2_with_negative"),
-    # "9" is no question of the data: what is said of it does not matter.
+    # "9" is not a question in the data, so its value does not matter.
     (["", ""], {"1": "x", "9": "y"}, '{"1": NaN}', [], "odds.json: '1' must be a number, got nan"),
     (["", ""], {"1": "x", "9": "y"}, '{"1": true}', [],
      "odds.json: '1' must be a number, got True"),
@@ -202,7 +202,7 @@ def test_bad_files_are_refused(answers, predictions, odds, more, message, evalua
 
 
 class SpecTokenizer:
-    """The pieces that these values were made with: the beginnings of words, and four by four."""
+    """The subwords that these values were made with: beginnings of words, then groups of four."""
 
     is_spm, do_lower_case, cls_id, sep_id, pad_id = True, True, 2, 3, 0
     inv_vocab = collections.defaultdict(str, {3: "[SEP]"})
@@ -234,7 +234,7 @@ class SpecTokenizer:
 
 @pytest.fixture(scope="module")
 def spec(golden_path, tmp_path_factory):
-    """(golden values, function of is_training to (examples, windows))."""
+    """(golden values, function from is_training to (examples, windows))."""
     golden = load(golden_path("spec_golden.json"))["squad_data"]
     path = tmp_path_factory.mktemp("spec") / "data.json"
     path.write_text(json.dumps(golden["data"]))

@@ -35,7 +35,7 @@ def zh_vocab(golden_path):
     return str(golden_path("spm/albert_zh_vocab.txt"))
 
 
-# --- What the original's own tests check (its vocabulary, its sentences) ---
+# --- The original's own tests (its vocabulary, its sentences) ---
 
 
 def test_wordpiece_tokens_and_ids_of_the_originals_example(tmp_path):
@@ -116,7 +116,7 @@ def test_special_tokens_and_vocabularies_of_the_released_models(spm, zh_vocab):
         names = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
         assert [getattr(tokenizer, name) for name in names] == ids
     assert english.vocab_size == 30000
-    # U+2028, a token there, does not shift the ids behind it.
+    # U+2028, a token there, does not shift the ids after it.
     assert list(tokenization.load_vocab(zh_vocab).values()) == list(range(21128))
 
 
@@ -124,7 +124,7 @@ def test_special_tokens_and_vocabularies_of_the_released_models(spm, zh_vocab):
 
 
 class ToySentencePiece:
-    """Answers as a SentencePiece model with the token "99," would."""
+    """Behaves like a SentencePiece model with the token "99,"."""
 
     ANSWERS = {
         "1999, b": ["▁19", "99,", "▁b"], "99": ["▁", "9", "9"],

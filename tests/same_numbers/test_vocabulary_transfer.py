@@ -1,4 +1,4 @@
-"""A model gets another vocabulary: shared pieces keep what is known of them."""
+"""A model gets another vocabulary: shared tokens keep their embeddings."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from albert.text import vocabulary
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model of 60 pieces, its vocabulary, and one of 62 of another text."""
+    """A model with a vocabulary of 60 tokens, and a vocabulary of 62 from another text."""
     folder, rng = tmp_path_factory.mktemp("transfer"), np.random.default_rng(0)
     for name, letters, size in (("old", "abcdef", 60), ("new", "cdefgh", 62)):
         words = ["".join(rng.choice(list(letters), 1 + i % 5)) for i in range(50)]
@@ -67,7 +67,7 @@ def test_the_command_changes_the_vocabularys_tables_alone(folder, tmp_path):
     transfer = vocabulary_transfer.plan(*tokenizers(folder))
     for name in tables:
         np.testing.assert_array_equal(new.read(name), transfer.rows(old.read(name)))
-    # Any command can take it up.
+    # Any command can start from it.
     albert.AlbertModel.from_pretrained(str(out))
 
 

@@ -21,7 +21,7 @@ TAGS = {"label_names": ("O", "B-X", "I-X")}
 
 
 def saved(folder: pathlib.Path, kind: str, *arguments, layers: int = 1, **facts):
-    """Saves a model of random weights with a word list; returns it and its session."""
+    """Saves a model with random weights and a word list; returns it and its session."""
     model = getattr(albert, kind)(dataclasses.replace(CONFIG, num_hidden_layers=layers), *arguments)
     for name, value in facts.items():
         setattr(model, name, value)
@@ -37,10 +37,10 @@ def passage(n: int) -> str:
     return " ".join(WORDS[(3 * i + n) % 35] for i in range(n))
 
 
-# Texts of ten lengths, not sorted, so that each next one may be longer or shorter.
+# Texts of ten lengths, unsorted, so that the next one may be longer or shorter.
 LENGTHS = (2, 10, 20, 30, 40, 1, 37, 5, 24, 50)
 CLASSIFIER, READER = "AlbertForSequenceClassification", "AlbertForQuestionAnswering"
-# Of each method of a session: the model's class, its arguments and facts, and an input of n words.
+# For each method of a session: the model's class, its arguments and metadata, and an input of n words.
 FINE_TUNED = {
     "classify": (CLASSIFIER, (2,), {"label_names": ("no", "yes")}, passage),
     "classify, pairs": (CLASSIFIER, (2,), {}, lambda n: (passage(n), passage(3))),

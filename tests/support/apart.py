@@ -1,4 +1,4 @@
-"""Other libraries, each in a process of its own: torch beside TensorFlow can end a process."""
+"""Other libraries, each in a separate process: torch and TensorFlow together can crash a process."""
 
 import concurrent.futures
 import contextlib
@@ -10,7 +10,7 @@ import pytest
 
 
 def needs(*packages: str, extra: str) -> None:
-    """Skips what follows where a package is absent; imports none of them."""
+    """Skips the test or module if a package is missing; imports none of them."""
     absent = [package for package in packages if importlib.util.find_spec(package) is None]
     if absent:
         reason = f"{', '.join(absent)} not installed (extra: {extra})"
@@ -21,7 +21,7 @@ def needs(*packages: str, extra: str) -> None:
 def process() -> Iterator[Callable]:
     """Yields call(function, *arguments), which computes in one process that is not a fork.
 
-    The function is one of a module that imports the other library inside of it.
+    The function must import the other library inside its body.
     """
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, context) as pool:

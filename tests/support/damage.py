@@ -13,7 +13,7 @@ ODD_VALUES = (
 
 
 class Bomb:
-    """Pickled, it makes the directory $OWNED where it is unpickled."""
+    """Its pickle creates the directory $OWNED when it is unpickled."""
 
     def __reduce__(self):
         return (os.mkdir, (os.environ["OWNED"],))
@@ -22,7 +22,7 @@ class Bomb:
 def mutations(content: bytes, others: dict[str, bytes], count: int, seed: int) -> Iterator[
     tuple[str, Callable[[pathlib.Path], None]]
 ]:
-    """Yields about `count` (what, how) of one file; the more telling ones first."""
+    """Yields about `count` (what, how) for one file, the most revealing ones first."""
     rng, size = random.Random(seed), len(content)
 
     def put(new: bytes):
@@ -69,7 +69,7 @@ def flipped(content: bytes, at: int, bits: int) -> bytes:
 
 
 def json_mutations(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yields JSON files whose values are of another kind, or absent, anywhere in them."""
+    """Yields JSON files in which a value anywhere has another type, or is missing."""
     try:
         places = list(places_in(json.loads(content)))
     except ValueError:

@@ -1,6 +1,6 @@
-"""Pretraining in a worker that a signal ends: `python -m ending_worker SIGNAL STEP flags...`.
+"""Pretraining in a worker ended by a signal: `python -m ending_worker SIGNAL STEP flags...`.
 
-It sends itself the signal when it has made that step.
+It sends itself the signal after that step.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Commands as processes that need not import TensorFlow, which takes longer than a tiny command.
+"""Command processes that need not import TensorFlow, which takes longer than a tiny command.
 
 A server has imported it and computed nothing. It forks a process per command, which the caller
-adopts: a child like any other, with its own pid, signals, exit code and use of the processor.
+adopts: a normal child, with its own pid, signals, exit code and CPU time.
 """
 
 import atexit
@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-# What the commands import when they are called.
+# Modules that the commands import when called.
 MODULES = (
     "tensorflow", "keras", "numpy", "albert.modeling", "albert.optimization",
     "albert.training.trainer", "albert.training.tensorflow_engine",
 )
-# Variables that are read when Python or a library starts. Who changes them gets a real start.
+# Variables read when Python or a library starts. Changing them requires a real start.
 READ_AT_START = ("PYTHON", "TF_", "KERAS_", "JAX_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")
 READ_LATER = {"PYTHONPATH", "TF_CONFIG", "TF_GRPC_REUSE_PORT"}
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, SIGKILL = 1, 36, 9
@@ -55,12 +55,12 @@ class Process(subprocess.Popen):
             self._close_pipe_fds(*pipes)
 
 
-# Flags by which a command takes another engine than the server has.
+# Flags that make a command use another backend than the server's.
 OTHER_ENGINE = {"--engine=jax", "--use_tpu"}
 
 
 def can_serve(environment: dict[str, str], arguments: Sequence[str] = ()) -> bool:
-    """Whether a process of this environment and these arguments may be a fork."""
+    """Whether a process with this environment and these arguments can be a fork."""
     if OTHER_ENGINE & set(arguments):
         return False
     changed = {name for name, _ in environment.items() ^ os.environ.items()} - READ_LATER
@@ -70,7 +70,7 @@ def can_serve(environment: dict[str, str], arguments: Sequence[str] = ()) -> boo
 @functools.cache
 def _server() -> "_Server":
     ours, theirs = socket.socketpair()
-    # A BLAS of several threads would start them before the fork.
+    # A multithreaded BLAS would start its threads before the fork.
     paths = f"{REPO}:{REPO / 'tests/support'}"
     environment = os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
     with theirs:
@@ -89,7 +89,7 @@ def _server() -> "_Server":
 
 
 def fork_server(close_in_it: Callable[[], None]) -> None:
-    """Makes the server a fork of this process, which has imported much and computed nothing."""
+    """Forks the server from this process, which has imported much and computed nothing."""
     ours, theirs = socket.socketpair()
     if not os.fork():
         try:
@@ -107,7 +107,7 @@ def fork_server(close_in_it: Callable[[], None]) -> None:
 
 
 def _forget_pytest() -> None:
-    """Undoes what pytest does to its process."""
+    """Undoes pytest's changes to its process."""
     import _pytest.pathlib
 
     atexit.unregister(_pytest.pathlib.cleanup_numbered_dir)
@@ -120,15 +120,15 @@ def _forget_pytest() -> None:
 
 
 class _Server:
-    """The server, as seen by the process that it ends with."""
+    """The server, from the view of the process that it ends with."""
 
     def __init__(self, connection: socket.socket, close: Callable[[], str]):
         self.socket, self.close = connection, close
 
     def start(self, job: dict, streams: list[int]) -> int:
-        """Returns the pid of a process that does the job with these as 0, 1 and 2."""
+        """Returns the pid of a process that does the job with `streams` as 0, 1 and 2."""
         body = json.dumps(job).encode()
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # until then, orphans are the business of others
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # until now, orphans went to another process
         try:
             socket.send_fds(self.socket, [len(body).to_bytes(4, "big")], streams)
             self.socket.sendall(body)
@@ -167,7 +167,7 @@ def _serve(connection: socket.socket) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    # Python keeps of a stream what it saw when it opened it, as whether one can seek in it.
+    # Python caches properties of a stream when opening it, such as whether it is seekable.
     sys.stdin = sys.__stdin__ = open(0, closefd=False)
     sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
     sys.stderr = sys.__stderr__ = open(
@@ -176,7 +176,7 @@ def _serve(connection: socket.socket) -> NoReturn:
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell said so
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a shell set it so
     random.seed()
     sys.modules["numpy"].random.seed()
     sys.modules.pop(module, None)

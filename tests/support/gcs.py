@@ -1,4 +1,4 @@
-"""A server of Google's storage on this machine, and a proxy before it that knows conditions."""
+"""A local Google Cloud Storage server, and a proxy in front of it that supports conditions."""
 
 import contextlib
 import json
@@ -36,12 +36,12 @@ def server() -> Iterator[int]:
 
 
 def environment(url: str, cache: os.PathLike) -> dict[str, str]:
-    """Returns the variables by which a process reaches a server."""
+    """Returns the environment variables that point a process to a server."""
     return {"STORAGE_EMULATOR_HOST": url, "ALBERT_CACHE": str(cache)}
 
 
 class Proxy(s3.Proxy):
-    """Does what the emulator does not: with `ifGenerationMatch=0` an object is made if there is none."""
+    """Adds a feature that the emulator lacks: `ifGenerationMatch=0` creates only a new object."""
 
     def __init__(self, port: int):
         super().__init__(port)

@@ -1,4 +1,4 @@
-"""What several tests need: tiny records, a tiny config, and commands as real processes."""
+"""Helpers for several tests: tiny records, a tiny config, and commands as real processes."""
 
 import functools
 import importlib.util
@@ -36,7 +36,7 @@ SIZES = {
 
 
 def parse_with_tensorflow(path, spec) -> dict[str, np.ndarray]:
-    """Returns the features of a record file, as TensorFlow reads them."""
+    """Returns the features of a record file, read by TensorFlow."""
     import tensorflow as tf
 
     features = {
@@ -73,7 +73,7 @@ def write_config(folder: pathlib.Path, **changes) -> str:
 def pretraining_rows(count: int, seed: int = 0, least: int = 8, most: int = LENGTH):
     """Random but learnable records: the masked token is that of the first position.
 
-    Of their LENGTH places `least` to `most` are tokens.
+    Of their LENGTH positions, `least` to `most` are tokens.
     """
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -107,7 +107,7 @@ def write_pretraining_records(
 def write_weights(
     prefix: pathlib.Path, config: Mapping[str, Any], kind: str = "AlbertForPreTraining", **options
 ) -> str:
-    """Writes first weights of a model class; returns the checkpoint's prefix."""
+    """Writes initial weights of a model class; returns the checkpoint's prefix."""
     from albert import modeling
     from albert.formats import checkpoint_files
     from albert.model.weight_names import parameter_shapes
@@ -140,20 +140,20 @@ def start(module: str, *arguments: str, **options) -> subprocess.Popen:
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     if forked.can_serve(environment, arguments):
         return forked.Process(module, *arguments, **options)
-    # A shell that starts the tests in the background lets them ignore Ctrl-C.
+    # A shell that starts the tests in the background makes them ignore Ctrl-C.
     options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen([sys.executable, "-m", module, *arguments], **options)
 
 
 def run(module: str, *arguments: str, timeout=300, **options) -> subprocess.CompletedProcess:
-    """Runs `python -m module` to its end, for so many seconds at most."""
+    """Runs `python -m module` to completion, for at most `timeout` seconds."""
     process = start(module, *arguments, **options)
     out, err = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def program(path, *arguments, cwd=None, **environment: str) -> subprocess.CompletedProcess:
-    """Runs a script as a process of its own, the repository on its path."""
+    """Runs a script in a separate process, with the repository on its path."""
     return subprocess.run(
         [sys.executable, path, *map(str, arguments)], capture_output=True, text=True, cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(REPO)} | environment,
@@ -161,9 +161,9 @@ def program(path, *arguments, cwd=None, **environment: str) -> subprocess.Comple
 
 
 def cpu_seconds_of_children() -> float:
-    """Returns what all processes that this one started and waited for have computed so far.
+    """Returns the CPU time of all processes that this one has started and waited for so far.
 
-    Time on the wall is that of the other tests too, which run beside.
+    Wall time would include the other tests, which run at the same time.
     """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
@@ -171,7 +171,7 @@ def cpu_seconds_of_children() -> float:
 
 @functools.cache
 def use_plain_graphs() -> None:
-    """Leaves graphs as they are written: to optimise them takes longer than a tiny run."""
+    """Turns graph optimisation off: it takes longer than a tiny run."""
     optimise_graphs(False)
 
 
@@ -182,7 +182,7 @@ def optimise_graphs(is_wanted: bool) -> None:
 
 
 def setup_arguments() -> dict:
-    """Returns what setup.py says of the package."""
+    """Returns the package's arguments in setup.py."""
     with unittest.mock.patch("setuptools.setup") as said:
         runpy.run_path(str(REPO / "setup.py"))
     return said.call_args.kwargs
@@ -197,10 +197,10 @@ def run_here(module, *arguments) -> int:
 
 
 def assert_same_gradients(ours: dict, theirs: dict, noise: float = 0.0) -> None:
-    """Compares gradients by the variables' names, each to 1e-5 of its variable's largest.
+    """Compares gradients by variable name, each to 1e-5 of its variable's largest element.
 
-    Those that are zero but for rounding, as that of a key's bias, are so in both; `noise` is what
-    rounding may leave of them, as a share of the largest gradient of all.
+    Gradients that are zero up to rounding, such as the key bias's, must be so in both; `noise`
+    bounds the rounding error, relative to the largest gradient of all.
     """
     assert ours.keys() == theirs.keys()
     noise *= max(np.abs(expected).max() for expected in theirs.values())
@@ -223,7 +223,7 @@ def gradients_of(model, compute):
 
 
 def metrics(folder: pathlib.Path) -> list[dict]:
-    """Returns metrics.jsonl without what depends on the clock."""
+    """Returns metrics.jsonl without the values that depend on the clock."""
     lines = map(strict_json, (folder / "metrics.jsonl").read_text().splitlines())
     clock = ("tokens_per_second", "seconds")
     return [{k: v for k, v in line.items() if k not in clock} for line in lines]
@@ -234,7 +234,7 @@ def results_of(folder: pathlib.Path, name: str = "eval_results") -> dict[str, An
 
 
 def strict_json(text: str) -> Any:
-    """Parses JSON, and refuses the NaN and Infinity that Python's parser takes."""
+    """Parses JSON, refusing the NaN and Infinity that Python's parser accepts."""
 
     def refuse(name: str):
         raise ValueError(f"{name} is not JSON")
@@ -243,7 +243,7 @@ def strict_json(text: str) -> Any:
 
 
 def assert_one_clear_line(stderr: str) -> str:
-    """Checks that a failed command said one line and no traceback; returns the line."""
+    """Checks that a failed command printed one line and no traceback; returns the line."""
     lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, stderr
     assert "Traceback" not in stderr
@@ -264,7 +264,7 @@ def write_text(path: pathlib.Path, documents: int, sentences: int = 12) -> pathl
 
 
 def dataset(with_answers: bool, is_v2: bool) -> dict:
-    """Small passages, each with a question that has an answer and, in 2.0, one that has none."""
+    """Small passages, each with a question that has an answer and, in 2.0, one without."""
     paragraphs = []
     for i, animal in enumerate(ANIMALS):
         other = ANIMALS[(i + 3) % len(ANIMALS)]

@@ -1,4 +1,4 @@
-"""Small models of every class with random weights, and their ways into files and back."""
+"""Small models of every class with random weights, and ways to save and load them."""
 
 import os
 import pathlib
@@ -34,7 +34,7 @@ def convert(*arguments) -> int:
 
 
 def random_model(kind: str, seed: int = 0, options=None, **changes) -> keras.Model:
-    """A model of ours whose every weight matters: no zero bias, no gamma of one."""
+    """One of our models in which every weight matters: no zero bias, no gamma of one."""
     options = HEADS[kind] if options is None else options
     model = getattr(modeling, kind)(AlbertConfig(**SIZES | changes), **options)
     rng = np.random.default_rng(seed)
@@ -58,7 +58,7 @@ def load(kind: str, folder: str | os.PathLike, **options) -> keras.Model:
 
 
 def packed(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Packs a folder as a released archive is, below a folder of its own."""
+    """Packs a folder like a released archive, inside a top-level folder."""
     with tarfile.open(target, "w:gz") as archive:
         archive.add(folder, arcname="albert_tiny")
     return target
@@ -75,7 +75,7 @@ def batch(choices: int | None = None) -> dict[str, np.ndarray]:
 
 
 def assert_same_weights(found, expected, but=()) -> None:
-    """Compares two models, or {name: array} of them, weight by weight, without a part of names."""
+    """Compares two models, or {name: array}, weight by weight, except names that contain `but`."""
     found, expected = (
         modeling.named_weights(x) if isinstance(x, keras.Model) else x for x in (found, expected)
     )

@@ -1,4 +1,4 @@
-"""A stand-in for Hugging Face's hub, and for any server of files, on a port of this machine."""
+"""A local stand-in for Hugging Face's hub, and for any file server."""
 
 import contextlib
 import hashlib
@@ -12,11 +12,11 @@ LARGE = 1 << 20  # bytes
 
 
 class Hub(http.server.ThreadingHTTPServer):
-    """Serves `folder`/owner/name/revision/file as the hub does, `folder`/files as they are.
+    """Serves `folder`/owner/name/revision/file like the hub, and `folder`/files as they are.
 
-    `requests` are the (method, path) so far. `private` models want the token "secret". Of the next
-    `cuts` files only half is sent. `broken` answers all with 503. While `goes_on` is cleared, a large
-    file stops in the middle, which sets `has_stopped`.
+    `requests` lists each (method, path) so far. `private` models require the token "secret". Only half
+    of each of the next `cuts` files is sent. `broken` answers everything with 503. While `goes_on` is
+    cleared, a large file stops in the middle, which sets `has_stopped`.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -110,7 +110,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def commit_of(folder: pathlib.Path) -> str:
-    """Returns the commit of a revision's folder, which is that of its name."""
+    """Returns the commit of a revision's folder, derived from its name."""
     return hashlib.sha1(folder.name.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""A pretrained directory with all that may lie beside its weights, and the module made of it."""
+"""A pretrained directory with every file that may accompany its weights, and its module."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ from albert.storage import files
 
 
 def write_source(folder: pathlib.Path) -> pathlib.Path:
-    """Writes what a released archive has, a checkpoint with slots, and records of its training."""
+    """Writes a released archive's files, a checkpoint with slots, and its training records."""
     folder.mkdir()
     text = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen jugs"] * 9
     path = train_pieces(folder / "30k-clean", text, 60)

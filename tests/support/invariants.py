@@ -1,4 +1,4 @@
-"""What must hold after every fault, whatever it was."""
+"""Invariants that must hold after any failure."""
 
 import contextlib
 import fnmatch
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from albert.storage import files
 
-# What a run extends or renews by its nature; everything else is written once.
+# Files that a run appends to or replaces by design; everything else is written once.
 LIVING = (
     "*/.lock", "*/.lock.holder", "*/metrics.jsonl", "*/checkpoint", "*/events.out.*", "*/albert_config.json",
     "*/eval_results.*", "*/README.md",
@@ -25,7 +25,7 @@ def snapshot(folder: pathlib.Path) -> dict[str, str]:
 
 
 def assert_tidy(folder: pathlib.Path) -> None:
-    """No temporary litter, and every JSON file is whole and as it was written."""
+    """Checks that no temporary files are left, and that every JSON file is complete and has its seal."""
     litter = [str(path) for path in folder.rglob("*") if ".tmp" in path.name]
     assert not litter
     for path in folder.rglob("*.json"):
@@ -40,9 +40,9 @@ def assert_tidy(folder: pathlib.Path) -> None:
 def nothing_lost(folder: pathlib.Path, *may_change: str) -> Iterator[None]:
     """Checks the three invariants when the block ends.
 
-    1. no temporary litter; 2. no half-written JSON; 3. what was there before is
+    1. no temporary files left; 2. no half-written JSON; 3. earlier files are
     byte-identical or, for a damaged checkpoint, renamed to `*.corrupt`.
-    `may_change` are patterns of whole paths.
+    `may_change` are patterns for full paths.
     """
     before = snapshot(folder)
     yield
@@ -56,7 +56,7 @@ def nothing_lost(folder: pathlib.Path, *may_change: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def untouched(folder: pathlib.Path) -> Iterator[None]:
-    """Checks that not a byte below a folder changes, but for who holds its lock."""
+    """Checks that no byte below a folder changes, except for the holder of its lock."""
 
     def content() -> dict[str, str]:
         return {k: v for k, v in snapshot(folder).items() if not k.endswith("/.lock")}

@@ -1,4 +1,4 @@
-"""Tiny jobs of the commands, for the tests of faults."""
+"""Tiny jobs for the commands, for tests of failures."""
 
 import contextlib
 import dataclasses
@@ -42,7 +42,7 @@ from albert.formats import checkpoints
 PRETRAINING = "albert.run_pretraining"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(VOCAB - len(SPECIALS))]
-TUNED = {"num_hidden_layers": 1, "initializer_range": 0.3}  # answers differ from row to row
+TUNED = {"num_hidden_layers": 1, "initializer_range": 0.3}  # answers differ between rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Run:
     flags: list[str]
 
     def copy(self, out: pathlib.Path, step: int | None = None) -> "Run":
-        """Returns a copy of it, or of what there was when `step` had just been saved."""
+        """Returns a copy of the run, or of its state when `step` had just been saved."""
         shutil.copytree(self.out, out)
         if step is not None:
             kept = (".lock", "albert_config.json", "metrics.jsonl", f"model.ckpt-{step}.*")
@@ -92,7 +92,7 @@ def as_flags(values: Mapping[str, object]) -> list[str]:
 
 
 def pretraining_flags(folder: pathlib.Path, **changes) -> list[str]:
-    """23 steps of 4 records, of 40; saved every 10."""
+    """23 steps of 4 records each, out of 40; saved every 10."""
     values = {
         "albert_config_file": write_config(folder, num_hidden_layers=1),
         "input_file": write_pretraining_records(folder / "train.tfrecord"),
@@ -130,7 +130,7 @@ def data_flags(folder: pathlib.Path, **changes) -> list[str]:
 
 
 def write_task(folder: pathlib.Path, rows: int = 12) -> pathlib.Path:
-    """Texts as SST-2 has them, whose label says whether the first word is an even one."""
+    """Writes texts in SST-2's format, labelled by whether the first word's number is even."""
     (folder / "SST-2").mkdir(exist_ok=True)
     texts = [f"{WORDS[i % len(WORDS)]} {WORDS[2 * i % len(WORDS)]}" for i in range(rows)]
     labelled = [f"{text}\t{i % 2}" for i, text in enumerate(texts)]
@@ -154,7 +154,7 @@ def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
 
 
 def write_squad(folder: pathlib.Path) -> str:
-    """Passages of four words with a question each, whose answer is the second word."""
+    """Writes passages of four words with a question each, whose answer is the second word."""
     paragraphs = [
         {"context": f"w{i} w{i + 9} w{i + 1} w{i + 2}", "qas": [{
             "id": f"q{i}", "question": "w5 w6?",
@@ -182,7 +182,7 @@ def squad_flags(folder: pathlib.Path, **changes) -> list[str]:
 
 
 def write_race(folder: pathlib.Path, passages: int = 4) -> pathlib.Path:
-    """Passages in the archive's layout: of one question, and of two in those of the high level."""
+    """Writes passages in the archive's layout, with one question each, or two at the high level."""
     for split in ("train", "dev", "test"):
         for level, count in (("middle", 1), ("high", 2)):
             place = folder / "RACE" / split / level
@@ -198,7 +198,7 @@ def write_race(folder: pathlib.Path, passages: int = 4) -> pathlib.Path:
 
 
 def race_flags(folder: pathlib.Path, **changes) -> list[str]:
-    """Flags of a tiny RACE run: 4 steps of 4 questions, of 12."""
+    """Flags of a tiny RACE run: 4 steps of 4 questions each, out of 12."""
     values = {
         "data_dir": write_race(folder), "output_dir": folder / "out",
         "albert_config_file": write_config(folder, **TUNED),
@@ -227,15 +227,15 @@ def token_flags(folder: pathlib.Path, **changes) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Tuner:
-    """A fine-tuning command, its flags for a tiny run, and what it then has written."""
+    """A fine-tuning command, its flags for a tiny run, and its output files."""
 
     run: Callable[..., int]
     flags: Callable[..., list[str]]
-    asked: tuple[str, ...]  # what it is to do
-    last: int  # step at which it is done; it saves half-way, too
+    asked: tuple[str, ...]  # the actions to perform
+    last: int  # the last step; it saves half-way too
     results: tuple[str, ...]
     task: str
-    metric: str  # that of the best checkpoint
+    metric: str  # selects the best checkpoint
 
 
 TUNERS = {
@@ -260,7 +260,7 @@ TUNERS = {
 
 @contextlib.contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen]:
-    """Starts pretraining, and kills it in the end, whatever has become of the test."""
+    """Starts pretraining, and kills it at the end, whatever the outcome of the test."""
     process = start(PRETRAINING, *arguments)
     try:
         yield process
@@ -291,7 +291,7 @@ def ask(folder: pathlib.Path, model: pathlib.Path | str, lines: list[str], *flag
 
 
 def python(code: str, *arguments) -> str:
-    """Runs code as a process of its own; returns what it printed."""
+    """Runs code in a separate process; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], cwd=REPO, capture_output=True,
         text=True,
@@ -301,8 +301,8 @@ def python(code: str, *arguments) -> str:
 
 
 def peak_of_data_creation(*arguments) -> int:
-    """Makes records in a process of its own; returns its most resident bytes."""
-    # Not ru_maxrss, which begins with what the parent had when it forked.
+    """Makes records in a separate process; returns its peak resident bytes."""
+    # Not ru_maxrss, which starts from the parent's value at the fork.
     code = (
         "import sys; from albert import create_pretraining_data as c\n"
         "from albert.cli import flags\n"
@@ -317,7 +317,7 @@ def peak_of_data_creation(*arguments) -> int:
 
 def script(name: str):
     """Returns a maintainers' tool as a module."""
-    sys.path.append(str(REPO / "scripts/maintainers"))  # where it has its parts
+    sys.path.append(str(REPO / "scripts/maintainers"))  # where its modules are
     spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/maintainers/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -325,7 +325,7 @@ def script(name: str):
 
 
 def change_json(path: pathlib.Path, **changes) -> None:
-    """Changes a JSON file as a person would, without its seal."""
+    """Edits a JSON file as a person would, without its seal."""
     value = json.loads(path.read_text())
     value.pop("content_sha256", None)
     path.write_text(json.dumps(value | changes))
@@ -345,7 +345,7 @@ def assert_same_run(folder, whole, step):
 
 
 def sigterm_when(monkeypatch, owner, name, condition, number=signal.SIGTERM):
-    """Makes this process get a signal, once, when a function is called on a condition."""
+    """Sends this process a signal, once, when a function is called and a condition holds."""
     original, sent = getattr(owner, name), []
 
     def wrapper(*arguments, **options):

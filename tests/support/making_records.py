@@ -1,4 +1,4 @@
-"""A tiny text, and the command that makes pretraining records of it, run in this process."""
+"""A tiny text, and the command that makes pretraining records from it, run in this process."""
 
 import os
 import pathlib
@@ -51,7 +51,7 @@ def read(path, length=32, predictions=5):
 
 
 def files_made(folder) -> list[str]:
-    """Returns the names of all but the vocabulary and the text, unfinished work included."""
+    """Returns the names of all files except the vocabulary and the text, including unfinished work."""
     return sorted(set(os.listdir(folder)) - {"vocab.txt", "corpus.txt"})
 
 
@@ -60,7 +60,7 @@ def published(folder) -> list[str]:
 
 
 def take(folder) -> dict[str, bytes]:
-    """Returns the bytes of all that was made, and removes it."""
+    """Returns the bytes of all output, and removes it."""
     found = {name: (folder / name).read_bytes() for name in files_made(folder)}
     for name in found:
         (folder / name).unlink()

@@ -1,7 +1,7 @@
-"""Pretraining whose gradient is no number, though its loss is one, on records marked for it.
+"""Pretraining with a finite loss but a non-finite gradient, on records marked for it.
 
-A command of its own (`python -m odd_pretraining`), so that a test can run
-it on several devices; `odd_gradients` does the same in the test's process.
+A separate command (`python -m odd_pretraining`), so that a test can run it on
+several devices; `odd_gradients` does the same in the test's process.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ MARK = 0.5  # weight of a masked token
 
 @contextlib.contextmanager
 def odd_gradients():
-    """Lets the losses of marked records have a gradient that is no number."""
+    """Gives the losses of marked records a non-finite gradient."""
     import tensorflow as tf
 
     from albert.tasks.pretraining import PretrainingTask

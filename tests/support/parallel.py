@@ -1,8 +1,8 @@
-"""Test modules in several forks of one process that has imported everything.
+"""Runs test modules in several forks of one process that has imported everything.
 
-A fork begins with TensorFlow loaded and nothing computed. It runs module after module until it has
-become large, and takes its memory with it. `--jobs=N` says how many at a time; 1 is pytest's own
-way.
+A fork begins with TensorFlow loaded and nothing computed. It runs module after module until it is
+large, and then ends, which frees its memory. `--jobs=N` sets the number of concurrent forks; 1 runs
+pytest as usual.
 """
 
 import multiprocessing
@@ -14,7 +14,7 @@ from multiprocessing import connection
 
 import pytest
 
-MAX_BYTES = 1_200_000_000  # of a process that is given another module
+MAX_BYTES = 1_200_000_000  # a larger process gets no further module
 # The longest first, so that none of them is left for the end.
 LONGEST = (
     "test_jax_engine", "test_distribution", "test_cost", "test_model_hub", "test_distributed_fit",
@@ -31,7 +31,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.option.jobs > 1:
-        # A BLAS with threads of its own could not be forked.
+        # A multithreaded BLAS could not be forked.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -88,7 +88,7 @@ class _Forks:
             del self.running[fork.pipe]
             fork.pipe.close()
             _, status = os.waitpid(fork.pid, 0)
-            if fork.items:  # it died of the first of them
+            if fork.items:  # the first of them killed it
                 hook.pytest_runtest_logreport(report=_death_of(fork.items.pop(0), status))
             if fork.items:
                 self.waiting.insert(0, fork.items)
@@ -103,7 +103,7 @@ class _Forks:
 
 
 class _Fork:
-    """A process that runs the tests of a module at a time, and what is left of them."""
+    """A process that runs one module's tests at a time, and the tests it has left."""
 
     def __init__(self, session, items):
         self.items, self._numbers = list(items), {item: n for n, item in enumerate(session.items)}
@@ -126,7 +126,7 @@ class _Fork:
         theirs.close()
 
     def go_on(self, waiting: list[list]) -> None:
-        """Gives the process the next module, or its end if it is large or there is none."""
+        """Gives the process the next module, or ends it if it is large or no module is left."""
         with open(f"/proc/{self.pid}/statm") as stream:
             size = int(stream.read().split()[1]) * os.sysconf("SC_PAGESIZE")
         if waiting and size < MAX_BYTES:
@@ -151,7 +151,7 @@ def _run(session, items, pipe) -> None:
     config = session.config
     plugins = config.pluginmanager
     capture = plugins.getplugin("capturemanager")
-    # Its files are those of the other forks too.
+    # The forks share its files.
     capture.suspend_global_capture(in_=True)
     capture.stop_global_capturing()
     plugins.unregister(plugins.getplugin("terminalreporter"))
@@ -162,7 +162,7 @@ def _run(session, items, pipe) -> None:
         forked.fork_server(close_in_it=pipe.close)
     capture.start_global_capturing()
     while items:
-        # After the last one the module's fixtures go, and those of the session stay.
+        # After the last one, the module's fixtures are torn down, and the session's stay.
         other = next((item for item in session.items if item.path != items[0].path), None)
         for item, following in zip(items, [*items[1:], other], strict=True):
             config.hook.pytest_runtest_protocol(item=item, nextitem=following)

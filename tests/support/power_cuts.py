@@ -1,8 +1,8 @@
-"""What a disk may hold after a power cut at any moment of some work (as ALICE, OSDI 2014, has it).
+"""The possible contents of a disk after a power cut at any moment (as in ALICE, OSDI 2014).
 
-A file system keeps its promises and no more: the bytes of a file are on the disk after an fsync of
-the file, and the names in a directory after an fsync of the directory. Until then, each may have
-reached the disk or not.
+A file system guarantees only the minimum: the bytes of a file are on the disk after an fsync of the
+file, and the names in a directory after an fsync of the directory. Before that, each may or may not
+have reached the disk.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ Names = dict[int, dict[str, int]]  # {inode of a directory: {name: inode}}
 def power_cuts(
     folder: pathlib.Path, work: Callable[[], object], scratch: pathlib.Path
 ) -> Iterator[pathlib.Path]:
-    """Does `work`, and yields a copy of each state that a power cut may leave `folder` in.
+    """Does `work`, and yields a copy of each state in which a power cut may leave `folder`.
 
-    Among them are those that a killed process leaves, of which nothing is lost that was written.
-    The last one is what the finished work has on the disk for certain.
+    They include the states that a killed process leaves, in which all written data is preserved.
+    The last one is the state that is certainly on the disk after the work is done.
     """
     disk = _Disk(folder)
     with disk.recorded():
@@ -42,7 +42,7 @@ def power_cuts(
 class _Disk:
     """Follows the files below a folder.
 
-    They are known by their inodes, which are kept open so that no number comes twice.
+    It identifies them by inode and keeps them open, so that no inode number is reused.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -51,7 +51,7 @@ class _Disk:
         self._synced_names = self._names()
         self._synced = {inode: self._bytes(inode) for inode in self._open.keys() - self._synced_names}
         self._sizes: dict[int, int] = {}
-        # Of each state {path: bytes of the file, or None for a directory}.
+        # For each state, {path: bytes of the file, or None for a directory}.
         self.states: list[dict[str, bytes | None]] = []
 
     @contextlib.contextmanager
@@ -87,12 +87,12 @@ class _Disk:
         for inode in names:
             synced.setdefault(inode, {})
         self._add(synced, self._on_disk)
-        for inode in names.keys() & synced.keys():  # one change of a name came before the others
+        for inode in names.keys() & synced.keys():  # one rename reached the disk before the others
             for name in names[inode].keys() | synced[inode].keys():
                 changed = {**synced[inode], name: names[inode].get(name)}
                 self._add({**synced, inode: changed}, self._on_disk)
         self._add(names, self._on_disk)
-        for file in self._changed():  # what was written last may reach the disk first
+        for file in self._changed():  # the last write may reach the disk first
             self._add(names, lambda inode, file=file: self._only(file, inode))
         self._add(names, self._torn)
         self._add(names, self._bytes)

@@ -1,6 +1,6 @@
-"""An S3 server of this machine, and a proxy before it that is late, breaks off, fails, or kills.
+"""A local S3 server, and a proxy in front of it that is slow, disconnects, fails, or kills.
 
-The server is moto's, a process of its own. The proxy hands on one request of each connection.
+The server is moto's, in a separate process. The proxy forwards one request per connection.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ _ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message></Erro
 
 
 def require_moto() -> None:
-    import pytest  # not needed by the benchmark that uses this too
+    import pytest  # the benchmark that also uses this does not need it
 
     for module in ("moto.server", "s3fs"):
         pytest.importorskip(module, reason=REASON)
 
 
-# Servers take a free port and print it, so that no other process can take it before them.
+# Servers choose a free port and print it, so that no other process can take it first.
 _SERVE = """
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
@@ -46,7 +46,7 @@ def server() -> Iterator[int]:
 
 @contextlib.contextmanager
 def process(code: str) -> Iterator[int]:
-    """Yields the port that a server prints when it listens, while its process lives."""
+    """Yields the port that a server prints once it listens, while its process is alive."""
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -59,7 +59,7 @@ def process(code: str) -> Iterator[int]:
 
 
 def environment(url: str, cache: os.PathLike) -> dict[str, str]:
-    """Returns the variables by which a process reaches a server."""
+    """Returns the environment variables that point a process to a server."""
     return {
         "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
@@ -68,13 +68,13 @@ def environment(url: str, cache: os.PathLike) -> dict[str, str]:
 
 
 class Proxy:
-    """Stands before a server. What it does to requests may be changed at any time.
+    """A proxy in front of a server. Its attributes can be changed at any time.
 
     Attributes:
       latency: seconds before each answer.
-      faults: share of the requests that fail: half with an error 500, half are cut off.
-      forbidden: whether all are answered by 403.
-      before_change: called with the number of each request that changes something.
+      faults: fraction of the requests that fail: half with an error 500, half are cut off.
+      forbidden: whether every request gets a 403.
+      before_change: called with the number of each request that modifies something.
     """
 
     def __init__(self, port: int):
@@ -102,7 +102,7 @@ class Proxy:
         self._server.server_close()
 
     def kill_at(self, number: int, pid: Callable[[], int]) -> None:
-        """Has a process killed before its request `number`, from now on, that changes something."""
+        """Kills a process before its `number`-th modifying request from now on."""
         first = self.changes
 
         def before(count: int) -> None:
@@ -133,7 +133,7 @@ class Proxy:
             client.sendall(answer(request, 500, "InternalError", "We encountered an error."))
             return
         answered = self._asked(request)
-        if is_faulty:  # the request was heard, its answer is lost on the way
+        if is_faulty:  # the request arrived, but its response is lost
             answered = answered[: len(answered) // 2]
         client.sendall(answered)
 

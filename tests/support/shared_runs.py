@@ -1,4 +1,4 @@
-"""Runs of the commands that many tests begin with, each made once for all processes of the suite."""
+"""Runs of the commands that many tests start from, made once for all processes of the suite."""
 
 import json
 import pathlib
@@ -13,9 +13,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory) -> Callable[[str, Callable[[pathlib.Path], Any]], tuple]:
-    """Function from a name and make(folder) to the folder and, as JSON, what make returned.
+    """Function from a name and make(folder) to the folder and, through JSON, make's result.
 
-    Whoever asks first makes it, in whichever fork; nobody may change what is in the folder.
+    The first caller makes it, in whichever fork; nobody may change the contents of the folder.
     """
     base = tmp_path_factory.getbasetemp()
 
@@ -32,7 +32,7 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[pathlib.Path], Any]]
 
 @pytest.fixture(scope="session")
 def run_once(made_once) -> Callable[..., jobs.Run]:
-    """Function from a name, a command and a function of a folder to flags, to the finished run."""
+    """Function from a name, a command and flags(folder) to the finished run."""
 
     def get(name: str, command: Callable[..., int], flags_of: Callable, *more: str) -> jobs.Run:
         def make(folder: pathlib.Path) -> list[str]:
@@ -60,7 +60,7 @@ def tiny(tmp_path) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def whole(run_once) -> jobs.Run:
-    """A pretraining run to its end, step 23; saved and evaluated at 10, 20 and 23."""
+    """A finished pretraining run of 23 steps; saved and evaluated at 10, 20 and 23."""
 
     def flags_of(folder):
         return [*jobs.pretraining_flags(folder, keep_checkpoint_max=0), "--skip_loss_spikes"]
@@ -76,13 +76,13 @@ def finished(whole, tmp_path) -> jobs.Run:
 
 @pytest.fixture
 def begun(whole, tmp_path) -> jobs.Run:
-    """A copy of that run as it was when it had just saved step 10, not yet evaluated."""
+    """A copy of that run when it had just saved step 10, and not yet evaluated it."""
     return whole.copy(tmp_path / "out", step=10)
 
 
 @pytest.fixture(scope="session")
 def classified(run_once) -> jobs.Run:
-    """A classifier trained to its end, step 6, and evaluated."""
+    """A classifier trained to its last step, 6, and evaluated."""
     return run_once(
         "classifier", jobs.classify, jobs.classifier_flags, "--do_train", "--do_eval",
     )
@@ -90,7 +90,7 @@ def classified(run_once) -> jobs.Run:
 
 @pytest.fixture(scope="session")
 def tuned(run_once) -> Callable[[str], jobs.Run]:
-    """Function from a name of jobs.TUNERS to a run to its end of that fine-tuning command."""
+    """Function from a name in jobs.TUNERS to a finished run of that fine-tuning command."""
 
     def get(name: str) -> jobs.Run:
         tuner = jobs.TUNERS[name]
@@ -101,7 +101,7 @@ def tuned(run_once) -> Callable[[str], jobs.Run]:
 
 @pytest.fixture(scope="session")
 def hub_module(made_once) -> tuple[pathlib.Path, pathlib.Path]:
-    """A pretrained directory and the cased TF-Hub module made of it."""
+    """A pretrained directory and its cased TF-Hub module."""
     import hub_source
 
     folder, _ = made_once("module", hub_source.write_module)
@@ -109,14 +109,14 @@ def hub_module(made_once) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 class Begins(BaseException):
-    """Training begins."""
+    """Raised when training begins."""
 
 
 @pytest.fixture
 def begin(monkeypatch) -> Callable:
-    """Function that runs a command up to its training, which must begin but would take seconds.
+    """Function that runs a command up to its training, which would take seconds.
 
-    It returns the arguments and the options of `trainer.train`.
+    Training must begin. Returns the arguments and the options of `trainer.train`.
     """
     from albert.training import trainer
 
@@ -135,7 +135,7 @@ def begin(monkeypatch) -> Callable:
 
 @pytest.fixture
 def memory(tmp_path, monkeypatch):
-    """An empty file system in memory (memory://), and an empty cache."""
+    """An empty in-memory file system (memory://), and an empty cache."""
     fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
     monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
     system = fsspec.filesystem("memory")

@@ -1,4 +1,4 @@
-"""A checkpoint of two tensors, for tests of how checkpoints are kept and read."""
+"""A checkpoint of two tensors, for tests of keeping and reading checkpoints."""
 
 import os
 import pathlib
@@ -13,14 +13,14 @@ SHAPES = {"bert/a": (2, 3), "global_step": ()}
 
 
 def save(directory: os.PathLike | str, step: int, keep: int = 0, size=(2, 3)) -> str:
-    """Saves a checkpoint whose tensor is its step; returns its prefix."""
+    """Saves a checkpoint with its step as its tensor; returns its prefix."""
     tensors = {"bert/a": np.full(size, step, "float32"), "global_step": np.int64(step)}
     run_state = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
     return checkpoint_store.save(str(directory), step, tensors, run_state, keep)
 
 
 def newest(directory: os.PathLike | str) -> int:
-    """Returns the step of the newest readable checkpoint, whose parts are of one step; else 0."""
+    """Returns the step of the newest readable checkpoint with parts from a single step, or 0."""
     found = checkpoint_store.read_newest(str(directory), SHAPES, CONFIG, "t")
     if not found:
         return 0

@@ -1,4 +1,4 @@
-"""What keras-hub does, for a process of its own (see apart.py)."""
+"""keras-hub's side of comparisons, for a separate process (see apart.py)."""
 
 import sys
 
@@ -10,7 +10,7 @@ def compute(config: dict, given: dict[str, np.ndarray], inputs: dict):
     """Returns (weights by our names, outputs) of their backbone.
 
     Args:
-      given: weights to compute with; empty for their own, random.
+      given: weights to compute with; if empty, their own random weights.
     """
     sys.path.insert(0, str(REPO / "scripts/maintainers/benchmarks"))
     import keras_hub_weights

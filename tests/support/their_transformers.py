@@ -1,4 +1,4 @@
-"""What transformers and torch do, for a process where TensorFlow is not (see apart.py)."""
+"""The transformers and torch side of comparisons, for a process without TensorFlow (see apart.py)."""
 
 import sys
 
@@ -10,7 +10,7 @@ NAMES = {
 
 
 def outputs(kind: str, folder: str, inputs: dict, labels: dict) -> dict[str, np.ndarray]:
-    """Returns what their class computes from a directory, as a person would load it."""
+    """Returns the outputs of their class, loaded from a directory as a user would."""
     import torch
     import transformers
 
@@ -26,7 +26,7 @@ def outputs(kind: str, folder: str, inputs: dict, labels: dict) -> dict[str, np.
 
 
 def save(kind: str, sizes: dict, folder: str) -> None:
-    """Writes a model of theirs with random weights."""
+    """Writes one of their models with random weights."""
     import torch
     import transformers
 
@@ -35,7 +35,7 @@ def save(kind: str, sizes: dict, folder: str) -> None:
 
 
 def tokenize(folder: str, *calls: tuple, **options) -> list[dict[str, list[int]]]:
-    """Returns what their tokenizer makes of each tuple of texts."""
+    """Returns their tokenizer's output for each tuple of texts."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -52,13 +52,13 @@ def add_tokens(folder: str, tokens: list[str], target: str) -> None:
 
 
 def encode(folder: str, texts: list[str]) -> list[list[int]]:
-    """Returns the ids of each text, without special pieces around it."""
+    """Returns the ids of each text, without special tokens around it."""
     made = tokenize(folder, *((text,) for text in texts), add_special_tokens=False)
     return [row["input_ids"] for row in made]
 
 
 def pseudo_log_likelihoods(folder: str, rows: list[list[int]], mask_id: int) -> list[float]:
-    """Returns those of sentences, given as ids with [CLS] and [SEP], by their masked-LM."""
+    """Returns their masked-LM's values for sentences, given as ids with [CLS] and [SEP]."""
     import torch
     import transformers
 

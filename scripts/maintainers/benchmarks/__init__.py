@@ -1,1 +1,1 @@
-"""What `scripts/maintainers/benchmark.py` is made of: sides in processes of their own, which take turns."""
+"""The parts of `scripts/maintainers/benchmark.py`: sides that run in separate processes and take turns."""

@@ -1,4 +1,4 @@
-"""Benchmarks of what a training step costs: its memory, and how cost grows."""
+"""Benchmarks of the cost of a training step: its memory, and how the cost grows."""
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ _MEMORY_THEIRS = {
 
 
 def memory(values, config, folder):
-    """The most resident memory of a process that trains, libraries included."""
+    """Peak resident memory of a training process, libraries included."""
     kind = "AlbertForPreTraining"
     paths = inputs.make_model(config, kind, folder, bool(values.peers_env))
     results, rows = [], []
@@ -59,7 +59,7 @@ def memory(values, config, folder):
 
 
 def scaling(values, config, folder):
-    """Cost of a token as one thing at a time grows; written as a picture too."""
+    """Cost per token as one dimension at a time grows; also drawn as a picture."""
     curves = {
         "length": _length_curve(values, config, folder),
         "batch": _batch_curve(values, config, folder),
@@ -108,7 +108,7 @@ def _layer_curve(values, config, folder):
 
 
 def _step_curve(values, folder, name, points):
-    """Returns seconds and matrix-product FLOPs of a token of a step at each point.
+    """Returns the seconds and matrix-product FLOPs per token of a step at each point.
 
     Args:
       points: (value, configuration, batch, length).
@@ -134,7 +134,7 @@ def _step_curve(values, folder, name, points):
 
 
 def _corpus_curve(values, folder):
-    """Returns seconds of a byte of text, made into records."""
+    """Returns the seconds per byte of making records from text."""
     source = files.require_file(values.input_file, "input_file")
     sizes = inputs.numbers(values, "corpus_bytes", (250_000, 500_000, 1_000_000, 2_000_000))
     if size_of_text(source) < max(sizes):
@@ -162,7 +162,7 @@ def _draw(curves, path: str) -> None:
         axis.plot(x, measured, "o-", label="measured")
         axis.plot(x, work, ":", label="its matrix products" if name != "corpus" else "the same")
         unit = "byte" if name == "corpus" else "token"
-        # Both axes from 0 and neither logarithmic: what is linear is a straight line.
+        # Both axes are linear and start at 0, so that linear growth is a straight line.
         axis.set(xlabel=name, ylabel=f"cost of a {unit}, first = 1", xlim=(0, 1.05 * max(x)),
                  ylim=(0, 1.15 * max(measured + work)))
         axis.set_xticks(x, [f"{value:,}" for value in x], rotation=30, ha="right")

@@ -1,4 +1,4 @@
-"""Benchmarks of data: text to ids, text to records, records to batches. One core each."""
+"""Data benchmarks: text to ids, text to records, records to batches; one core each."""
 
 import dataclasses
 import os
@@ -16,11 +16,11 @@ from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path
 
-_NUM_FILES = 20  # that the records of `input_pipeline` are spread over
+_NUM_FILES = 20  # over which the records of `input_pipeline` are spread
 
 
 def _text(values, folder: str) -> str:
-    """Returns the text that the benchmark reads: --corpus_bytes of --input_file, or all of it."""
+    """Returns the benchmark's text: --corpus_bytes of --input_file, or all of it."""
     flags.require(values, "input_file", "spm_model_file")
     files.require_file(values.spm_model_file, "spm_model_file")
     source = files.require_file(values.input_file, "input_file")
@@ -39,7 +39,7 @@ def _rows(found, *columns):
 
 
 def tokenize(values, config, folder):
-    """Raw lines to ids: our tokenizer, and Rust's with the same pieces and normalisation."""
+    """Raw lines to ids: our tokenizer, and Rust's with the same vocabulary and normalisation."""
     text = _text(values, folder)
     directory = files.make_dirs(os.path.join(folder, "tokenizer"))
     tokenizer_files.write(
@@ -59,9 +59,9 @@ def tokenize(values, config, folder):
 
 
 def make_records(values, config, folder):
-    """Text to records in the original's format, against a plain reading of its recipe.
+    """Text to records in the original's format, compared with a plain version of its recipe.
 
-    All sides make equally many: no document is cut into shorter rows.
+    All sides make the same number: no document is cut into shorter sequences.
     """
     text = _text(values, folder)
     [length] = inputs.numbers(values, "lengths", (128,))[:1]
@@ -73,7 +73,7 @@ def make_records(values, config, folder):
         Side("ours, --original_draw_order", "ours_data.py",
              spec | {"original_draw_order": True}, threads=1),
     ]
-    # The same records, token for token, from the same draws; else as many of the same statistics.
+    # The same records, token for token, from the same draws; otherwise as many with equal statistics.
     found = compare(sides, os.path.join(folder, "turns"), rounds=values.rounds,
                     tolerance={"records": 0.0, "count": 0.0})
     with np.load(outputs_path(os.path.join(folder, "turns"), plain)) as stored:
@@ -88,7 +88,7 @@ def make_records(values, config, folder):
 
 @dataclasses.dataclass(frozen=True)
 class Appetite:
-    """What accelerators read, from arithmetic: peak x utilization / FLOPs of a token."""
+    """What accelerators consume, by arithmetic: peak x utilization / FLOPs per token."""
 
     accelerators: int
     peak: float
@@ -97,7 +97,7 @@ class Appetite:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all of them."""
+        """The total for all accelerators."""
         return self.accelerators * self.peak * self.utilization / self.flops_per_token
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Appetite:
 
 
 def _masks_on_the_fly(values, config, folder, spec):
-    """Returns the side that draws masks as it reads, its ratio being to the one that reads them."""
+    """Returns the side that masks while reading; its ratio is to the side that reads stored masks."""
     pairs = inputs.write_pairs(folder, config, spec["count"], spec["length"])
     sides = [
         Side("masks in the records", "ours_data.py", spec | {"masks_on_the_fly": False}, threads=1),
@@ -124,9 +124,9 @@ def _masks_on_the_fly(values, config, folder, spec):
 
 
 def input_pipeline(values, config, folder):
-    """Records to batches: many records parsed at once, against one after another.
+    """Records to batches: parsing many records at once, compared with one after another.
 
-    And records in many files, and records that hold masks against those masked as they are read.
+    Also records in many files, and stored masks compared with masking while reading.
     """
     device = costs.DEVICES["h200"]
     share = device.utilization if values.utilization is None else values.utilization

@@ -1,4 +1,4 @@
-"""albert.run_pretraining, which notes when it comes where, and ends after its first step."""
+"""albert.run_pretraining, which notes when it reaches each stage, and ends after its first step."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ os.dup2(2, 1)
 
 
 class Notes(logging.Filter):
-    """Takes note of the lines that tell how far the command is."""
+    """Records the log lines that show the command's progress."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         line = record.getMessage()

@@ -1,9 +1,9 @@
 """A first training step as the original takes it: python first_step_tf1.py MODEL ROWS.
 
-Its graph, read from its description and not its code, in the API of TensorFlow 1
-and the TensorFlow of today: a layer after another, their gradients by
-`tf.gradients`, and AdamW; then a session takes one step. What its Estimator does
-around that (reading records, a checkpoint at step 0) is left out.
+Its graph, written from its description and not its code, with TensorFlow 1's API
+in today's TensorFlow: one layer after another, gradients by `tf.gradients`, and
+AdamW; then a session takes one step. The rest of its Estimator's work (reading
+records, a checkpoint at step 0) is left out.
 """
 
 import json
@@ -35,7 +35,7 @@ def weight(name, shape):
 
 
 def dense(x, size, name, shape=None, equation="bli,io->blo", activation=None):
-    """x [..., I] to [..., size], or to `shape` of them: weights are stored as matrices."""
+    """Maps x [..., I] to [..., size]; `shape` reshapes the weights, which are stored as matrices."""
     with v1.variable_scope(name):
         kernel = weight("kernel", [x.shape[-1], size])
         bias = weight("bias", [size])

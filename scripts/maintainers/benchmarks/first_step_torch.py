@@ -14,7 +14,7 @@ from transformers import AlbertForPreTraining  # noqa: E402
 marks["import"] = time.time()
 model = AlbertForPreTraining.from_pretrained(
     sys.argv[1], attn_implementation="sdpa",
-    classifier_dropout_prob=0.0,  # of its sentence-order head too
+    classifier_dropout_prob=0.0,  # also that of its sentence-order head
 ).train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
 marks["build"] = time.time()

@@ -1,4 +1,4 @@
-"""What the sides of a benchmark get: models, rows, texts, and the peers' environment."""
+"""Inputs for the sides of a benchmark: models, sequences, texts, and the peers' environment."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ PEERS = (
     "tensorflow==2.21.0", "keras-hub==0.32.0",
     "onnx==1.23.2", "onnxruntime==1.32.0", "openvino==2026.4.1", "nncf==3.4.0",
 )
-# Of the largest output: sums of half precision differ in the second digit.
+# Relative to the largest output: half-precision sums differ in the second digit.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2}
 PREDICTIONS = 20
 
@@ -29,7 +29,7 @@ PREDICTIONS = 20
 def make_model(
     config: AlbertConfig, kind: str, folder: str, for_peers: bool, **options
 ) -> dict[str, str]:
-    """Writes a random model; returns its path, for peers also that of a released archive."""
+    """Writes a random model; returns its path and, for peers, that of a released archive."""
     import keras
 
     import albert
@@ -47,7 +47,7 @@ def make_model(
 
 
 def make_rows(config: AlbertConfig, batch: int, length: int) -> dict[str, np.ndarray]:
-    """Returns full rows of random ids, with masked positions."""
+    """Returns full sequences of random ids, with masked positions."""
     rng = np.random.default_rng(0)
     count = min(PREDICTIONS, length)
     positions = np.stack([rng.permutation(length)[:count] for _ in range(batch)])
@@ -63,17 +63,17 @@ def make_rows(config: AlbertConfig, batch: int, length: int) -> dict[str, np.nda
 
 
 def write_rows(folder: str, config: AlbertConfig, batch: int, length: int) -> str:
-    """Writes `make_rows` as arrays; returns their path."""
+    """Writes the sequences of `make_rows` as arrays; returns their path."""
     path = os.path.join(folder, f"rows-{batch}-{length}.npz")
     np.savez(path, **make_rows(config, batch, length))
     return path
 
 
 def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
-    """Writes the first rows of a record file as arrays; returns (path, length, tokens).
+    """Writes the first sequences of a record file as arrays; returns (path, length, tokens).
 
     Raises:
-      DataError: they are no records of pretraining, or too few.
+      DataError: they are not pretraining records, or too few.
     """
 
     from albert.tasks.pretraining import PretrainingTask
@@ -101,7 +101,7 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
 def write_records(
     folder: str, config: AlbertConfig, count: int, length: int, num_files: int = 1
 ) -> str:
-    """Writes `make_rows` as record files; returns their path, with a `*` if there are several."""
+    """Writes the sequences of `make_rows` as records; returns their path, with a `*` for several."""
     from albert.records import records
     from albert.tasks.pretraining import PretrainingTask
 
@@ -118,10 +118,10 @@ def write_records(
 
 
 def records_spec(values, text: str, length: int) -> dict:
-    """Returns the work of making records of a text.
+    """Returns the specification of making records from a text.
 
-    No document is cut into shorter rows (--short_seq_prob=0): which ones are, a few long
-    documents decide, and with them how many records there are.
+    No document is cut into shorter sequences (--short_seq_prob=0): otherwise a few long
+    documents would determine the number of records.
     """
     return {
         "work": "make_records", "text": text, "spm_model_file": values.spm_model_file,
@@ -131,7 +131,7 @@ def records_spec(values, text: str, length: int) -> dict:
 
 
 def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> str:
-    """Writes `make_rows`, with its masks undone, as records without masks; returns their path."""
+    """Writes the sequences of `make_rows`, unmasked, as records without masks; returns their path."""
     from albert.pretraining_data import dynamic_masking, features, masking
     from albert.pretraining_data.pairs import PairSettings
     from albert.records import records
@@ -149,7 +149,7 @@ def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> s
     records.write_records(
         path, ({name: value[i] for name, value in pairs.items()} for i in range(count)),
         FeatureSpec(features.pair_features(length)),
-        # Not swapped, to be compared with the rows as they are.
+        # Not swapped, for comparison with the original sequences.
         dynamic_masking.manifest_info(
             masking.SpecialIds(2, 3, 4, config.vocab_size), PairSettings(sentence_objective="nsp")
         ),
@@ -158,7 +158,7 @@ def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> s
 
 
 def write_text(folder: str, source: str, size: int) -> str:
-    """Writes the first `size` bytes of a text, and its line to the end; returns their path."""
+    """Writes the first `size` bytes of a text, up to the end of the line; returns the path."""
     path = os.path.join(folder, f"text-{size}.txt")
     with text_files.open_text(source) as stream, open(path, "wb") as out:
         out.write(stream.read(size))
@@ -167,7 +167,7 @@ def write_text(folder: str, source: str, size: int) -> str:
 
 
 def peers_python(values: flags.FlagValues) -> str | None:
-    """Returns the interpreter of --peers_env, which is made and filled if need be."""
+    """Returns the interpreter of --peers_env, creating the environment if needed."""
     if not values.peers_env:
         return None
     if values.peers_env == "this":
@@ -185,10 +185,10 @@ def peers_python(values: flags.FlagValues) -> str | None:
 
 
 def numbers(values: flags.FlagValues, name: str, default: Sequence[int]) -> list[int]:
-    """Returns the whole numbers of a list flag, or the default.
+    """Returns the integers of a list flag, or the default.
 
     Raises:
-      FlagError: one is not a number above zero.
+      FlagError: an entry is not a positive integer.
     """
     try:
         found = [int(x) for x in getattr(values, name) or default]

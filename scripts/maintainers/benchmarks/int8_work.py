@@ -1,4 +1,4 @@
-"""What int8 costs and saves: the time of a classifier's answers, and how they differ."""
+"""Costs and savings of int8: the time of a classifier's predictions, and how they differ."""
 
 import os
 
@@ -30,7 +30,7 @@ _THEIRS = {
 
 
 def int8(values, config: AlbertConfig, folder: str):
-    """The logits of texts with float32 and with int8; LiteRT takes rows of one length, one by one."""
+    """Logits of texts in float32 and int8; LiteRT takes sequences of one length, one at a time."""
     if values.model:
         theirs = os.path.join(folder, "theirs")
         albert.AlbertForSequenceClassification.from_pretrained(values.model).save_pretrained(theirs)

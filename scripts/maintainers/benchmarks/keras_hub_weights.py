@@ -1,6 +1,6 @@
-"""keras-hub's ALBERT backbone and which of its variables is which of a released checkpoint.
+"""keras-hub's ALBERT backbone, and how its variables map to those of a released checkpoint.
 
-Imports nothing of the project. `config` is what albert_config.json holds.
+Imports nothing from the project. `config` is the content of albert_config.json.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Benchmarks of the model: attention, steps, inference, fine-tuning, a product's rate."""
+"""Model benchmarks: attention, steps, inference, fine-tuning, matrix-product rate."""
 
 import importlib.util
 import itertools
@@ -19,7 +19,7 @@ from benchmarks.turns import Side, compare
 
 
 def attention(values, config, folder):
-    """Eager against fused, over batch and length."""
+    """Eager and fused attention, by batch size and length."""
     model = inputs.make_model(config, "AlbertForPreTraining", folder, False)["ours"]
     results, rows = [], {"pretrain": [], "inference": []}
     for work, precision, (batch, length) in itertools.product(
@@ -56,9 +56,9 @@ def attention(values, config, folder):
 def model_sides(
     values, paths, spec, ours: dict, theirs: dict, keras_hub: dict | None = None
 ) -> list[Side]:
-    """Returns a side for each {name: additions to the specification}; peers' if they are there.
+    """Returns a side for each {name: additions to the specification}, and peers' if installed.
 
-    Of all that are named, those of --sides alone, if it is given.
+    If --sides is given, only the sides that it names.
     """
     python = inputs.peers_python(values)
     spec = spec | {"device": values.device, "engine": values.engine}
@@ -85,7 +85,7 @@ def model_sides(
 
 
 def _has(python: str, package: str) -> bool:
-    """Whether a package is installed beside an interpreter."""
+    """Whether a package is installed in an interpreter's environment."""
     asked = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
     return subprocess.run([python, "-c", asked]).returncode == 0
 
@@ -103,7 +103,7 @@ _THEIRS = {
     "transformers, SDPA": {"attn_implementation": "sdpa"},
     "transformers, SDPA, compiled": {"attn_implementation": "sdpa", "compile": True},
 }
-# What PyTorch exported, computed by others.
+# PyTorch's exports, computed by other runtimes.
 _RUNTIMES = {
     "onnxruntime": {"attn_implementation": "sdpa", "runtime": "onnxruntime"},
     "OpenVINO": {"attn_implementation": "sdpa", "runtime": "openvino"},
@@ -156,7 +156,7 @@ def _on_rows(values, config, folder, kind, work, theirs):
 
 
 def flops(config: AlbertConfig, length: int, work: str) -> float:
-    """Returns the FLOPs of a token's matrix products, forward or in a training step."""
+    """Returns the matrix-product FLOPs per token, forward or in a training step."""
     workload = costs.Workload(
         max_seq_length=length,
         max_predictions_per_seq=min(inputs.PREDICTIONS, length) if work == "pretrain" else 0,
@@ -171,11 +171,11 @@ def pretrain_step(values, config, folder):
     )
 
 
-_IDLE_STEPS = 16  # of a turn; the latter half is timed
+_IDLE_STEPS = 16  # per turn; the second half is timed
 
 
 def idle(values, config, folder):
-    """The part of a training step that waits for its rows: reading, parsing and masking them."""
+    """The part of a training step spent waiting for input: reading, parsing and masking."""
     paths = inputs.make_model(config, "AlbertForPreTraining", folder, for_peers=False)
     results, rows = [], []
     for batch, length in inputs.sizes(values, (8,), (128,)):
@@ -190,7 +190,7 @@ def idle(values, config, folder):
             Side("masks on the fly", "ours.py",
                  spec | {"records": inputs.write_pairs(folder, config, count, length)}),
         ]
-        # Other rows, and so other losses.
+        # Different sequences, and so different losses.
         found = compare(sides, os.path.join(folder, f"idle-{batch}-{length}"),
                         rounds=values.rounds, tolerance=None, work=batch * length * _IDLE_STEPS)
         results.append({"batch": batch, "length": length, "sides": found})
@@ -211,12 +211,12 @@ def inference(values, config, folder):
 
 
 def _runtimes(values) -> dict[str, dict]:
-    """Returns the sides of exported graphs, which are measured on processors."""
+    """Returns the sides of exported graphs, which are measured on CPUs."""
     return _RUNTIMES if values.device == "cpu" else {}
 
 
 def _by_file(values, precision: str) -> dict[str, dict]:
-    """Returns our side that onnxruntime computes, in float32, if what it needs is installed here."""
+    """Returns our float32 side that onnxruntime computes, if its packages are installed."""
     if values.engine != "tensorflow" or precision != "float32" or values.device != "cpu":
         return {}
     has_all = all(map(importlib.util.find_spec, ("tf2onnx", "onnxruntime")))
@@ -224,7 +224,7 @@ def _by_file(values, precision: str) -> dict[str, dict]:
 
 
 def finetune(values, config, folder):
-    """An epoch of training on texts; the mean loss of the first one is compared."""
+    """An epoch of training on texts; the mean losses of the first epoch are compared."""
     return _on_texts(values, config, folder, "finetune", {})
 
 
@@ -236,7 +236,7 @@ def predict(values, config, folder):
 
 
 def _on_texts(values, config, folder, work, runtimes, keras_hub=None):
-    """All texts once, of whatever lengths they are, each side with its ways of batching."""
+    """All texts once, of various lengths; each side batches them in its own ways."""
     flags.require(values, "glue_file", "spm_model_file")
     path, lengths = write_examples(values, config, folder)
     [(size, _)] = inputs.sizes(values, (32,), (128,))
@@ -274,7 +274,7 @@ def _on_texts(values, config, folder, work, runtimes, keras_hub=None):
 
 
 def write_examples(values, config, folder) -> tuple[str, list[int]]:
-    """Writes the rows of --glue_file's first texts as arrays; returns (path, their lengths)."""
+    """Writes the sequences of --glue_file's first texts as arrays; returns (path, their lengths)."""
     from albert import tokenization
     from albert.records import features
 
@@ -298,14 +298,14 @@ def write_examples(values, config, folder) -> tuple[str, list[int]]:
 
 
 def gemm_rate(precision: str, size: int = 2048, seconds: float = 2.0) -> float:
-    """Returns the FLOP/s of the best of many large square products of the engine."""
+    """Returns the FLOP/s of the fastest of many large square matrix products on the backend."""
     from keras import ops
 
     from albert.inference.compiled_call import compiled_function
 
     normal = np.random.default_rng(1).standard_normal((size, size), np.float32)
     batch = {"a": ops.cast(ops.convert_to_tensor(normal), precision)}
-    # A corner of the product is read: to copy all of it takes longer than to compute it.
+    # Read only a corner of the product: copying all of it takes longer than computing it.
     multiply = compiled_function(lambda batch: {"c": ops.matmul(batch["a"], batch["a"])}, [])
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""Our side of the model benchmarks, on either engine: inference, training steps, fine-tuning."""
+"""Our side of the model benchmarks, on either backend: inference, training steps, fine-tuning."""
 
 import itertools
 import os
@@ -88,7 +88,7 @@ def _inference(spec, rows):
 
 
 def _with_constants(function, variables):
-    """Returns the graph of a function with weights as its constants: oneDNN may pack these once."""
+    """Returns a function's graph with its weights as constants, which oneDNN can pack once."""
     import keras
     import tensorflow as tf
 
@@ -103,7 +103,7 @@ def _with_constants(function, variables):
 
 
 def _onnx_file(spec, head):
-    """Returns the model as export_model writes it, opened; int8 if asked for."""
+    """Exports the model with export_model and opens the file; int8 if the specification says so."""
     import albert
     from albert.export import model_conversion
     from albert.formats import pretrained
@@ -131,7 +131,7 @@ def _run_config(spec):
 
 
 def _train_steps(spec, task):
-    """Returns (the steps, a function of an iterator and a count that trains, the run's settings)."""
+    """Returns (the steps, a training function of an iterator and a count, the run's settings)."""
 
     from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
@@ -139,7 +139,7 @@ def _train_steps(spec, task):
 
     run = _run_config(spec)
     source = pretrained.open_path(spec["model"])
-    # So low a rate that the losses of an epoch do not tell in which order it came.
+    # The learning rate is so low that an epoch's losses do not depend on the order of its batches.
     state = train_state.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
     train = steps.train_steps(task, state, run)
@@ -160,7 +160,7 @@ def _pretrain(spec, rows):
     batch = dict(rows) | {"is_real_example": rows["input_mask"][:, 0]}
     if "records" in spec:
         iterator = iter(_read_batches(spec, length, predictions))
-    elif run.pack_rows:  # each time anew, as a run does it
+    elif run.pack_rows:  # repacked each time, as in a run
         iterator = _iterator(spec, lambda: packing.pack_rows(batch, 1, [length]))
     else:
         iterator = _iterator(spec, lambda: batch)
@@ -171,7 +171,7 @@ def _pretrain(spec, rows):
 
 
 def _iterator(spec, make):
-    """Returns an endless iterator of the batch that `make` returns, as the engine takes it."""
+    """Returns an endless iterator of the batch that `make` returns, in the backend's form."""
     if _is_jax(spec):
         from keras import ops
 
@@ -187,9 +187,9 @@ def _iterator(spec, make):
 
 
 def _timed_apart(train, iterator, count):
-    """Returns a turn of `count` steps that tells the time of the latter half, and its waiting.
+    """Returns a turn of `count` steps that reports the time of the second half, and its waiting time.
 
-    The former half uses up the batches that were made ready while other sides computed.
+    The first half uses up the batches that were prefetched while other sides computed.
     """
     def turn():
         waiting, started = 0.0, 0.0
@@ -206,7 +206,7 @@ def _timed_apart(train, iterator, count):
 
 
 def _read_batches(spec, length, predictions):
-    """Returns the batches of a record file, as run_pretraining reads it."""
+    """Returns the batches of a record file, read as run_pretraining reads it."""
     from albert.pretraining_data import dynamic_masking, masking
     from albert.records.record_files import RecordFiles
     from albert.tasks.pretraining import PretrainingTask
@@ -284,7 +284,7 @@ def _predict(spec, rows):
 
 
 def _predict_by_file(spec, rows):
-    """As a session does it: sorted by length, each batch as long as its longest text."""
+    """Predicts as a session does: sorted by length, each batch as long as its longest text."""
     from albert.inference import session
 
     compute = session.batched(
@@ -305,7 +305,7 @@ def _predict_by_file(spec, rows):
 
 
 def _predict_by_litert(spec, rows):
-    """A text at a time, in rows of one length: a file takes no others."""
+    """Predicts one text at a time, at a fixed length: a file takes no other."""
     import albert
     from albert.export import model_conversion
 

@@ -1,4 +1,4 @@
-"""What record files and batches hold, as arrays to compare. Knows nothing of this project."""
+"""The content of record files and batches, as arrays to compare. Imports nothing from the project."""
 
 import zlib
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def features(length: int, predictions: int) -> dict:
-    """Returns what a parser needs to read the original's records."""
+    """Returns the feature specification of the original's records."""
     import tensorflow as tf
 
     def fixed(count, dtype=tf.int64):
@@ -20,7 +20,7 @@ def features(length: int, predictions: int) -> dict:
 
 
 def describe(path: str, length: int, predictions: int, with_records: bool) -> dict:
-    """Returns statistics of a file's records and, if asked, a checksum of each in its order.
+    """Returns statistics of a file's records and, if `with_records`, a checksum of each in order.
 
     `chance/NAME` is the standard error of `statistics/NAME`, a mean of independent draws.
     """
@@ -31,7 +31,7 @@ def describe(path: str, length: int, predictions: int, with_records: bool) -> di
     rows = {name: value.numpy() for name, value in rows.items()}
     used, weights = rows["input_mask"].sum(axis=1), rows["masked_lm_weights"]
     at_masks = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], 1)
-    # The commonest id at masked places: [MASK], of any vocabulary.
+    # The commonest id at masked positions is [MASK] in any vocabulary.
     mask = np.bincount(at_masks[weights > 0]).argmax()
     draws = {
         "tokens": used,
@@ -45,8 +45,8 @@ def describe(path: str, length: int, predictions: int, with_records: bool) -> di
         facts[f"statistics/{name}"] = np.mean(drawn)
         facts[f"chance/{name}"] = np.std(drawn) / drawn.size**0.5
     if with_records:
-        # Of the values and not the bytes, in which a map's entries have any order; 24 bits are
-        # what a float32 holds.
+        # Of the values and not the bytes, where the entries of a map are in any order; a float32
+        # holds 24 bits.
         columns = [np.ascontiguousarray(rows[name]) for name in sorted(rows)]
         facts["records"] = [
             zlib.crc32(b"".join(column[i].tobytes() for column in columns)) & 0xFFFFFF
@@ -56,7 +56,7 @@ def describe(path: str, length: int, predictions: int, with_records: bool) -> di
 
 
 def unmasked_sums(batches: list) -> dict[str, np.ndarray]:
-    """Returns the `sums` of what does not depend on where the masks are."""
+    """Returns the `sums` of the features that do not depend on the masks."""
     import tensorflow as tf
 
     plain = []
@@ -71,7 +71,7 @@ def unmasked_sums(batches: list) -> dict[str, np.ndarray]:
 
 
 def sums(batches: list) -> dict[str, np.ndarray]:
-    """Returns the sum of each row of each feature, in ascending order: the order is free."""
+    """Returns the sum of each row of each feature, sorted, since the order of rows is free."""
     names = sorted(set(batches[0]) - {"is_real_example"})
     return {
         name: np.sort(np.concatenate([batch[name].numpy().sum(1) for batch in batches]))

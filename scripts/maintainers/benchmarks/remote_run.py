@@ -1,4 +1,4 @@
-"""A side whose turn is a process of `albert.run_pretraining` that notes how long it waits for rows."""
+"""A side whose turn is an `albert.run_pretraining` process that notes how long it waits for input."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ def prepare(spec):
     numbers = itertools.count()
 
     def run():
-        with tempfile.TemporaryDirectory() as scratch:  # nothing is there from a turn before
+        with tempfile.TemporaryDirectory() as scratch:  # nothing left from an earlier turn
             output = f"{spec.get('output', scratch)}/{next(numbers)}"
             told = os.path.join(scratch, "told.json")
             subprocess.run(
@@ -30,7 +30,7 @@ def prepare(spec):
 
 
 def timed_training(told: str, argv: list[str]) -> None:
-    """Runs the command, which makes its steps as always, but one by one: batch, then step."""
+    """Runs the command with its usual steps, but one by one: batch, then step."""
     import numpy as np
 
     from albert import run_pretraining
@@ -46,7 +46,7 @@ def timed_training(told: str, argv: list[str]) -> None:
 
     def steps(self, iterator, count, control):
         rows = []
-        if not began:  # what the command does before it asks for a batch
+        if not began:  # the command's work before it asks for a batch
             self.make.get_concrete_function(
                 iterator, tf.constant(count), tf.constant(control, tf.float32)
             )

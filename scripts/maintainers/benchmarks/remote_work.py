@@ -1,4 +1,4 @@
-"""Benchmark of training from and to an object store that answers late."""
+"""Benchmark of training from and to an object store with high latency."""
 
 import contextlib
 import importlib.util
@@ -14,12 +14,12 @@ from benchmarks import inputs
 from benchmarks.turns import REPOSITORY, Side, compare
 
 _FILES = 8
-_RECORDS = 200_000  # more than are fetched whole
+_RECORDS = 200_000  # more than are fetched at once
 _BUCKET = "s3://bucket"
 
 
 def remote(values, config, folder):
-    """An epoch of `albert.run_pretraining` from a disk and from S3, each turn a process of its own."""
+    """An epoch of `albert.run_pretraining` from a disk and from S3, each turn in its own process."""
     if not all(map(importlib.util.find_spec, ("moto", "s3fs"))):
         raise FlagError("remote needs a server: pip install 'albert[remote-test]'")
     [(batch, length)] = inputs.sizes(values, (256,), (128,))[:1]
@@ -33,7 +33,7 @@ def remote(values, config, folder):
         f"--max_seq_length={length}", f"--max_predictions_per_seq={min(inputs.PREDICTIONS, length)}",
         "--learning_rate=1e-4", f"--num_train_steps={max(count // batch, 2)}",
         "--num_warmup_steps=0", "--nopack_rows",
-    ], "is_warm": True}  # each turn is a process of its own
+    ], "is_warm": True}  # each turn is a separate process
     with _store(records, values.latency / 1000) as environment:
         sides = [
             Side("disk", "remote_run.py", spec | {"input": f"{records}/*", "environment": {}}),
@@ -62,7 +62,7 @@ def remote(values, config, folder):
 
 
 def _write_shards(folder: str, config: AlbertConfig, count: int, length: int) -> str:
-    """Writes rows of random ids as records; returns their folder. They repeat: reading is timed."""
+    """Writes random sequences as records; returns their folder. They repeat, since reading is timed."""
     from albert.records import records
     from albert.tasks.pretraining import PretrainingTask
 
@@ -81,7 +81,7 @@ def _write_shards(folder: str, config: AlbertConfig, count: int, length: int) ->
 
 @contextlib.contextmanager
 def _store(records: str, latency: float) -> Iterator[dict[str, str]]:
-    """Yields the environment that leads to a server which holds the records."""
+    """Yields the environment for a server that holds the records."""
     sys.path.insert(0, os.path.join(REPOSITORY, "tests/support"))
     import s3fs
     import s3

@@ -1,9 +1,9 @@
-"""The end of a benchmark that computes. Imports nothing of the project: peers use it too.
+"""The computing end of a benchmark. Imports nothing from the project: peers use it too.
 
-A side is a program that is started with a specification (JSON), prepares its
-work, computes it once for the comparison of outputs, and then does as many
-turns as it is told on its standard input. It answers with JSON lines on what
-was its standard output; whatever libraries print goes to the standard error.
+A side is a program that starts with a specification (JSON), prepares its work,
+computes it once to compare outputs, and then does one turn per line of its
+standard input. It answers with JSON lines on its original standard output;
+anything that libraries print goes to standard error.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Parts(dict):
-    """What a turn may return: {part of its work: seconds}, reported beside the whole."""
+    """Optional result of a turn: {part of its work: seconds}, reported alongside the total."""
 
 
 def serve(
@@ -26,7 +26,7 @@ def serve(
 ):
     """Runs a side: `prepare(spec)` returns (one turn's work, outputs to compare).
 
-    `gpu_peak_bytes` tells the most memory used of a GPU, if that is where it computes.
+    `gpu_peak_bytes` returns the peak GPU memory, if the side computes on a GPU.
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -37,7 +37,7 @@ def serve(
 
     with open(sys.argv[1]) as stream:
         spec = json.load(stream)
-    if spec["threads"] == 1:  # whatever libraries make threads for
+    if spec["threads"] == 1:  # whatever threads libraries start
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     on_gpu = spec.get("device") == "gpu"
     peak = gpu_peak_bytes if on_gpu and gpu_peak_bytes else peak_bytes
@@ -45,7 +45,7 @@ def serve(
     turn, outputs = prepare(spec)
     np.savez(spec["outputs"], **{k: np.asarray(v, np.float32) for k, v in outputs.items()})
     if not spec.get("is_warm"):
-        turn()  # what is compiled or traced at the first call
+        turn()  # the first call compiles or traces
     answer(prepared=time.perf_counter() - started)
     for _ in sys.stdin:
         started = time.perf_counter()
@@ -56,7 +56,7 @@ def serve(
 
 
 def peak_bytes() -> int:
-    """Returns the most memory that this process has had, resident."""
+    """Returns this process's peak resident memory."""
     with open("/proc/self/status") as stream:
         [line] = [line for line in stream if line.startswith("VmHWM")]
     return int(line.split()[1]) << 10
@@ -69,7 +69,7 @@ def load_rows(spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def tensorflow_gpu_peak_bytes() -> int:
-    """Returns the most memory that TensorFlow has used of the first GPU."""
+    """Returns TensorFlow's peak memory on the first GPU."""
     import tensorflow as tf
 
     return tf.config.experimental.get_memory_info("GPU:0")["peak"]

@@ -1,4 +1,4 @@
-"""Benchmark of starting: from the process to the end of its first training step."""
+"""Start-up benchmark: from process start to the end of the first training step."""
 
 import os
 
@@ -26,7 +26,7 @@ def startup(values, config, folder):
     sides = [
         Side(name, "startup.py", {
             "program": os.path.join(FOLDER, "first_step_ours.py"), "arguments": arguments + more,
-            "is_warm": True,  # each turn is a process of its own
+            "is_warm": True,  # each turn is a separate process
         })
         for name, more in (("ours", []), ("ours, XLA", ["--use_xla"]))
     ]

@@ -23,7 +23,7 @@ def prepare(spec):
     def turn():
         return [next(batches) for _ in range(spec["count"] // spec["batch"])]
 
-    # Its buffer mixes the records of two passes, so only the sums of several tell anything.
+    # Its shuffle buffer mixes the records of two epochs, so only sums over several are comparable.
     whole = iter(tf.data.TFRecordDataset(spec["records"]).map(parse).batch(spec["batch"]))
     return turn, record_facts.sums(list(whole))
 

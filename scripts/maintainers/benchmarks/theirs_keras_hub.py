@@ -1,6 +1,6 @@
-"""keras-hub's side of the model benchmarks, on TensorFlow. Knows nothing of this project.
+"""keras-hub's side of the model benchmarks, on TensorFlow. Imports nothing from the project.
 
-It compiles, trains and predicts by Keras's own means, as its users do.
+It compiles, trains and predicts with plain Keras, as its users do.
 """
 
 import glob
@@ -32,7 +32,7 @@ def prepare(spec):
 
 
 def _tensors(spec):
-    """Returns a function of a name that returns the checkpoint's tensor."""
+    """Returns a function that maps a name to the checkpoint's tensor."""
     import tensorflow as tf
 
     [index] = glob.glob(os.path.join(spec["model"], "*.index"))
@@ -97,7 +97,7 @@ def _pretrain(spec, config, rows, inputs):
         return model.train_on_batch(batch, labels, sample_weight=weight, return_dict=True)
 
     first = turn()
-    # Keras divides by the number of places, masked or not.
+    # Keras divides by the number of prediction slots, masked or not.
     places = rows["masked_lm_weights"]
     value = first["masked_loss"] * places.size / places.sum() + first["order_loss"]
     return turn, {"loss": value}

@@ -1,7 +1,7 @@
-"""A plain reading of the original's recipe for pretraining records, in pure Python.
+"""A plain version of the original's recipe for pretraining records, in pure Python.
 
 All documents are in memory, one instance is made after another, and a record is
-one `tf.train.Example`. Knows nothing of this project. It draws at random where
+one `tf.train.Example`. Imports nothing from the project. It draws at random where
 the original does, so that `--original_draw_order` must give the same records.
 """
 
@@ -154,7 +154,7 @@ class Maker:
                 elif rng.random() >= 0.5:
                     result[i] = self.words[rng.randint(0, len(self.words) - 1)]
                 labels[i] = tokens[i]
-        rng.shuffle(grams)  # of no effect but on the draws after it
+        rng.shuffle(grams)  # only affects later draws
         return result, boundary, sorted(labels.items())
 
     def example(self, tf, segments, label, tokens, boundary, labels):

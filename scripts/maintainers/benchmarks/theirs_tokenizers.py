@@ -1,4 +1,4 @@
-"""The side of Rust's tokenizers: the lines of a text to ids. Knows nothing of this project."""
+"""The side of Rust's tokenizers: lines of text to ids. Imports nothing from the project."""
 
 import serve
 

@@ -1,6 +1,6 @@
-"""transformers' side of the model benchmarks. Knows nothing of this project.
+"""transformers' side of the model benchmarks. Imports nothing from the project.
 
-PyTorch computes, or onnxruntime or OpenVINO what PyTorch exported (a specification's "runtime").
+Runs in PyTorch, or in onnxruntime or OpenVINO from PyTorch's export (a specification's "runtime").
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ def _load(spec, kind):
 
     model = getattr(transformers, kind).from_pretrained(
         spec["model"], attn_implementation=spec.get("attn_implementation", "sdpa"),
-        classifier_dropout_prob=0.0,  # of its sentence-order head too
+        classifier_dropout_prob=0.0,  # also that of its sentence-order head
     )
     return model.to(_device(spec))
 
@@ -58,7 +58,7 @@ def _compiled(spec, model):
 
 
 def _answers(spec, model, tensors, names):
-    """Returns a function of a batch: the named outputs as arrays, computed by the runtime."""
+    """Returns a function that maps a batch to the named outputs as arrays, computed by the runtime."""
     runtime = spec.get("runtime")
     if not runtime:
         return _plain(spec, _compiled(spec, model), names)
@@ -135,7 +135,7 @@ def _openvino(spec, path, names, tensors):
 
 
 def _recompute_layers(model):
-    """Lets each layer's activations be computed again: their ALBERT has no switch for it."""
+    """Makes each layer recompute its activations: their ALBERT has no switch for it."""
     from torch.utils.checkpoint import checkpoint
 
     for group in model.albert.encoder.albert_layer_groups:
@@ -167,12 +167,12 @@ def _pretrain(spec, rows):
         _recompute_layers(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     positions = torch.tensor(np.asarray(rows["masked_lm_positions"], np.int64))
-    # Slots without a prediction stand at [CLS], which never has one: ignored by the loss.
+    # Slots without a prediction point at [CLS], which never has one: the loss ignores them.
     filled = rows["masked_lm_weights"] > 0
     targets = torch.tensor(np.where(filled, rows["masked_lm_ids"], -100).astype(np.int64))
     order = torch.tensor(np.asarray(rows["next_sentence_labels"][:, 0], np.int64))
 
-    def loss_of_all():  # as it ships: vocabulary scores of every position
+    def loss_of_all():  # as shipped: vocabulary scores at every position
         labels = torch.full_like(tensors["input_ids"], -100).scatter(1, positions, targets)
         return model(**tensors, labels=labels, sentence_order_label=order).loss
 
@@ -209,7 +209,7 @@ def _finetune(spec, rows):
 
     def batches():
         order = rng.permutation(count)
-        if spec["batching"] == "grouped":  # by length within chunks of 50 batches, as theirs
+        if spec["batching"] == "grouped":  # by length within chunks of 50 batches, as theirs does
             chunks = [order[i : i + 50 * size] for i in range(0, count, 50 * size)]
             order = np.concatenate([c[np.argsort(-lengths[c], kind="stable")] for c in chunks])
         for start in range(0, count - size + 1, size):

@@ -1,4 +1,4 @@
-"""Measures the sides of a benchmark: starts them, lets them work by turns, compares them."""
+"""Measures the sides of a benchmark: starts them, runs them in turn, compares them."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ REPOSITORY = os.path.abspath(os.path.join(FOLDER, *[os.pardir] * 3))
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One of those who take turns."""
+    """One of the programs that take turns."""
 
     name: str
     program: str  # file in this folder
@@ -33,7 +33,7 @@ class Side:
 
 
 def outputs_path(folder: str, side: Side) -> str:
-    """Returns where a side writes what is compared."""
+    """Returns the path where a side writes its outputs for the comparison."""
     # A list of files on a command line is separated by commas.
     return os.path.join(folder, re.sub(r"\W+", "-", side.name).strip("-") + ".npz")
 
@@ -60,7 +60,7 @@ class _Process:
         self.prepared = self._answer()["prepared"]
 
     def turn(self) -> dict[str, float]:
-        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
+        with contextlib.suppress(BrokenPipeError):  # in that case there is no answer either
             self.process.stdin.write("turn\n")
             self.process.stdin.flush()
         return self._answer()
@@ -90,22 +90,22 @@ def compare(
     work: float | Sequence[float] = 1.0,
     at_once: bool = True,
 ) -> dict[str, Any]:
-    """Returns each side's median and spread in seconds, and its ratio to the first one's rate.
+    """Returns each side's median and spread in seconds, and its speed relative to the first.
 
-    The sides compute the same outputs, to `tolerance` of their largest value;
-    one that does not is refused. Then each does its work once a round. Of an output
-    `statistics/NAME`, the mean of random draws, `chance/NAME` is the standard error: it may
-    differ by `_MOST_ERRORS` of those that the two sides' means have together.
+    A side is refused unless it computes the same outputs as the first, to `tolerance` of their
+    largest value. Then each does its work once a round. An output `statistics/NAME` is a mean
+    of random draws with the standard error `chance/NAME`: it may differ by `_MOST_ERRORS`
+    standard errors of the difference.
 
     Args:
       tolerance: for all outputs, or {an output's name: tolerance}; None where the sides do
         different work.
-      work: how much a turn does, as tokens or examples, or of each side; rates are given of it.
+      work: amount of work per turn, in tokens or examples, or one per side; rates refer to it.
       at_once: if false, a side ends before the next one starts, and does its turns in a row:
-        for sides that together need more memory than there is.
+        for sides that do not fit in memory together.
 
     Raises:
-      UserError: a side ended; DataError: its outputs are others than the first one's.
+      UserError: a side ended; DataError: its outputs differ from the first side's.
     """
     amounts = list(work) if isinstance(work, Sequence) else [work] * len(sides)
     started: list[_Process] = []
@@ -156,7 +156,7 @@ def _summary(answers: Sequence[Mapping[str, Any]], work: float) -> dict[str, Any
 def _check_outputs(
     started: Sequence[_Process], tolerance: float | Mapping[str, float]
 ) -> dict[str, float]:
-    """Returns each side's largest difference from the first, as a share of the largest value."""
+    """Returns each side's largest difference from the first, relative to the largest value."""
     found = {}
     expected = _stored(started[0])
     for one in started:
@@ -177,7 +177,7 @@ def _check_outputs(
     return found
 
 
-_MOST_ERRORS = 5.0  # of the normal distribution, one draw in two million is further off
+_MOST_ERRORS = 5.0  # one normal draw in two million is further off
 
 
 def _stored(one: _Process) -> dict[str, np.ndarray]:
@@ -189,7 +189,7 @@ def _most(
     name: str, outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray],
     tolerance: float | Mapping[str, float],
 ) -> float:
-    """Returns how much an output may differ, as `_difference` tells it."""
+    """Returns how much an output may differ, in the measure of `_difference`."""
     chance = name.replace("statistics/", "chance/")
     if chance == name:
         return tolerance[name] if isinstance(tolerance, Mapping) else tolerance

@@ -2,7 +2,7 @@
 
 CRASHES, MASKS = "test_crashes", "test_masking test_pairs test_pair_records"
 ROWS = [
-    # What a power cut or a kill leaves
+    # Files after a power cut or a kill
     ("storage/files.py", "    for source, _ in moves:\n        fsync(source)\n", "", CRASHES),
     ("storage/files.py", "os.replace(source, path)", "shutil.copyfile(source, path)", CRASHES),
     ("storage/files.py", "(moves[:-1], moves[-1:])", "(moves[-1:], moves[:-1])", CRASHES),
@@ -89,7 +89,7 @@ ROWS = [
      "of_x = inverse * (slope - normal * along)", "test_modeling"),
     ("model/dropout.py", "ops.cast(65536 / (65536 - least), x.dtype)", "ops.cast(1.0, x.dtype)",
      "test_islands"),
-    # Tasks' files, scores and answers
+    # Task files, scores and answers
     ("tasks/glue.py", 'name="mismnli", kind="_mismatched"', 'name="mismnli", kind="_matched"',
      "test_glue"),
     ("tasks/glue.py", '"accuracy_and_f1", texts=(3, 4)', '"accuracy_and_f1", texts=(4, 3)',
@@ -151,7 +151,7 @@ ROWS = [
      "weights = {name: w * engine.num_replicas for name, w in weights.items()}",
      "test_distribution"),
     ("training/trainer.py", "            depth = run.depth_after(step)\n", "", "test_growth"),
-    # Retention, the best checkpoint and what is set aside
+    # Retention, the best checkpoint and files set aside
     ("training/checkpoint_store.py", ".values())[:-keep]:", ".values())[: 1 - keep]:",
      "test_checkpoints"),
     ("training/checkpoint_store.py",
@@ -164,7 +164,7 @@ ROWS = [
      "            pass\n", "test_numbers"),
     ("training/evaluation.py", "elif best and value <= best[\"value\"]:",
      "elif best and value < best[\"value\"]:", "test_best_checkpoint"),
-    # What a run counts
+    # A run's counters
     ("training/steps.py", "good >= 1999.0", "good >= 199.0", "test_numbers"),
     ("training/history.py", "        self.divergence.restore(state.get(\"skipped\", {}))\n", "",
      "test_numbers"),
@@ -194,7 +194,7 @@ ROWS = [
      "test_flags"),
     ("errors.py", "exit_code = 75  #", "exit_code = 2  #", "test_flags"),
     ("config.py", "check(0 <= value < 1,", "check(0 <= value <= 1,", "test_refusals"),
-    # What texts and strangers' files are refused for, and where
+    # Reasons and locations for refusing texts and untrusted files
     ("text/text_files.py", "if self.bad_utf8_lines > max_bad * self.lines:",
      "if self.bad_utf8_lines >= max_bad * self.lines:", "test_text_files"),
     ("text/text_files.py", 'text = text.lstrip("\\ufeff")', "text = text[1:]", "test_text_files"),
@@ -211,7 +211,7 @@ ROWS = [
     ('export/model_conversion.py', '"".join(f"{name}\\n" for name in names)', '"".join(f"{name}\\n" for name in sorted(names, reverse=True))', 'test_export_model'),
     ('inference/session.py', 'chosen = order[start : start + batch_size]', 'chosen = sorted(order[start : start + batch_size])', 'test_session'),
     ('inference/embedding.py', 'layer if layer < 0 else layer - 1 - count', 'layer if layer < 0 else layer - count', 'test_session'),
-    # Several runs, and which of a run's checkpoints is used
+    # Several runs, and which checkpoint of a run is used
     ("cli/fine_tuning.py", "winner = max(ranked, key", "winner = min(ranked, key",
      "test_fine_tuning"),
     ("cli/fine_tuning.py", "self._run_unless_finished(self._run_config(seed, folder))",
@@ -226,7 +226,7 @@ ROWS = [
     ("training/evaluation.py", 'value <= best["value"]', 'value < best["value"]',
      "test_fine_tuning"),
     ("training/evaluation.py", "< patience:", "<= patience:", "test_fine_tuning"),
-    # Evaluation: without dropout, and rows that fill up a batch count as nothing
+    # Evaluation: no dropout, and padding rows of a batch do not count
     ("training/steps.py", "outputs = self.model.of_batch(batch, training=False",
      "outputs = self.model.of_batch(batch, training=True", "test_fine_tuning"),
     ("tasks/classification.py",
@@ -249,7 +249,7 @@ ROWS = [
      "test_fill_mask"),
     ("inference/embedding.py", "ops.sum(chosen * mask, axis=1)", "ops.sum(chosen, axis=1)",
      "test_fill_mask"),
-    # One's own file
+    # Classifying your own file
     ("cli/classifier_report.py", "np.argsort(-sure,", "np.argsort(sure,", "test_own_file"),
     ("cli/own_texts.py", "(768, 3e-5)", "(1024, 3e-5)", "test_own_file"),
     ("cli/own_texts.py", '0.99, method="higher"', '0.99, method="lower"', "test_own_file"),
