@@ -146,7 +146,9 @@ def read_squad(folder):
 
 def read_answers(folder):
     found = evaluate_squad._by_id(str(folder / "answers.json"), "predictions_file", str, "text")
-    return squad.evaluate_v2(squad_questions.read_answers(str(folder / "dev.json")), found)
+    answers = squad_questions.read_answers(str(folder / "dev.json"))
+    evaluate_squad._check_answers("dev.json", answers, with_negative=True)
+    return squad.evaluate_v2(answers, found)
 
 
 def make_theirs(folder, name="model.safetensors"):
