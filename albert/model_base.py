@@ -38,18 +38,13 @@ class PretrainedModel(keras.Model):
     reads_all = False  # whether the head reads all tokens, not `[CLS]` and `_positions` alone
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        name: str,
-        encoder_options: EncoderOptions = EncoderOptions(),
+        self, config: AlbertConfig, name: str, encoder_options: EncoderOptions = EncoderOptions(),
         dtype: Any = None,
     ):
         super().__init__(name=name, dtype=dtype)
-        self.config = config
         is_inside = getattr(self, "_remat_mode", None) is not None  # a keras.RematScope
-        self.encoder_options = dataclasses.replace(
-            encoder_options, remat=encoder_options.remat or is_inside
-        )
+        remat = encoder_options.remat or is_inside
+        self.config, self.encoder_options = config, dataclasses.replace(encoder_options, remat=remat)
         # What goes with it into a directory: names of labels, how texts are prepared, and more.
         self.metadata = Metadata(architecture=type(self).__name__)
         # For users' own loops; the trainer passes dropout_seed, a function of the step.
@@ -80,6 +75,11 @@ class PretrainedModel(keras.Model):
         outputs = super().__call__(found, *args, **options)
         # Keras's losses look for their outputs in plain dicts.
         return outputs if self.run_eagerly else call_arguments.outputs_of(outputs)
+
+    def stateless_call(self, trainable, non_trainable, inputs=None, *args: Any, **options: Any) -> Any:
+        """Calls the model with these weights, as JAX's `fit` does: `inputs` as `__call__` takes them."""
+        found = call_arguments.inputs_of(inputs, {})
+        return super().stateless_call(trainable, non_trainable, found, *args, **options)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss of the `labels` among the inputs where there are no others."""

@@ -9,7 +9,7 @@ FIT = """
 import json, sys
 import keras, numpy as np, albert
 
-def fit():
+def fit(mask_name="attention_mask"):
     keras.utils.set_random_seed(0)
     config = albert.AlbertConfig(**json.loads(sys.argv[1]))
     model = albert.AlbertForSequenceClassification(config, 2, classifier_dropout=0.0)
@@ -17,8 +17,9 @@ def fit():
     model.compile(keras.optimizers.SGD(0.1), loss={"logits": loss})
     ids = np.random.default_rng(0).integers(5, 40, (16, 8))
     mask = np.arange(8) < np.arange(1, 17)[:, None] % 7 + 2  # the first of a batch are short
-    done = model.fit({"input_ids": ids, "attention_mask": mask.astype(int)}, {"logits": ids[:, 0] % 2},
-                     batch_size=8, epochs=2, verbose=0, shuffle=False)
+    inputs = {"input_ids": ids, mask_name: mask.astype(int)} if mask_name else ids
+    done = model.fit(inputs, {"logits": ids[:, 0] % 2}, batch_size=8, epochs=2, verbose=0,
+                     shuffle=False)
     return done.history["loss"], model
 """
 MIRRORED = """
@@ -40,6 +41,8 @@ for distribution in None, keras.distribution.DataParallel():
     losses, model = fit()
     devices = len(model.trainable_variables[0].value.sharding.device_set)
     print(json.dumps([devices, *losses]))
+for name in "input_mask", None:  # our name of the mask; and ids alone, all of which count
+    print(json.dumps(fit(name)[0]))
 """
 
 
@@ -55,6 +58,8 @@ def test_two_devices_give_the_losses_of_one(program, environment, tmp_path):
     sizes = helpers.SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     done = helpers.run("program", json.dumps(sizes), cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
-    one, two = map(json.loads, done.stdout.splitlines())
+    one, two, *others = map(json.loads, done.stdout.splitlines())
     assert (one[0], two[0]) == (1, 2) and one[1] > one[2]
     assert max(abs(a - b) for a, b in zip(one[1:], two[1:], strict=True)) < 1e-5
+    if others:
+        assert others[0] == two[1:] and abs(others[1][0] - one[1]) > 1e-6
