@@ -248,9 +248,10 @@ def test_the_released_sizes_side_by_side_as_published_and_as_the_page_shows(info
     assert "125,000 steps of 4,096 x 512 tokens" in out
     section = page.split("## What a model costs")[1].split("\n## ")[0]
     shown = re.findall(r"```bash\n(.*?)```\n(.*?)(?=```bash|\Z)", section, re.DOTALL)
-    for command, excerpt in shown[:2]:
+    assert len(shown) == 2
+    for command, excerpt in shown:
         out = info(*shlex.split(command.replace("\\\n", " "))[3:])
-        assert len(quoted(excerpt)) >= 4 and set(quoted(excerpt)) <= set(out.splitlines())
+        assert len(quoted(excerpt)) == 5 and set(quoted(excerpt)) <= set(out.splitlines())
 
 
 def test_json_holds_the_same_for_programs(info, tmp_path):
