@@ -38,7 +38,8 @@ from albert.text import corpus_files
 
 log = logging.getLogger("albert")
 
-_DECIDED = ("input_file", "hours", "start_from", "do_lower_case", "seed", *corpus_flags.FLAGS)
+_DECIDED = ("input_file", "hours", "start_from", "do_lower_case", "keep_accents", "seed",
+            *corpus_flags.FLAGS)
 _MEASURED = 5.0  # seconds of steps to time
 _TRAINED = 0.95  # fraction of the time left; evaluations and checkpoints take the rest
 _STARTED_RATE = 0.4  # of the rate for random weights (docs/guides/another_language.md)
@@ -54,6 +55,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Model to start from, with its vocabulary: small_en, a directory, or a name to "
                  "download. Default: random weights.", use="model")
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
+    flags.define("bool", values, "keep_accents", False,
+                 "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs.")
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MOST_SEED)
 
@@ -201,6 +204,7 @@ class _Plan:
         prefix = os.path.join(values.output_dir, "spm")
         if not os.path.exists(f"{prefix}.model"):
             _run("train_sentencepiece", f"--input={corpus}", f"--model_prefix={prefix}", lower,
+                 f"--keep_accents={str(values.keep_accents).lower()}",
                  f"--vocab_size={self.chosen['vocab_size']}", "--nohard_vocab_limit",
                  f"--seed={values.seed}")
         with open(f"{prefix}.vocab", encoding="utf-8") as stream:

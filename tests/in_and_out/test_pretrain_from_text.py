@@ -27,7 +27,7 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     tmp_path, monkeypatch, capsys, slow_machine
 ):
     out = tmp_path / "out"
-    command = [f"--input_file={REPO / 'docs' / 'guides'}", "--hours=0.01", f"--output_dir={out}"]
+    command = [f"--input_file={REPO / 'docs' / 'guides'}", "--hours=0.01", "--keep_accents", f"--output_dir={out}"]
     train = run_pretraining.main
 
     def preempted(values):
@@ -45,6 +45,7 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     assert report.count("[MASK]") >= 2 and "Nearest sentences" in report
     session = albert.open_session(out / "model")
     assert session.fill_mask("A [MASK].", top_k=1)
+    assert session.tokenizer.settings.keep_accents
 
     # Other flags for the same directory are refused, and nothing changes.
     before = files_of(out), files_of(out / "model")
