@@ -15,7 +15,7 @@ TEST = [
 ]
 
 setup(
-    name="albert",
+    name="albert-keras",  # the name `albert` on the package index is another project's
     version=VERSION,
     description="ALBERT (A Lite BERT) for Keras 3, on TensorFlow 2 and JAX",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",

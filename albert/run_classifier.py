@@ -95,7 +95,7 @@ class ClassifierFineTuning(FineTuning):
         super().__init__(values, settings, encoder, data)
         self.choices, self.train_rows = choices, train_rows
         self.class_weights: tuple[float, ...] = ()
-        self.has_report = bool(choices and data.labels) and settings.do_eval and not data.has_several
+        self.has_report = bool(choices and data.labels) and settings.do_eval
         if settings.do_train and values.class_weights == "balanced":
             if data.has_several:
                 raise FlagError("--class_weights has no effect where a text may have several labels")
@@ -141,15 +141,24 @@ class ClassifierFineTuning(FineTuning):
 
         rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
         settings, labels, train = self.settings, self.data.labels, self.train_rows
-        tfidf = baselines.tfidf_answers(
-            _texts_of(train), [row.label for row in train], _texts_of(rows)
-        )
-        path = classifier_report.write(
-            settings.output_dir, _texts_of(rows), labels, predictions["label_ids"],
-            predictions["logits"], predictions["probabilities"], self.choices,
-            tfidf if tfidf is None else np.array([labels.index(label) for label in tfidf]),
-            max(settings.train_step // settings.save_checkpoints_steps, 1),
-        )
+        if has_several := self.data.has_several:
+            trained = np.array([[label in row.label for label in labels] for row in train])
+        else:
+            trained = np.array([labels.index(row.label) for row in train])
+        tfidf = baselines.tfidf_answers(_texts_of(train), trained, _texts_of(rows))
+        shown = settings.output_dir, _texts_of(rows), labels
+        if has_several:
+            path = classifier_report.write_several(
+                *shown, predictions["label_ids"] > 0, predictions["probabilities"],
+                self.data.settings["label_threshold"], self.choices,
+                None if tfidf is None else tfidf > 0,
+            )
+        else:
+            path = classifier_report.write(
+                *shown, predictions["label_ids"], predictions["logits"],
+                predictions["probabilities"], self.choices, tfidf,
+                max(settings.train_step // settings.save_checkpoints_steps, 1),
+            )
         flags.log.info("report: %s", path)
 
 

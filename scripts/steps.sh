@@ -20,7 +20,7 @@ step() {
   local name="$1" inputs="$2" description argument
   shift 2
   step_number=$((step_number + 1))
-  local stamp="$out/.steps/$name.stamp" seconds_file="$out/.steps/$name.seconds"
+  local stamp="$out/.steps/$name.stamp"
   local title="[$step_number/$total_steps] $name"
   # The step's inputs, independent of the working directory and of the files' location.
   description=""
@@ -41,8 +41,7 @@ step() {
   printf '\n%s\n ' "$title"
   printf ' %q' "$@"
   printf '\n'
-  local before=0 started=$SECONDS status=0
-  [[ ! -f "$seconds_file" ]] || before="$(cat "$seconds_file")"
+  local status=0
   # In the background, so that a signal to this script alone reaches the command too.
   "$@" &
   child=$!
@@ -53,12 +52,11 @@ step() {
     wait "$child" || status=$?
   done
   child=""
-  echo $((before + SECONDS - started)) >"$seconds_file"
   if ((status)); then
     if ((status > 128)); then
-      echo "stopped in step $name; the same command goes on from here" >&2
+      echo "stopped in step $name; rerun the same command to resume" >&2
     else
-      echo "error: step $name failed (see above); the same command goes on from here" >&2
+      echo "error: step $name failed (see above); rerun the same command to resume" >&2
     fi
     exit "$status"
   fi

@@ -15,6 +15,8 @@ from albert.tasks import glue_metrics
 
 _MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters to show
+_NO_BETTER = ("**{} TF-IDF with logistic regression**, which takes a second: start from a larger "
+              "model (`--init_checkpoint=albert/albert-base-v2`) or label more texts.")
 _USAGE = """## Use it
 
     echo 'a new text' | python -m albert.predict --model={directory}
@@ -79,10 +81,52 @@ def write(
             (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{sure[i]:.3f}")
             for i in surest.tolist() if sure[i]
         ]),
-        "## Training\n",
-        table(("setting", "value"), settings),
-        _USAGE.format(directory=directory),
     ]
+    return _publish(directory, parts, settings)
+
+
+def write_several(
+    directory: str, texts: Sequence[str], labels: Sequence[str], expected: np.ndarray,
+    probabilities: np.ndarray, threshold: float, settings: Sequence[tuple[str, str]],
+    tfidf: np.ndarray | None = None,
+) -> str:
+    """Like `write`, for texts that may have several labels.
+
+    Args:
+      expected, tfidf: whether a text has a label, and whether TF-IDF predicts it, [N, C].
+      probabilities: [N, C]; a label is predicted from `threshold` on.
+    """
+    predicted = probabilities >= threshold
+    scores = {"model": glue_metrics.of_several_labels(expected, predicted, labels)}
+    if tfidf is not None:
+        scores["TF-IDF"] = glue_metrics.of_several_labels(expected, tfidf, labels)
+    sure = np.where(predicted, probabilities, 1 - probabilities) * (predicted != expected)
+    surest = np.argsort(-sure, axis=None, kind="stable")[:_MAX_ERRORS]
+    rows = {"micro F1": "micro_f1", "macro F1": "macro_f1", "all labels of a text right":
+            "eval_accuracy"} | {f"F1 of {_cell(name)}": f"f1_{name}" for name in labels}
+    verdict = ""
+    if tfidf is not None and scores["model"]["micro_f1"] <= scores["TF-IDF"]["micro_f1"]:
+        verdict = f"* {_NO_BETTER.format('No better than')}\n"
+    return _publish(directory, [
+        f"# A classifier of {len(labels)} labels, several to a text\n",
+        table((f"on {len(expected):,} held-out rows", *scores, "rows with it"), [
+            (name, *(f"{score.get(key, 0):.3f}" for score in scores.values()), count)
+            for (name, key), count in zip(
+                rows.items(), ["", "", "", *(f"{n:,}" for n in expected.sum(0))], strict=True)
+        ]),
+        verdict,
+        "## Most confident errors\n",
+        table(("text", "label", "has it", "probability of it"), [
+            (_cell(texts[i]), _cell(labels[j]), "yes" if expected[i, j] else "no",
+             f"{probabilities[i, j]:.3f}")
+            for i, j in zip(*np.unravel_index(surest, sure.shape), strict=True) if sure[i, j]
+        ]),
+    ], settings)
+
+
+def _publish(directory: str, parts: list[str], settings: Sequence[tuple[str, str]]) -> str:
+    parts = [*parts, "## Training\n", table(("setting", "value"), settings),
+             _USAGE.format(directory=directory)]
     path = os.path.join(directory, "report.md")
     with files.atomic_write(path) as stream:
         stream.write("\n".join(parts))
@@ -116,9 +160,7 @@ def verdict(
             told.append(f"Better than TF-IDF by {100 * gain:.1f} points (± {100 * error:.1f}).")
         else:
             how = "Worse than" if gain < -2 * error else "No better than"
-            told.append(f"**{how} TF-IDF with logistic regression**, which takes a second: start "
-                        "from a larger model (`--init_checkpoint=albert/albert-base-v2`) or label "
-                        "more texts.")
+            told.append(_NO_BETTER.format(how))
     over, error = confidence.mean() - accuracy, math.sqrt(accuracy * (1 - accuracy) / count)
     if over > max(0.05, 2 * error):
         told.append(f"Overconfident: on average it gives its answers {100 * confidence.mean():.0f} "

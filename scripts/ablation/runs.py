@@ -137,7 +137,7 @@ class Work:
     def _signals(self) -> Iterator[None]:
         def end(number, _):
             self._stop()
-            raise Preempted("stopped; the same command goes on from here", number)
+            raise Preempted("stopped; rerun the same command to resume", number)
 
         with workers.on_signals(end):
             yield

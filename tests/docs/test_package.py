@@ -45,13 +45,13 @@ def installed(tmp_path_factory):
         archive.extractall(folder / "packed", filter="data")
     [source] = (folder / "packed").iterdir()
     run(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", folder / "wheels", cwd=source)
-    [wheel] = (folder / "wheels").glob("albert-*.whl")
+    [wheel] = (folder / "wheels").glob("albert_keras-*.whl")
     pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")
     venv.create(folder / "environment", with_pip=False, symlinks=True)
     paths = {"base": str(folder / "environment"), "platbase": str(folder / "environment")}
     site = pathlib.Path(sysconfig.get_path("purelib", "venv", paths))
     # Dependencies come from this environment, without its own installation of albert.
-    ours = re.compile(r"(__editable__.*)?albert\b.*|.*\.pth|.*\.egg-link")
+    ours = re.compile(r"(__editable__.*)?albert(_keras)?\b.*|.*\.pth|.*\.egg-link")
     for found in pathlib.Path(sysconfig.get_path("purelib")).iterdir():
         if not ours.fullmatch(found.name):
             (site / found.name).symlink_to(found)
@@ -66,7 +66,8 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_wor
     installed, tmp_path
 ):
     code = (
-        "import pathlib, albert\n"
+        "import importlib.metadata, pathlib, albert\n"
+        "assert importlib.metadata.version('albert-keras') == albert.__version__\n"
         "root = pathlib.Path(albert.__file__).parent\n"
         "print(*(path.relative_to(root) for path in root.rglob('*') if path.is_file()))\n"
         "print(root)\n"

@@ -46,12 +46,28 @@ def test_the_interval_is_wilsons():
         assert classifier_report.interval(hits, count) == pytest.approx((low, high), abs=1e-4)
 
 
+def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_path):
+    expected = np.array([[1, 0], [1, 1], [0, 1]], bool)
+    probabilities = np.array([[0.9, 0.7], [0.2, 0.8], [0.1, 0.6]])
+    tfidf = np.array([[1, 0], [1, 1], [0, 0]], bool)
+    report = open(classifier_report.write_several(
+        str(tmp_path), ["one", "two", "three"], ("a|b", "c"), expected, probabilities, 0.5, [], tfidf
+    )).read()
+    # Of 4 labels 3 are found, one is wrong: F1 = 2 * 3 / (4 + 4). TF-IDF: 2 * 3 / (4 + 3).
+    assert "| micro F1 | 0.750 | 0.857 |" in report and "No better than TF-IDF" in report
+    assert "| F1 of a\\|b | 0.667 | 1.000 | 2 |" in report
+    assert "| two | a\\|b | yes | 0.200 |\n| one | c | no | 0.700 |\n" in report
+
+
 def test_tfidf_learns_words_and_gives_up_where_there_are_none():
     pytest.importorskip("sklearn")
     texts = ["a fine film", "fine acting", "a dull film", "dull acting"] * 5
     labels = ["good", "good", "bad", "bad"] * 5
     found = baselines.tfidf_answers(texts, labels, ["fine", "dull", "so dull a film"])
     assert found.tolist() == ["good", "bad", "bad"]
+    several = np.array([[label == "good", "acting" in text] for label, text in zip(labels, texts)])
+    found = baselines.tfidf_answers(texts, several, ["fine acting", "a dull film"])
+    assert found.tolist() == [[1, 1], [0, 0]]
     assert baselines.tfidf_answers(["!", "?"], ["good", "bad"], ["!"]) is None
 
 

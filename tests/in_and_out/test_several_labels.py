@@ -81,6 +81,13 @@ def test_it_learns_and_each_label_is_scored(trained):
     assert results["eval_accuracy"] == pytest.approx(exact / len(found))
 
 
+def test_the_report_has_each_labels_score(trained):
+    report = (trained / "out/report.md").read_text()
+    results = json.loads((trained / "out/eval_results.json").read_text())
+    for name in NAMES:
+        assert f"| F1 of {name} | {results[f'f1_{name}']:.3f} |" in report
+
+
 def test_scores_are_those_of_the_definition():
     actual = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]], bool)
     found = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0]], bool)
