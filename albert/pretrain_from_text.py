@@ -28,7 +28,7 @@ from albert.cli import (
 )
 from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
-from albert.errors import DataError, FlagError
+from albert.errors import FlagError
 from albert.formats import pretrained
 from albert.records import records
 from albert.runtime import processor, workers
@@ -42,6 +42,7 @@ _DECIDED = ("input_file", "hours", "start_from", "do_lower_case", "keep_accents"
             *corpus_flags.FLAGS)
 _MEASURED = 5.0  # seconds of steps to time
 _TRAINED = 0.95  # fraction of the time left; evaluations and checkpoints take the rest
+_MIN_TRAINED = 0.1  # fraction of --hours, even where the data took all of it
 _STARTED_RATE = 0.4  # of the rate for random weights (docs/guides/another_language.md)
 
 
@@ -219,9 +220,11 @@ class _Plan:
         """Chooses batch, rate and steps by the time that is left."""
         if "training" in self.chosen:
             return
-        if seconds <= 0:
-            raise DataError(f"no time is left to train: the data took all of --hours; {self.path} "
-                            "says what was chosen. Use another --output_dir and more --hours")
+        minimum = _MIN_TRAINED * self.chosen["flags"]["hours"] * 3600
+        if seconds < minimum:
+            log.warning("preparing the data took most of --hours; training takes another %s",
+                        duration(minimum))
+            seconds = minimum
         size = next(size for size in text_plan.SIZES if size.name == self.chosen["size"])
         size = dataclasses.replace(
             size, length=self.length, rate=size.rate * (_STARTED_RATE if self._start else 1)
