@@ -79,8 +79,8 @@ def table(found: dict) -> str:
                 "" if start == RANDOM else "never" if share is None else f"{share:.2f}",
             ))
     return model_card.table((
-        "pieces", "from", "steps", "loss of a piece", "of a word, nats", "masked words guessed",
-        "share of the steps to the loss of random weights",
+        "vocabulary", "from", "steps", "loss of a token", "of a word, nats", "masked tokens predicted",
+        "fraction of the steps to the loss of random weights",
     ), rows)
 
 

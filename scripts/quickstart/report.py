@@ -3,7 +3,7 @@
   python scripts/quickstart/report.py --directory=quickstart_output
 
 It reads records, metrics, results and the configuration, and trains nothing. It compares the
-pretrained model with one that always predicts the commonest answer, and the classifier with
+pretrained model with one that always predicts the most frequent answer, and the classifier with
 one that started from random weights.
 """
 
@@ -179,7 +179,7 @@ class Quickstart:
 {steps:,.0f} steps{rate}.
 
 | on held-out documents ({base.masked_tokens:,} masked tokens, {base.pairs:,} pairs) \
-| model | always the commonest answer | |
+| model | always the most frequent answer | |
 |---|---|---|---|
 | masked-LM accuracy | {masked_lm:.4f} | {base.commonest_token:.4f} \
 | {masked_lm / base.commonest_token:.2f} × |
@@ -208,14 +208,14 @@ class Quickstart:
             "## Classifier\n\n"
             f"Fine-tuned {len(_CLASSIFIERS)} times on the labelled task of the text, evaluated on "
             "its dev set "
-            f"(commonest label {majority:.3f}; standard error of an accuracy {error:.1f} points)."
+            f"(most frequent label {majority:.3f}; standard error of an accuracy {error:.1f} points)."
             "\n\n" + table(("from", "accuracy", "gain over random weights"), rows)
         )
         if accuracy["checkpoint"] <= accuracy["random"]:
             best = 100 * (max(accuracy.values()) - majority)
             text += (
-                "\nNo gain from pretraining: on this text a single sentence hardly tells the "
-                "label, pretrained or not.\n" if best < 5 * error else
+                "\nNo gain from pretraining: on this text, a single sentence says little "
+                "about its label, pretrained or not.\n" if best < 5 * error else
                 "\nPretraining did not help here: too little text or too few steps for it.\n"
             )
         return text
@@ -249,13 +249,13 @@ def draw_curves(path: str, metrics: dict[str, list[dict[str, Any]]], base: Basel
     panels = [
         ("loss", "Loss (masked LM + sentence order)", None, ""),
         ("masked_lm_accuracy", "Masked-LM accuracy", base and base.commonest_token,
-         "always the commonest token"),
+         "always the most frequent token"),
         ("sentence_order_accuracy", "Sentence-order accuracy", base and base.majority_order,
-         "always the commoner order"),
+         "always the more frequent order"),
         ("learning_rate", "Learning rate", None, ""),
     ]
     for axis, (key, title, baseline, baseline_label) in zip(axes.flat, panels, strict=True):
-        run_files.dress(axis, title)
+        run_files.dress(axis, title, pad=38)  # room for the legend
         _draw_series(axis, key, metrics)
         if baseline is not None:
             axis.axhline(baseline, color=_BASELINE, linestyle="--", linewidth=1.2,
@@ -275,8 +275,9 @@ def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> No
         return
     if train:
         steps, values = zip(*train, strict=True)
-        axis.plot(steps, values, color=_TRAIN, linewidth=0.9)
-        axis.plot(steps, _smooth(values), color=_SMOOTHED, linewidth=1.8, label="training")
+        axis.plot(steps, values, color=_TRAIN, linewidth=0.9, label="training")
+        axis.plot(steps, _smooth(values), color=_SMOOTHED, linewidth=1.8,
+                  label="training, smoothed")
     if held_out:
         axis.plot(*zip(*held_out, strict=True), color=_HELD_OUT, linewidth=1.8, marker="o",
                   markersize=4, label=f"held out ({held_out[-1][1]:.3f} at the end)")
@@ -298,7 +299,8 @@ def _set_limits(axis, key: str) -> None:
         axis.set_ylim(bottom=0)
         axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     elif axis.get_legend_handles_labels()[1]:
-        axis.legend(frameon=False, fontsize=9)
+        # Above the panel, where it covers no curve.
+        axis.legend(frameon=False, fontsize=9, ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1))
 
 
 # === The command ===

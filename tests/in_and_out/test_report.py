@@ -94,7 +94,7 @@ def test_the_report_has_every_figure_and_the_picture(directory):
         "| sentence-order accuracy | 0.6000 | 0.6667 | -6.7 points |",
         "| pretrained checkpoint | 0.8000 | +10.0 points |", "| random weights | 0.7000 |  |",
         "| small_en, pretrained on much English text; by LAMB | 0.8500 | +15.0 points |",
-        "(commonest label 0.500;", "| run_pretraining | 120 |",
+        "(most frequent label 0.500;", "| run_pretraining | 120 |",
     ):
         assert expected in text
     assert (directory / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -103,7 +103,7 @@ def test_the_report_has_every_figure_and_the_picture(directory):
 def test_the_report_says_when_pretraining_did_not_help(directory):
     write_json(str(directory / "classifier_random/eval_results.json"), {"eval_accuracy": 0.9})
     # The standard error of a dev set of four rows swamps every difference.
-    assert "hardly tells the label" in report(directory)
+    assert "says little about its label" in report(directory)
     dev = directory / "text/classification/SST-2/dev.tsv"
     dev.write_text("sentence\tlabel\n" + "a\t0\nb\t1\n" * 500)
     assert "did not help" in report(directory)
