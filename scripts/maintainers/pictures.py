@@ -54,7 +54,8 @@ def speed(results: dict, path: pathlib.Path) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 0.26 * lines + 0.5))
     y, sides = 0.0, {}
     for work in works:
-        axes.text(0, y, work["work"], weight="bold", va="center")
+        axes.annotate(work["work"], (0, y), (5, 0), textcoords="offset points", va="center",
+                      weight="bold")
         for side, rate in work["speeds"].items():
             y -= 1
             ratio, is_ours = rate / work["speeds"][work["baseline"]], side == "albert"
@@ -104,7 +105,7 @@ def small_en(results: dict, path: pathlib.Path) -> None:
         for axis, name in zip(axes, names, strict=True):
             axis.plot(tokens, [one[name] for one in points], "o-", color=colour, label=run["name"])
             axis.set_xlabel("million tokens of training")
-    axes[0].set_ylabel("held-out masked tokens predicted")
+    axes[0].set_ylabel("masked tokens predicted")
     axes[1].set_ylabel("BLiMP accuracy")
     _chance(axes[1])
     _legend(figure, axes[0], title="trained and evaluated on")
