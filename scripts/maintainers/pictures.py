@@ -174,7 +174,7 @@ def _chance(axis) -> None:
 
 
 def _legend(figure, axis, **options) -> None:
-    """Places an axis' legend above all panels, where it covers nothing."""
+    """Draws the legend of one panel above all of them, where it covers nothing."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), **options)
 

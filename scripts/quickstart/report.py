@@ -255,7 +255,7 @@ def draw_curves(path: str, metrics: dict[str, list[dict[str, Any]]], base: Basel
         ("learning_rate", "Learning rate", None, ""),
     ]
     for axis, (key, title, baseline, baseline_label) in zip(axes.flat, panels, strict=True):
-        run_files.dress(axis, title, pad=38)  # room for the legend
+        run_files.dress(axis, title, pad=38)  # above it, the legend
         _draw_series(axis, key, metrics)
         if baseline is not None:
             axis.axhline(baseline, color=_BASELINE, linestyle="--", linewidth=1.2,
