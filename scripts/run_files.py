@@ -64,9 +64,9 @@ def publish(figure, path: str) -> None:
     pyplot.close(figure)
 
 
-def dress(axis, title: str) -> None:
+def dress(axis, title: str, pad: float = 6) -> None:
     """Gives a panel a title and a grid, and removes its frame."""
-    axis.set_title(title, fontsize=11, loc="left", fontweight="bold")
+    axis.set_title(title, fontsize=11, loc="left", fontweight="bold", pad=pad)
     axis.grid(color="#e6e6e6", linewidth=0.8)
     axis.set_axisbelow(True)
     for side in ("top", "right"):

@@ -4,7 +4,7 @@
 
 Uses samples of GLUE's tasks, the same for both starts, with several seeds each. For QNLI it splits
 the dev set: a thousand examples to evaluate, the rest to train. Writes results.json and results.md:
-mean, standard error of the mean, and the score of the commonest label. It resumes where it stopped.
+mean, standard error of the mean, and the score of the most frequent label. It resumes where it stopped.
 Flags after `--` go to run_classifier, after those of configs/small_en/fine_tuning.flags.
 """
 
@@ -57,7 +57,7 @@ def sample(source: pathlib.Path, target: pathlib.Path, task: str, rows: int) -> 
 
 
 def commonest(data: pathlib.Path, task: str) -> float:
-    """Returns the metric of always predicting the commonest label."""
+    """Returns the metric of always predicting the most frequent label."""
     head, *rows = (data / task / "dev.tsv").read_text("utf-8").splitlines()
     column = head.split("\t").index(TASKS[task][1])
     if TASKS[task][0] == "pearson":
@@ -111,7 +111,7 @@ def table(results: dict) -> str:
         for one in results["tasks"]
     ]
     head = ("task", "metric", "rows", results["model"], "random weights", "gain",
-            "commonest answer")
+            "most frequent answer")
     return model_card.table(head, rows)
 
 

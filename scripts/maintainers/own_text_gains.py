@@ -1,8 +1,8 @@
 """Measures what starting from small_en gains over random weights when pretraining on a small text.
 
-  python scripts/maintainers/own_text_gains.py --output_dir=own_text_work
+  python scripts/maintainers/own_text_gains.py --input_file=my.txt --output_dir=own_text_work
 
-The text is Python's documentation, or --input_file. For each of two vocabularies, one trained on
+For each of two vocabularies, one trained on
 the text and small_en's, it runs the grid configs/ablations/own_text.json: same architecture,
 records and held-out documents for both starts. Prints and writes own_text.json: curves, and the
 fraction of the tokens after which small_en reaches the final loss of random weights. Loss is per
@@ -79,8 +79,8 @@ def table(found: dict) -> str:
                 "" if start == RANDOM else "never" if share is None else f"{share:.2f}",
             ))
     return model_card.table((
-        "pieces", "from", "steps", "loss of a piece", "of a word, nats", "masked words guessed",
-        "share of the steps to the loss of random weights",
+        "vocabulary", "from", "steps", "loss of a token", "of a word, nats", "masked tokens predicted",
+        "fraction of the steps to the loss of random weights",
     ), rows)
 
 
@@ -89,7 +89,8 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", required=True, type=pathlib.Path)
     parser.add_argument("--input_file", required=True, help="a text")
-    parser.add_argument("--vocab_size", default=4000, type=int, help="pieces made of the text")
+    parser.add_argument("--vocab_size", default=4000, type=int,
+                        help="size of the vocabulary that is trained on the text")
     parser.add_argument("flags", nargs="*", help="after --: more flags of ablate")
     return parser.parse_args()
 

@@ -1,14 +1,25 @@
-"""Draws the pictures of the documentation from its result files.
+"""Draws the charts of the documentation from the results in docs/evidence.
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/speed.json becomes docs/pictures/speed.svg, and so do cost.json, small_en.json,
-own_text.json, one_hour.json and quarter_hour.json. The last two are the results.json of the grid
-configs/ablations/one_hour.json with half and with a quarter of its tokens.
+docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text, one_hour
+and quarter_hour. The last two are the results.json of the grid configs/ablations/one_hour.json with
+half and with a quarter of its tokens. pipeline.svg and model.svg were written by hand; the colours
+and the rules for dark pages are the same.
+
+speed.json, for which any benchmark's rates will do:
+
+  machine   hardware, precision and versions, in one line; printed below the bars
+  works     a list of groups of bars, each with
+    work      its heading, such as "classify short sentences"
+    speeds    {side: rate}, higher is faster; "albert" is drawn in colour
+    baseline  the side that counts as 1
+    unit, command   not drawn: of the rates, and of benchmark.py
 """
 
 import json
 import pathlib
+import textwrap
 
 import matplotlib
 
@@ -16,78 +27,88 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-# Okabe and Ito's colour-blind-safe palette.
-OURS, PEERS = "#D55E00", ("#0072B2", "#56B4E9", "#999999")
+# On light pages; Okabe and Ito's colour-blind-safe palette.
+PAPER, INK, MUTED, GRID = "#ffffff", "#1f2328", "#59636e", "#d8dee4"
+OURS, PEER, PALE, THIRD = "#d55e00", "#0072b2", "#9aa4ae", "#e69f00"
+# On dark pages.
+DARK = {
+    PAPER: "#0d1117", INK: "#e6edf3", MUTED: "#9198a1", GRID: "#30363d", OURS: "#ff8c42",
+    PEER: "#58a6ff", PALE: "#6e7681", THIRD: "#f2c14e",
+}
 STYLE = {
-    "font.size": 11, "axes.spines.top": False, "axes.spines.right": False,
-    "svg.fonttype": "path", "svg.hashsalt": "albert",
+    "font.size": 11, "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
+    "svg.fonttype": "none", "svg.hashsalt": "albert",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.color": GRID, "text.color": INK, "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.titlesize": 11,
+    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "legend.frameon": False,
+    "legend.fontsize": 10, "figure.constrained_layout.use": True,
 }
 
 
 def speed(results: dict, path: pathlib.Path) -> None:
-    """Bars of each side's speed relative to albert's, one group per benchmark."""
-    figure, axes = pyplot.subplots(figsize=(9, 5.2))
-    names = [name for name in dict.fromkeys(n for w in results["works"] for n in w["speeds"])]
-    colours = dict(zip(names, (OURS, *PEERS, "#009E73"), strict=False))
-    place, ticks = 0.0, []
-    for work in results["works"]:
-        first = place
-        for name, value in work["speeds"].items():
-            share = value / work["speeds"]["albert"]
-            axes.barh(place, share, 0.85, color=colours[name],
-                      label=name if name not in axes.get_legend_handles_labels()[1] else None)
-            if name != "albert":
-                said = f"{1 / share:.1f} times as long"
-                axes.text(share + 0.01, place, said, va="center", fontsize=9)
-            place -= 1
-        ticks.append(((first + place + 1) / 2, work["work"]))
-        place -= 0.8
-    axes.set_yticks([t for t, _ in ticks], [name for _, name in ticks])
-    axes.set_xlim(0, 1.1)
-    axes.set_xticks([0, 0.5, 1])
-    axes.set_xlabel("speed, albert = 1")
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.32, 1.0), ncols=5, fontsize=9)
+    """Bars of speed, grouped by work; the baseline of each group is 1."""
+    works = results["works"]
+    lines = sum(len(work["speeds"]) + 1.6 for work in works)
+    figure, axes = pyplot.subplots(figsize=(9, 0.26 * lines + 0.5))
+    y, sides = 0.0, {}
+    for work in works:
+        axes.annotate(work["work"], (0, y), (5, 0), textcoords="offset points", va="center",
+                      weight="bold")
+        for side, rate in work["speeds"].items():
+            y -= 1
+            ratio, is_ours = rate / work["speeds"][work["baseline"]], side == "albert"
+            axes.barh(y, ratio, 0.8, color=OURS if is_ours else PALE)
+            axes.annotate(f"{ratio:.1f}×", (ratio, y), (5, 0), textcoords="offset points",
+                          va="center", weight="bold" if is_ours else None)
+            sides[y] = side
+        y -= 1.6
+    axes.set_yticks(list(sides), list(sides.values()))
+    axes.set_ylim(y + 1, 1)
+    axes.tick_params(left=False, bottom=False, labelbottom=False)
+    axes.grid(False)
+    axes.spines["bottom"].set_visible(False)
+    axes.margins(x=0.1)
+    caption = f"Longer is faster. {results['machine']}"
+    figure.supxlabel(textwrap.fill(caption, 110), color=MUTED, fontsize=9, x=0.01, ha="left")
     _save(figure, path)
 
 
 def cost(results: dict, path: pathlib.Path) -> None:
-    """Cost per token as one dimension grows, relative to 12 layers; both axes are logarithmic."""
-    whole = results["layers"]["12"]
-    figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.2), sharey=True)
-    for axis, name in zip(axes, ("length", "batch", "layers"), strict=True):
-        points = {int(k): v / whole for k, v in results[name].items()}
-        axis.loglog(list(points), list(points.values()), "o-", color=OURS)
+    """Cost of a token as one dimension grows, 12 layers = 1; both axes are logarithmic."""
+    one = results["layers"]["12"]
+    names = {"length": "tokens in a sequence", "batch": "sequences in a batch", "layers": "layers"}
+    figure, axes = pyplot.subplots(1, 3, figsize=(9, 3), sharey=True)
+    for axis, (name, label) in zip(axes, names.items(), strict=True):
+        points = {int(k): v / one for k, v in results[name].items()}
+        axis.loglog(list(points), list(points.values()), "o-", color=OURS, label="measured")
         axis.set_xticks(list(points), [str(x) for x in points])
         axis.minorticks_off()
-        axis.set_xlabel(name)
-        axis.grid(alpha=0.3)
-    least = min(results["layers"].values()) / whole
-    first, last = (int(list(results["layers"])[i]) for i in (0, -1))
-    axes[2].plot([first, last], [least, least * last / first], ":", color="#555555",
-                 label="in proportion")
-    axes[2].legend(frameon=False, fontsize=9)
+        axis.set_xlabel(label)
+    first, *_, last = points  # of the layers
+    axes[2].plot([first, last], [points[first], points[first] * last / first], ":", color=MUTED,
+                 label="in proportion to the layers")
     axes[0].set_yticks([0.25, 0.5, 1, 2], ["0.25", "0.5", "1", "2"])
     axes[0].set_ylabel("cost of a token,\n12 layers = 1")
+    _legend(figure, axes[2])
     _save(figure, path)
 
 
 def small_en(results: dict, path: pathlib.Path) -> None:
-    """Learning curves of small_en by tokens read: held-out masked words, and BLiMP."""
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2))
+    """Learning curves of small_en over tokens: masked tokens predicted, and BLiMP."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4))
     names = "masked_lm_accuracy", "pairs_accuracy"
-    for run, colour in zip(results["runs"], (PEERS[0], OURS), strict=True):
+    for run, colour in zip(results["runs"], (PEER, OURS), strict=True):
         points = run["evaluations"]
         tokens = [one["million_tokens"] for one in points]
         for axis, name in zip(axes, names, strict=True):
             axis.plot(tokens, [one[name] for one in points], "o-", color=colour, label=run["name"])
-    for axis in axes:
-        axis.set_xlabel("tokens read, millions")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("masked words guessed")
-    axes[1].axhline(0.5, linestyle=":", color="#555555")
-    axes[1].annotate("chance", (3, 0.502), fontsize=9)
-    axes[0].legend(title="held-out rows", frameon=False, fontsize=9)
-    axes[1].set_ylabel("BLiMP, share preferred")
+            axis.set_xlabel("million tokens of training")
+    axes[0].set_ylabel("masked tokens predicted")
+    axes[1].set_ylabel("BLiMP accuracy")
+    _chance(axes[1])
+    _legend(figure, axes[0], title="trained and evaluated on")
     _save(figure, path)
 
 
@@ -98,61 +119,81 @@ def own_text(results: dict, path: pathlib.Path) -> None:
         1, len(vocabularies), figsize=(9, 3.4), sharey=True, squeeze=False)
     for axis, (name, found) in zip(axes, vocabularies.items(), strict=True):
         for start, curve in sorted(found["curves"].items(), key=lambda one: "small_en" in one[0]):
-            colour = PEERS[0] if "small_en" not in start else "#E69F00" if "," in start else OURS
+            colour = PEER if "small_en" not in start else THIRD if "," in start else OURS
             axis.plot([one["step"] for one in curve], [one["loss_of_a_word"] for one in curve],
                       "o-", markersize=3, color=colour, label=start)
-        axis.set_title(f"pieces {name}", fontsize=11)
+        axis.set_title(f"vocabulary {name}")
         axis.set_xlabel("steps")
-        axis.grid(alpha=0.3)
     axes[0].set_ylabel("masked-LM loss of a word, nats")
-    axes[0].legend(frameon=False, fontsize=9)
+    _legend(figure, axes[0])
     _save(figure, path)
 
 
 def one_hour(results: list[dict], path: pathlib.Path) -> None:
     """Masked-LM loss and BLiMP of three settings over minutes, one line per seed."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4))
-    followed = dict(zip(("original recipe", "pairs", "single sentences"),
-                        (PEERS[2], OURS, PEERS[0]), strict=True))
+    colours = {"original recipe": PALE, "pairs": OURS, "single sentences": PEER}
     for one in results:
-        if one["setting"] not in followed:
+        if one["setting"] not in colours:
             continue
         minutes = [point["minutes"] for point in one["curve"]]
         for axis, metric in zip(axes, ("masked_lm_loss", "pairs_accuracy"), strict=True):
             label = one["setting"] if one["seed"] == results[0]["seed"] else None
             axis.plot(minutes, [point[metric] for point in one["curve"]], "o-", markersize=4,
-                      color=followed[one["setting"]], label=label)
-    axes[0].set_ylabel("masked-LM loss on held-out pairs")
-    axes[0].legend(frameon=False, fontsize=9)
-    axes[1].set_ylabel("BLiMP, share preferred")
-    axes[1].axhline(0.5, linestyle=":", color="#555555")
-    for axis in axes:
-        axis.set_xlabel("minutes of one core")
-        axis.grid(alpha=0.3)
+                      color=colours[one["setting"]], label=label)
+            axis.set_xlabel("minutes of one core")
+    axes[0].set_ylabel("masked-LM loss, held-out pairs")
+    axes[1].set_ylabel("BLiMP accuracy")
+    _chance(axes[1])
+    _legend(figure, axes[0])
     _save(figure, path)
 
 
 def quarter_hour(results: list[dict], path: pathlib.Path) -> None:
-    """Final masked-LM loss of each setting, the lowest on top, and its minutes."""
-    figure, axis = pyplot.subplots(figsize=(9, 4.2))
+    """Final masked-LM loss of each setting, the lowest at the top, with its minutes."""
+    figure, axis = pyplot.subplots(figsize=(9, 4))
     ordered = sorted(results, key=lambda one: -one["metrics"]["masked_lm_loss"])
-    for place, one in enumerate(ordered):
-        loss = one["metrics"]["masked_lm_loss"]
-        axis.plot(loss, place, "o", color=OURS if one["setting"] == "pairs" else PEERS[0])
-        axis.annotate(f"{one['curve'][-1]['minutes']:.0f} minutes", (loss, place), xytext=(8, -4),
+    names = []
+    for y, one in enumerate(ordered):
+        loss, is_ours = one["metrics"]["masked_lm_loss"], one["setting"] == "pairs"
+        axis.plot(loss, y, "o", color=OURS if is_ours else PEER)
+        axis.annotate(f"{one['curve'][-1]['minutes']:.0f} minutes", (loss, y), xytext=(8, -4),
                       fontsize=9, textcoords="offset points")
-    axis.set_yticks(range(len(ordered)), [one["setting"] for one in ordered], fontsize=9)
-    axis.set_xlabel("masked-LM loss on held-out pairs, lower is better")
+        names.append("pairs (our recipe)" if is_ours else one["setting"])
+    axis.set_yticks(range(len(names)), names, fontsize=9)
+    axis.set_xlabel("masked-LM loss, held-out pairs; lower is better")
     axis.margins(x=0.12)
-    axis.grid(alpha=0.3)
     _save(figure, path)
 
 
+def _chance(axis) -> None:
+    """Marks the accuracy of guessing between two."""
+    axis.axhline(0.5, linestyle=":", color=MUTED)
+    axis.annotate("chance", (0.99, 0.5), (0, 3), xycoords=axis.get_yaxis_transform(), ha="right",
+                  textcoords="offset points", fontsize=9, color=MUTED)
+
+
+def _legend(figure, axis, **options) -> None:
+    """Draws the legend of one panel above all of them, where it covers nothing."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), **options)
+
+
+def dark_rules() -> str:
+    """Returns a <style> element that exchanges the colours on dark pages."""
+    rules = "".join(
+        f'[style*="{kind}: {light}"],[{kind}="{light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items() for kind in ("fill", "stroke")
+    )
+    return f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>\n"
+
+
 def _save(figure, path: pathlib.Path) -> None:
-    figure.tight_layout()
     # The same data gives the same bytes.
-    figure.savefig(path, facecolor="white", metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
+    head, mark, rest = path.read_text("utf-8").partition("<defs>")
+    path.write_text(head + dark_rules() + mark + rest, "utf-8")
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ def draw_curves(path: str, metrics: dict[str, run_files.Lines], results: dict[st
         "sentence_order_accuracy": "Sentence-order accuracy", "learning_rate": "Learning rate",
     }
     for axis, (key, title) in zip(axes.flat, panels.items(), strict=True):
-        run_files.dress(axis, title)
+        run_files.dress(axis, title, pad=38)  # above it, the legend
         _draw_series(axis, key, metrics)
         if (baseline := results.get(f"{key}_baseline")) is not None:
             axis.axhline(baseline, color=_BASELINE, linestyle="--", linewidth=1.2,
@@ -120,7 +120,9 @@ def draw_curves(path: str, metrics: dict[str, run_files.Lines], results: dict[st
         if key == "learning_rate":
             axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
         elif axis.get_legend_handles_labels()[1]:
-            axis.legend(frameon=False, fontsize=9)
+            # Above the panel, where it covers no curve.
+            axis.legend(frameon=False, fontsize=9, ncols=2, loc="lower left",
+                        bbox_to_anchor=(-0.02, 1))
     for axis in axes[1]:
         axis.set_xlabel("step")
     run_files.publish(figure, path)
@@ -136,8 +138,8 @@ def _draw_series(axis, key: str, metrics: dict[str, run_files.Lines]) -> None:
         axis.plot(*zip(*train, strict=True), color=_SMOOTHED, linewidth=1.8)
     elif train:
         steps, values = zip(*train, strict=True)
-        axis.plot(steps, values, color=_TRAIN, linewidth=0.9, label="training, each log line")
-        axis.plot(steps, _smooth(values), color=_SMOOTHED, linewidth=1.8, label="its moving average")
+        axis.plot(steps, values, color=_TRAIN, linewidth=0.9, label="training")
+        axis.plot(steps, _smooth(values), color=_SMOOTHED, linewidth=1.8, label="training, smoothed")
     if held_out:
         axis.plot(*zip(*held_out, strict=True), color=_HELD_OUT, linewidth=1.8, marker="o",
                   markersize=4, label=f"held out ({held_out[-1][1]:.3f} at the end)")

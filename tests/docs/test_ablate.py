@@ -28,7 +28,8 @@ from ablation.grid import Grid  # noqa: E402
 from ablation.runs import Result  # noqa: E402
 
 GRIDS = {path.stem: path for path in sorted((REPO / "configs/ablations").glob("*.json"))}
-RESULTS = (REPO / "docs/evidence/results.md").read_text("utf-8")
+RESULTS = "".join(
+    (REPO / f"docs/evidence/{page}.md").read_text("utf-8") for page in ("results", "results_diary"))
 
 
 def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_masks(

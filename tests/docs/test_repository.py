@@ -7,6 +7,7 @@ import importlib
 import json
 import pathlib
 import re
+from xml.etree import ElementTree
 
 import pytest
 from absl import flags as absl_flags
@@ -172,6 +173,21 @@ def test_links_and_pictures_lead_somewhere_and_every_page_is_linked():
     assert set(PAGES[1:]) <= linked and shown == set((DOCS / "pictures").iterdir())
 
 
+def test_drawings_have_colours_for_dark_pages_and_speed_is_drawn_from_its_figures():
+    texts = {}
+    for path in (DOCS / "pictures").glob("*.svg"):
+        text = path.read_text("utf-8")
+        texts[path.name] = "\n".join(ElementTree.fromstring(text).itertext())
+        _, rules, rest = re.split(r"<style>@media \(prefers-color-scheme: dark\)|</style>", text, maxsplit=2)
+        assert set(re.findall(r": (#\w{6})|=\"(#\w{6})\"", rest)) <= set(
+            re.findall(r": (#\w{6})|=\"(#\w{6})\"", rules)), path
+    works = json.loads((DOCS / "evidence/speed.json").read_text("utf-8"))["works"]
+    for work in works:
+        assert work["work"] in texts["speed.svg"]
+        for rate in work["speeds"].values():
+            assert f"{rate / work['speeds'][work['baseline']]:.1f}×" in texts["speed.svg"], work
+
+
 def test_what_pages_name_is_there(monkeypatch):
     readme = (REPO / "README.md").read_text("utf-8")
     changes = (DOCS / "CHANGELOG.md").read_text("utf-8")
@@ -221,9 +237,9 @@ def test_every_promise_of_reliability_has_a_test_that_is_there():
         section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
         return [line.strip("|").split("|") for line in section.splitlines() if line[:1] == "|"][2:]
 
-    faults = rows("Twenty-five faults")
-    assert [int(row[0]) for row in faults] == list(range(1, 26))
-    for *_, promise, tests in [*faults, *rows("Beyond them")]:
+    failures = rows("Twenty-five failures")
+    assert [int(row[0]) for row in failures] == list(range(1, 26))
+    for *_, promise, tests in [*failures, *rows("Further promises")]:
         assert promise.strip() and named.search(tests), promise
     measured = rows("Last measured")
     assert len(measured) >= 7
