@@ -318,7 +318,7 @@ def refuse_overwriting(path: str | None, *inputs: str | None) -> None:
             output, source
         )
         if is_same_file or output == source and filesystem.is_remote(source):
-            raise DataError(f"{path} is an input: it is not overwritten; name another file")
+            raise DataError(f"{path} is an input and would be overwritten: name another file")
 
 
 def expand_globs(

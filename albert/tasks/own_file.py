@@ -83,10 +83,8 @@ def find_columns(
         found[2] = left.pop()
     for number, name in ((found[0], "text"), (found[2] if needs_label else 0, "label")):
         if number is None:
-            raise FlagError(
-                f"{table.path}: give --{name}_column, one of its columns: {table.named}; their "
-                "numbers from 0 if these are no names but the first row"
-            )
+            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named}; or "
+                            "numbers from 0, if these are data")
     used = [n for n in (*found, *flags) if n is not None]
     if len(set(used)) < len(used):
         raise FlagError(
@@ -132,10 +130,14 @@ def has_header(
     value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
     is_data = glue.number(value) is not None if is_regression else value in seen
     is_data &= list(first) != numbers  # what pandas calls unnamed columns
-    kind, opposite = ("data, there is no header", "") if is_data else ("the header", "no")
-    log.info("%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
-             path, kind, repr(value)[:80], place, opposite)
+    log_header(path, not is_data)
     return not is_data
+
+
+def log_header(path: str, is_header: bool) -> None:
+    """Logs how the first line of a table was interpreted."""
+    log.info("%s: the first line is %s; --%stsv_header overrides this", path,
+             *(("the header", "no") if is_header else ("data, not a header", "")))
 
 
 def names_columns(first: Sequence[str], known: Sequence[str] = ()) -> bool:

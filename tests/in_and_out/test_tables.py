@@ -114,8 +114,8 @@ REFUSED = [
     ("a.json", '[\n{"text": "a", "label": 1},\n7]', r"a\.json:3: expected a JSON object, got 7"),
     ("a.json", '[{"text": "a", "label": 1}', r"a\.json: the list is not closed"),
     ("a.parquet", "no", r"a\.parquet: damaged or truncated Parquet"),
-    ("a.csv", "id,what,kind,\n1,2,3,\n", "give --text_column, one of its columns: id, what, kind; "
-     "their numbers from 0 if these are no names"),
+    ("a.csv", "id,what,kind,\n1,2,3,\n", "give --text_column; its columns are id, what, kind; "
+     "or numbers from 0, if these are data"),
 ]
 
 
@@ -195,12 +195,12 @@ def test_a_table_is_written_back_with_its_answers(told):
 
 def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
     for name, content, flags, message in (
-        ("a.csv", "id,what\n1,2\n", [], "give --text_column, one of its columns: id, what"),
+        ("a.csv", "id,what\n1,2\n", [], "give --text_column; its columns are id, what"),
         ("a.csv", "text,b\n1,2\n", ["--text_column=c"], "has no such column (text, b)"),
-        ("a.csv", "text\na\n", ["--encoding=none"], "--encoding=none is not known"),
+        ("a.csv", "text\na\n", ["--encoding=none"], "unknown --encoding=none"),
         ("a.csv", "text\n\udcff\n", [],
          "a.csv:2: not UTF-8 text"),
-        ("a.md", "text\n", ["--text_column=c"], "--text_column: goes with a table as --input_file"),
+        ("a.md", "text\n", ["--text_column=c"], "--text_column: only with a table as --input_file"),
     ):
         capsys.readouterr()
         assert told(name, content, *flags, to="no.csv") == 2

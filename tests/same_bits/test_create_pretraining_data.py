@@ -107,11 +107,11 @@ def test_the_command_imports_neither_tensorflow_nor_fsspec_for_local_files(tiny)
     ({"output_file": "{0}/a,{0}/a"}, FlagError, "given twice"),
     ({"held_out_fraction": 0.1, "eval_output_file": "out.tfrecord"}, FlagError, "given twice"),
     ({"held_out_fraction": 0.1}, FlagError, "go together"),
-    ({"output_file": ","}, FlagError, "need the name of a file"),
+    ({"output_file": ","}, FlagError, "must name files"),
     ({"vocab_file": None}, FlagError, "--spm_model_file or --vocab_file"),
     ({"vocab_file": "absent.txt"}, DataError, "--vocab_file: no such file"),
     ({"vocab_file": "few.txt"}, DataError, r"no \[CLS\], \[SEP\], \[MASK\]"),
-    ({"input_file": "empty.txt"}, DataError, "nothing but empty files"),
+    ({"input_file": "empty.txt"}, DataError, "all files are empty"),
     ({"input_file": "blank.txt"}, DataError, "no documents, only blank lines"),
 ])
 def test_what_cannot_be_made_is_refused_and_nothing_published(changes, error, message, tiny):

@@ -45,8 +45,8 @@ def test_a_step_of_base_needs_no_more_than_it_did_and_one_too_large_says_what_wo
     done = plan("--train_batch_size=2048")
     assert done.returncode == 2
     line = assert_one_clear_line(done.stderr)
-    assert "512 rows at once do not fit a device of v5e:2x2: they need " in line
-    assert " GiB of 15.75, " in line
+    assert "512 sequences at once need " in line and "a device of v5e:2x2 has" in line
+    assert " has 15.75 GiB; " in line
     assert line.endswith(f" would fit: --gradient_accumulation_steps={turns}")
 
 
