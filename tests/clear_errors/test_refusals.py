@@ -156,7 +156,7 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, whole, 
     for text in ("--train_batch_size changed from 4 to 8", "--learning_rate changed from 0.01",
                  f" to {flags.MAX_SEED} since"):
         assert said.count(text) == 1
-    assert f"start: where {out}/model.ckpt-23 left off" in said  # whatever --init_checkpoint is
+    assert f"start: resuming from {out}/model.ckpt-23" in said  # whatever --init_checkpoint is
     last = metrics(out)[-1]
     assert last["step"] == 25 and last["learning_rate"] > 0.01
     # 23 steps of 4 records, then 2 of 8.

@@ -230,7 +230,7 @@ def test_training_ends_when_evaluations_bring_nothing_and_keeps_the_best_and_the
     with caplog.at_level("INFO", logger="albert"):
         assert jobs.classify(*given) == 0
     assert len(traced) == 1  # whatever the batch, and although the best is not the last
-    assert "stopped early at step 6: eval_accuracy has not risen in 2 evaluations" in caplog.text
+    assert "stopped early at step 6: eval_accuracy has not improved in 2 evaluations" in caplog.text
     out = tmp_path / "out"
     assert results_of(out)["global_step"] == 2
     kept = {p.name for p in out.glob("*.index")}

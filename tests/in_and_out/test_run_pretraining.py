@@ -154,7 +154,7 @@ def test_a_run_resumes_to_the_same_bits_across_an_epoch_whatever_makes_its_steps
         train_batch_size=16,
     ), extra]
     assert pretrain(*flags) == 0
-    assert "rows: whole" in capsys.readouterr().err  # full sequences are not packed
+    assert "sequences: full length" in capsys.readouterr().err  # full sequences are not packed
     half = jobs.Run(tmp_path / "out", flags).copy(tmp_path / "half", step=2)
     assert pretrain(*half.flags) == 0
     jobs.assert_same_run(half.out, tmp_path / "out", 4)
@@ -210,7 +210,7 @@ def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_p
     )
     write_config(tmp_path, initializer_range=0.5, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     found = []
-    for way, message in (("--pack_rows", "rows: packed"), ("--nopack_rows", "rows: cut")):
+    for way, message in (("--pack_rows", "sequences: packed"), ("--nopack_rows", "sequences: trimmed")):
         done = run(jobs.PRETRAINING, *flags, *extra, way, f"--output_dir={tmp_path / way}")
         assert done.returncode == 0 and message in done.stderr, done.stderr
         found.append([line | {"kind": line["kind"] == "eval"} for line in metrics(tmp_path / way)])

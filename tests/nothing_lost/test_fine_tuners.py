@@ -50,7 +50,7 @@ def test_a_fine_tuner_repeats_lost_steps_and_features_to_the_same_bits(
         assert tuner.run(*flags) == 0
         said = capsys.readouterr().err
         assert said.count("unreadable") == 1 == said.count(f"{newest} unreadable (")
-        assert f"ckpt-{tuner.last // 2} left off" in said
+        assert re.search(rf"resuming from \S+ckpt-{tuner.last // 2}\n", said)
         assert (run.out / f"{newest}.index.corrupt").exists()
         assert set(re.findall(r"--(\w+) changed from", said)) <= {"cached_dir", "output_dir"}
     assert_same_results(name, run.out, whole.out)

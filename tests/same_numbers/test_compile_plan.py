@@ -81,7 +81,7 @@ def test_the_kernel_for_tpus_is_what_fused_attention_compiles_to():
 @NEEDS_COMPILER
 def test_what_cannot_be_compiled_is_refused_in_one_line():
     for flag, message in (
-        ("--topology=v5e:3x5", "--topology=v5e:3x5: libtpu knows no such slice; it knows v4:2x2x1"),
+        ("--topology=v5e:3x5", "--topology=v5e:3x5: libtpu knows no such slice; examples: v4:2x2x1"),
         ("--train_batch_size=6", "--train_batch_size=6 cannot be divided by 4 replicas"),
     ):
         done = plan(flag)
