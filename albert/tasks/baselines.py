@@ -8,9 +8,9 @@ import numpy as np
 def tfidf_answers(
     train_texts: Sequence[str], train_labels: Sequence[str], texts: Sequence[str]
 ) -> np.ndarray | None:
-    """Returns the labels that logistic regression on TF-IDF of words and word pairs gives to texts.
+    """Returns the labels predicted by logistic regression on TF-IDF of words and word pairs.
 
-    None where scikit-learn is not installed, or the texts have no words.
+    None if scikit-learn is not installed, or the texts have no words.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer

@@ -286,7 +286,7 @@ REFUSED = {
          "at least one of --do_train, --do_eval and --do_predict"),
         (["--label_list=O"], "not two or more different labels"),
         (["--nodo_train"], "out: train first (--do_train) or give --checkpoint"),
-        (["--data_dir={}/bad"], "bad/dev.txt:2: I-PER continues nothing: O is before it"),
+        (["--data_dir={}/bad"], "bad/dev.txt:2: I-PER cannot follow O"),
     ],
 }
 

@@ -89,9 +89,9 @@ def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
 def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path, caplog):
     found = read(tmp_path / "a.csv", "text,label\nso good,pos\n,pos\nso bad,\n  ,\nso bad,neg\n")
     assert found == ROWS
-    assert "3 of 5 rows have no text or no label and are left out, the first at" in caplog.text
-    assert "a.csv:3: nothing in column 'text'" in caplog.text
-    with pytest.raises(DataError, match=r"a\.csv:2: nothing in column 'label', nor in other rows"):
+    assert "skipped 3 of 5 rows without text or label, the first at" in caplog.text
+    assert "a.csv:3: column 'text' is empty" in caplog.text
+    with pytest.raises(DataError, match=r"a\.csv:2: column 'label' is empty, and every"):
         read(tmp_path / "a.csv", "text,label\na,\nb,\n")
 
 
