@@ -326,7 +326,7 @@ BAD_FILES = {
     "an output matrix": (
         change_tensors(lambda x: x | {"predictions.decoder.weight": np.ones((60, 16), "f4")}),
         "predictions.decoder.weight is not a copy"),
-    "a projection": (change_tensors(lambda x: x | {MAPPING: 2 * x[MAPPING]}), "not the identity"),
+    "a projection": (change_tensors(lambda x: x | {MAPPING: 2 * x[MAPPING]}), "must be the identity"),
 }
 
 

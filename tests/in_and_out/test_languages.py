@@ -124,7 +124,7 @@ def test_text_whose_marks_go_is_warned_of_and_a_contradiction_refused(tmp_path, 
     for flag in ("--nokeep_accents", "--do_lower_case"):
         assert records(tmp_path, tmp_path / "kept.model", flag) == 2
         message = assert_one_clear_line(capsys.readouterr().err)
-        assert f"{flag}: {tmp_path / 'kept.model'} was trained otherwise" in message
+        assert f"{flag}: {tmp_path / 'kept.model'} was trained differently" in message
     assert not (tmp_path / "r.tfrecord").exists()
 
 

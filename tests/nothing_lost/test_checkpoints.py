@@ -268,7 +268,7 @@ def test_a_partitioned_variable_is_refused_by_name(tmp_path):
         shape_and_slices=["4 2 0,2:0,2", "4 2 2,2:0,2"], tensors=[tf.zeros((2, 2))] * 2,
     )
     weights = checkpoints.open_weights(str(tmp_path / "c"))
-    with pytest.raises(CheckpointError, match="cannot read w: it is stored in parts"):
+    with pytest.raises(CheckpointError, match="cannot read w: it is partitioned"):
         weights.read("w")
 
 

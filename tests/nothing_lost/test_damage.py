@@ -71,7 +71,7 @@ def test_a_damaged_checkpoint_starts_no_run_and_the_error_says_what_is_lost(fini
         with nothing_lost(finished.out):
             assert jobs.pretrain(*flags, f"--output_dir={new}") == 2
         line = assert_one_clear_line(capsys.readouterr().err)
-        assert "model.ckpt-best is cut short" in line and message in line
+        assert "model.ckpt-best is truncated" in line and message in line
         assert not new.exists()
 
 
