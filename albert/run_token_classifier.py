@@ -59,12 +59,6 @@ def define_flags(values: flags.FlagValues) -> None:
     )
 
 
-def token_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings of the flags."""
-    flags.require(values, "data_dir", "output_dir")
-    return settings_of(values)
-
-
 def layout_of(values: flags.FlagValues) -> conll.Layout:
     """Returns the layout that the flags describe."""
     if values.word_column == values.label_column:
@@ -132,8 +126,8 @@ def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
 
 
 def main(values: flags.FlagValues) -> None:
-    settings = token_settings(values)
-    labels = None
+    flags.require(values, "data_dir", "output_dir")
+    settings, labels = settings_of(values), None
     if values.label_list:
         labels = known_tasks.parse_labels(values.label_list, of_words=True)
         conll.check_labels(labels, values.scheme)

@@ -6,7 +6,6 @@ block and every tensor has a checksum.
 
 import math
 import os
-import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ from albert.storage import filesystem
 
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 # What parsing damaged bytes raises.
 _MALFORMED = (IndexError, ValueError, struct.error, OverflowError)
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table

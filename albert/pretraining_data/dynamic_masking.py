@@ -117,7 +117,7 @@ def manifest_info(special_ids: SpecialIds, pairs: PairSettings) -> dict[str, Any
 
 def files_without_masks(source: RecordFiles) -> list[str]:
     """Returns the record files that hold pairs without masks, according to their manifests."""
-    return source.with_feature(SEGMENT_LENGTHS)
+    return [path for path, manifest in source.manifests() if SEGMENT_LENGTHS in manifest.features]
 
 
 def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:

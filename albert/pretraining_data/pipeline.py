@@ -6,7 +6,6 @@ appear when all of them are complete.
 """
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -26,7 +25,7 @@ from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
-from albert.storage import locks
+from albert.storage import files, locks
 from albert.text.documents import ReadingCounts, read_documents, split_documents
 
 log = logging.getLogger("albert")
@@ -55,7 +54,7 @@ def make_records(job: Job, processes: int) -> None:
         else:
             documents = split_documents(list(read(job, counts)), job.recipe.language)
             report.report_reading(job, counts)
-            with _writing(work):
+            with files.writing(work):
                 outputs = original_draws.write_outputs(job, documents, work)
         publish(job, outputs, counts)
     seconds, total = time.monotonic() - started, sum(o.statistics.records for o in outputs)
@@ -168,7 +167,7 @@ def _write_split(
     ]
     buckets = split.num_buckets(job.text_bytes) if paths else 0
     progress = Progress(f"wrote {split.name}", buckets, "buckets")
-    with _writing(work), open(f"{prefix}.journal", "ab+") as journal:
+    with files.writing(work), open(f"{prefix}.journal", "ab+") as journal:
         with open(f"{prefix}.files", "w", encoding="utf-8") as stream:
             stream.write("\n".join(paths))
         first = _resume(journal, outputs)
@@ -236,16 +235,8 @@ def write_bucket(
     bucket = shuffle.read_bucket(paths, number, num_buckets, shuffle.token_dtype(recipe))
     # A process whose owner was killed may write a moment longer: not to the same file.
     part = f"{prefix}-{number}-{os.getpid()}.part"
-    with _writing(part), open(part, "wb") as stream:
+    with files.writing(part), open(part, "wb") as stream:
         examples = None if number or split != "train" else []
         frames = instances.frame_bucket(recipe, split, number, bucket, examples)
         blocks = instances.write_frames(frames, stream)
     return part, examples or [], blocks, Statistics.of_bucket(recipe, bucket)
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror})") from error

@@ -91,10 +91,6 @@ class RecordFiles:
         found = {manifest.tokenizer_sha256 for _, manifest in self.manifests()}
         return found.pop() if len(found) == 1 else None
 
-    def with_feature(self, name: str) -> list[str]:
-        """Returns the files whose manifest lists a feature."""
-        return [path for path, manifest in self.manifests() if name in manifest.features]
-
     def length_of(self, name: str) -> int | None:
         """Returns the length of a feature, None if the manifests do not agree on one."""
         lengths = {m.features[name][1] for _, m in self.manifests() if name in m.features}
@@ -173,28 +169,22 @@ class RecordFiles:
 
     # === Checks ===
 
-    def check(
-        self, expected: FeatureSpec, vocab_size: int | None = None,
-        tokenizer_sha256: str | None = None,
-    ) -> "RecordFiles":
-        """Compares every file with its manifest; returns itself.
-
-        A file without a manifest is judged by its lengths and its first record.
+    def check(self, expected: FeatureSpec, vocab_size: int | None = None) -> "RecordFiles":
+        """Compares every file with its manifest, or else its first record, and returns itself.
 
         Args:
-          expected: features that the reader will ask for; there may be others.
+          expected: features that the reader will use; there may be others.
           vocab_size: see `check_vocabulary`.
-          tokenizer_sha256: identity of the tokenizer in use, if there is one.
 
         Raises:
-          DataError: a file is cut, empty, or made for another model or other flags.
+          DataError: a file is truncated, empty, or made for another model or other flags.
         """
         if vocab_size is not None:
             self.check_vocabulary(vocab_size)
         absent = set()
         for path, manifest in zip(self.paths, self._manifests, strict=True):
             if manifest:
-                _check_manifest(path, manifest, expected, tokenizer_sha256)
+                _check_manifest(path, manifest, expected)
                 shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
                 absent.update(shard for shard in shards if not filesystem.exists(shard))
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
@@ -265,9 +255,7 @@ def _scanned_blocks(path: str) -> Sizes:
     return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
 
 
-def _check_manifest(
-    path: str, manifest: Manifest, expected: FeatureSpec, tokenizer_sha256: str | None
-) -> None:
+def _check_manifest(path: str, manifest: Manifest, expected: FeatureSpec) -> None:
     size = size_of(path)
     if size != manifest.bytes:
         count = count_records(path)
@@ -277,8 +265,6 @@ def _check_manifest(
         )
     lengths = {name: length or 1 for name, (_, length) in manifest.features.items()}
     _check_features(path, lengths, expected)
-    if tokenizer_sha256 and manifest.tokenizer_sha256 not in (None, tokenizer_sha256):
-        raise DataError(f"{path} was made with another vocabulary or case flag: write it again")
 
 
 def _check_features(path: str, lengths: Mapping[str, int], expected: FeatureSpec) -> None:

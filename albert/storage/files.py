@@ -45,7 +45,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     It may be closed in the block.
     """
     options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    with _writing(path), scratch.uploaded(path) as path, temporary_dir(path) as folder:
+    with writing(path), scratch.uploaded(path) as path, temporary_dir(path) as folder:
         temporary = os.path.join(folder, "file")
         with open(temporary, mode, **options) as stream:
             yield stream
@@ -90,7 +90,8 @@ def publish_copy(source: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
+def writing(path: str) -> Iterator[None]:
+    """Turns an OSError in the block into a UserError that names the file."""
     try:
         yield
     except OSError as error:
@@ -111,7 +112,7 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
     Raises:
       UserError: it cannot be written, or a file or directory of the same name is in the way.
     """
-    with _writing(path), scratch.uploaded(path) as path:
+    with writing(path), scratch.uploaded(path) as path:
         path = os.path.realpath(path)
         with temporary_dir(path) as folder:
             yield folder

@@ -308,7 +308,7 @@ def sentence_rows(
             ids += truncated[word]
         row = features.pack(ids, None, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
         yield {
-            **row.as_dict(), "label_ids": labels, "continues": int(number > 0),
+            **row, "label_ids": labels, "continues": int(number > 0),
             "is_real_example": 1,
         }
 

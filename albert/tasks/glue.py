@@ -235,7 +235,7 @@ def example_rows(
             label = [int(name in label) for name in labels]
         elif labels:
             label = ids[label]
-        yield {**row.as_dict(), "label_ids": label, "is_real_example": 1}
+        yield {**row, "label_ids": label, "is_real_example": 1}
 
 
 def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:

@@ -110,12 +110,6 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[index]
 
 
-def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns the mean of squared differences of values [N]."""
-    differences = np.asarray(labels, np.float64) - np.asarray(predictions, np.float64)
-    return float(np.mean(differences**2)) if len(labels) else 0.0
-
-
 def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     """Returns the results of one of METRICS.
 
@@ -125,10 +119,11 @@ def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, floa
     """
     if metric == "regression":  # STS-B
         values = np.reshape(logits, [-1])
+        errors = np.asarray(labels, np.float64) - np.asarray(values, np.float64)
         return {
             "pearson": pearson(labels, values),
             "spearman": spearman(labels, values),
-            "MSE": mean_squared_error(labels, values),
+            "MSE": float(np.mean(errors**2)) if len(errors) else 0.0,
         }
     # From logits: float32 can round different logits to equal probabilities.
     predictions = np.argmax(logits, axis=-1)

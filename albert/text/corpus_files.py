@@ -144,9 +144,7 @@ def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
 # === How documents lie in plain text ===
 
 
-def recognise(
-    paths: Sequence[str], form: Form, break_between_files: bool = True, flag: str = "input_file"
-) -> Form:
+def recognise(paths: Sequence[str], form: Form, break_between_files: bool = True) -> Form:
     """Returns the form with its layout decided by a sample, and logged; see `_layout_of`.
 
     The layout of pipes remains `AUTO`: it is decided when they are read.
@@ -158,7 +156,7 @@ def recognise(
 
     def samples() -> Iterator[bytes]:
         for path in sampled:
-            with text_files.open_file(path, flag) as file:
+            with text_files.open_file(path) as file:
                 stream, head = text_files.decode(file, path)
                 if form.reader(head, path) is None:
                     yield stream.read(size)

@@ -119,16 +119,15 @@ def _drop_blank(
             yield text, is_end
 
 
-def size_of_text(path: str, form: Form = Form(), flag: str = "input_file") -> int:
-    """Returns the bytes of a file's text as UTF-8.
+def size_of_text(path: str, form: Form = Form()) -> int:
+    """Returns the size of a file's text in bytes of UTF-8.
 
-    A file of another encoding or format is read for that: this takes little time compared with what
-    is done with the text, and no disk space.
+    Files of other encodings or formats are read, which takes little time compared with what follows.
 
     Raises:
       DataError: see `read_documents`.
     """
-    with text_files.open_file(path, flag) as file:
+    with text_files.open_file(path) as file:
         stream, head = text_files.decode(file, path)
         if reader := form.reader(head, path):
             return sum(len(content) for _, content in reader(stream, path, form.text_field))

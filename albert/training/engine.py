@@ -147,13 +147,11 @@ class Engine(abc.ABC):
 
     # --- Derived ---
 
-    def check_batch_size(
-        self, batch_size: int, accumulation: int, flag: str = "--train_batch_size="
-    ) -> None:
-        """Raises a FlagError if a batch cannot be divided equally; `flag` gives its size."""
+    def check_batch_size(self, batch_size: int, accumulation: int) -> None:
+        """Raises a FlagError if a batch cannot be divided equally."""
         if batch_size % (self.num_replicas * accumulation):
             raise FlagError(
-                f"{flag}{batch_size} cannot be divided by {self.num_replicas} "
+                f"--train_batch_size={batch_size} cannot be divided by {self.num_replicas} "
                 f"replicas x {accumulation} (--gradient_accumulation_steps)"
             )
 

@@ -230,7 +230,7 @@ def test_a_text_of_nothing_is_the_two_marks(tmp_path):
     tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path), True)
     for text in ("", "   ", "\u200b\x00", "\ud800"):
         [row] = features.encode_texts(tokenizer, [(text, None)], 8)
-        used = row.input_ids[: int(row.input_mask.sum())].tolist()
+        used = row["input_ids"][: int(row["input_mask"].sum())].tolist()
         unknown = tokenizer.vocab["[UNK]"]
         assert [i for i in used if i != unknown] == [tokenizer.cls_id, tokenizer.sep_id]
 

@@ -102,7 +102,7 @@ ROWS = [
     ("tasks/race.py", "ending = ending[-max_qa_length:]", "ending = ending[:max_qa_length]",
      "test_race"),
     ("tasks/race.py", 'LEVELS = ("middle", "high")', 'LEVELS = ("high", "middle")', "test_race"),
-    ("tasks/squad/features.py", "starts[-1] + min(most, stride)", "starts[-1] + stride",
+    ("tasks/squad/features.py", "starts[-1] + min(max_size, stride)", "starts[-1] + stride",
      "test_squad_features"),
     ("tasks/squad/features.py", "encode_text(example.question_text)[:max_query_length]",
      "encode_text(example.question_text)[-max_query_length:]", "test_squad_features"),
@@ -111,7 +111,7 @@ ROWS = [
     ("tasks/squad/metrics.py", "if odds[qid] > threshold", "if odds[qid] >= threshold",
      "test_squad_decode"),
     ("tasks/squad/metrics.py", "if current > best:", "if current >= best:", "test_squad_decode"),
-    ("tasks/entity_metrics.py", 'before[0] in "BI"', 'before[0] in "BIS"', "test_entities"),
+    ("tasks/entity_metrics.py", 'previous[0] in "BI"', 'previous[0] in "BIS"', "test_entities"),
     ("tasks/conll.py", "last = max((following + end + 1) // 2, first + 1)", "last = end",
      "test_conll"),
     ("tasks/conll.py", '"iobes": "BIES"', '"iobes": "BIE"', "test_conll"),
@@ -251,7 +251,7 @@ ROWS = [
     ("inference/embedding.py", "ops.sum(chosen * mask, axis=1)", "ops.sum(chosen, axis=1)",
      "test_fill_mask"),
     # Classifying your own file
-    ("cli/classifier_report.py", "np.argsort(-sure,", "np.argsort(sure,", "test_own_file"),
+    ("cli/classifier_report.py", "np.argsort(-error_confidence,", "np.argsort(error_confidence,", "test_own_file"),
     ("cli/own_texts.py", "(768, 3e-5)", "(1024, 3e-5)", "test_own_file"),
     ("cli/own_texts.py", '0.99, method="higher"', '0.99, method="lower"', "test_own_file"),
 ]
