@@ -176,7 +176,7 @@ def job_of(values: flags.FlagValues) -> Job:
     form = corpus_flags.form_of(values)
     if values.original_draw_order and form.layout == corpus_files.AUTO:
         form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
-    form = corpus_files.recognise(inputs, form, breaks)
+    form = corpus_files.recognize(inputs, form, breaks)
     if values.spm_model_file and not text.keep_accents:
         marks, documents = LostMarks(), read_documents(inputs, str, ReadingCounts(), breaks, form)
         all(map(marks.add, itertools.chain.from_iterable(documents)))

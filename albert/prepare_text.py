@@ -85,7 +85,7 @@ def main(values: flags.FlagValues) -> None:
     corpus_file = os.path.join(values.output_dir, "corpus.txt")
     for path in paths:
         files.refuse_overwriting(corpus_file, path)
-    form = corpus_files.recognise(paths, corpus_flags.form_of(values))
+    form = corpus_files.recognize(paths, corpus_flags.form_of(values))
     checks = _filters(values)
     reading, corpus = ReadingCounts(), Counts()
     dropped: dict[str, Counts] = collections.defaultdict(Counts)

@@ -15,7 +15,7 @@ from albert.records.record_files import RecordFiles
 
 
 def train_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.Dataset:
-    """Returns the batches of `batches.train_batches`, which has the same arguments."""
+    """Returns the batches of `batches.train_batches`, with the same arguments."""
 
     def make() -> Iterable[Batch]:
         return numpy_batches.train_batches(source, spec, **options)
@@ -25,14 +25,14 @@ def train_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.
 
 
 def eval_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.Dataset:
-    """Returns the batches of `batches.EvalBatches`, which has the same arguments."""
+    """Returns the batches of `batches.EvalBatches`, with the same arguments."""
     batches = numpy_batches.EvalBatches(source, spec, **options)
     return _dataset(lambda: batches, source, spec, **options)
 
 
 @contextlib.contextmanager
 def data_errors(*sources: RecordFiles) -> Iterator[None]:
-    """Raises the error of a pipeline over these records, instead of TensorFlow's about it."""
+    """Raises the original error of a pipeline over these records, instead of TensorFlow's."""
     try:
         yield
     except tf.errors.OpError as failure:

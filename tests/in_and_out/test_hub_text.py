@@ -260,7 +260,7 @@ def test_a_word_too_long_is_unknown_by_characters_not_bytes(tmp_path):
     ([], "is required"),
     (["--export_path={0}/m", "--export_preprocessor_path={0}/m"], "must be different"),
     (["--export_preprocessor_path={0}/m", "--max_seq_length=17"], "exceeds max_position_embeddings 16"),
-    (["--export_preprocessor_path={0}"], "exists; remove it"),
+    (["--export_preprocessor_path={0}"], "exists: remove it"),
     (["--export_path={0}/m", "--export_preprocessor_path={0}/n"],
      "pip install 'tensorflow-text==2.21.*'"),
 ])

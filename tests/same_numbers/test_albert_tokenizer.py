@@ -108,7 +108,7 @@ def test_what_it_does_not_know_is_refused_by_name(tokenizer):
         (("one",), {"return_tensors": "pt"}, "return_tensors must be one of .*, got 'pt'"),
         ((["a", 7],), {}, "text 1 is not a string but int: 7"),
         ((["a"], [None]), {}, "text_pair 0 is not a string but NoneType"),
-        ((["a", "b"], ["c"]), {}, "2 texts and 1 second texts"),
+        ((["a", "b"], ["c"]), {}, "2 texts, but 1 second texts"),
     ):
         with pytest.raises(DataError, match=said):
             tokenizer(*arguments, **options)
