@@ -11,7 +11,7 @@ The second does the reverse, and adds tokenizer files for `AutoTokenizer`.
 import os
 from typing import TYPE_CHECKING, Any
 
-from albert.cli import flags
+from albert.cli import answering, flags
 from albert.errors import FlagError, some
 from albert.formats import (
     checkpoint_files,
@@ -47,12 +47,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "albert_directory", None,
                  "Model in any other layout, or a checkpoint's prefix, to convert to theirs.",
                  use="model")
-    flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model, if not the directory's only *.model.", use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, if not the directory's only *vocab*.txt.", use="file")
-    flags.define_text_flags(values, "Whether the model is for lower-cased text. Default: as its "
-                            "directory says, else true.")
+    answering.define_vocabulary_flags(values)
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
     flags.define("enum", values, "architecture", None,

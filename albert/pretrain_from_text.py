@@ -132,13 +132,13 @@ class _Plan:
         for path in corpus_files.find(values.input_file, "input_file", is_read_once=True):
             files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
         path = os.path.join(values.output_dir, "plan.json")
-        asked = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
+        given = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
         if not os.path.exists(path):
-            plan = cls(path, {"flags": asked}, values)
+            plan = cls(path, {"flags": given}, values)
             files.make_dirs(values.output_dir)
             return plan
         chosen = files.read_json_object(path)
-        for name, value in asked.items():
+        for name, value in given.items():
             if (before := chosen.get("flags", {}).get(name)) != value:
                 raise FlagError(f"--{name}={value}, but {values.output_dir} was started with {before}: "
                                 "use another --output_dir")

@@ -74,16 +74,10 @@ def race_settings(values: flags.FlagValues) -> FineTuningSettings:
     return settings_of(values)
 
 
-def levels_of(values: flags.FlagValues) -> list[str]:
-    """Returns the levels that are read."""
-    if values.high_only:
-        return ["high"]
-    return ["middle"] if values.middle_only else list(race.LEVELS)
-
-
 def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
     """Returns the questions of each split; none where a feature file replaces them."""
-    levels, questions = levels_of(values), {}
+    questions: dict[str, list[race.Question]] = {}
+    levels = [name for name in race.LEVELS if values[f"{name}_only"].value] or list(race.LEVELS)
     for split in splits:
         path = getattr(values, FEATURE_FLAGS[split])
         if split != "test" and _is_used_as_it_is(path, values.data_dir):

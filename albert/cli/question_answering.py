@@ -269,10 +269,10 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
         if None in answers.values() or not (fine_tuning.with_negative or all(answers.values())):
             answers = None
             log.info("%s has questions without answers: no evaluation", path)
-            asked = ("do_eval", "early_stopping_patience")
-            if asked := [f"--{name}" for name in asked if flags.given(values, name)]:
+            names = ("do_eval", "early_stopping_patience")
+            if needing := [f"--{name}" for name in names if flags.given(values, name)]:
                 raise FlagError(
-                    f"{', '.join(asked)}: {path} has questions without answers, and cannot be "
+                    f"{', '.join(needing)}: {path} has questions without answers, and cannot be "
                     "evaluated"
                 )
             settings = dataclasses.replace(settings, do_eval=False)

@@ -237,12 +237,12 @@ def warm_start(
       CheckpointError: lists each variable that is missing or has another shape.
     """
     source = {n: _GROUP.sub("/group_0/", n) if init_from_group0 else n for n in shapes}
-    found = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
-    new = [n for n in shapes if n not in found]
-    ignored = sorted(set(weights.shapes) - set(found.values()))
-    problems = _misfits(found, shapes, weights)
+    matches = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
+    new = [n for n in shapes if n not in matches]
+    ignored = sorted(set(weights.shapes) - set(matches.values()))
+    problems = _misfits(matches, shapes, weights)
     encoder = [n for n in shapes if n.startswith("bert/")]
-    absent = [n for n in encoder if n not in found and not is_part]
+    absent = [n for n in encoder if n not in matches and not is_part]
     pooler = [n for n in encoder if n.startswith("bert/pooler/")]
     if may_lack_pooler and pooler and set(pooler) <= set(absent) and absent != encoder:
         log.warning("%s has no pooler: the pooled output is random until it is trained",
@@ -250,7 +250,7 @@ def warm_start(
         absent = [n for n in absent if n not in pooler]
     if absent and (not allow_partial_init or absent == encoder):
         problems += [f"{n} {list(shapes[n])}: not in the checkpoint" for n in absent]
-    if not (found or problems):
+    if not (matches or problems):
         problems = ["it has none of the model's weights"]
     if problems:
         unused = [f"{n} {list(weights.shapes[n])}" for n in ignored if not is_slot(n)]
@@ -260,8 +260,8 @@ def warm_start(
         )
     if absent:
         log.warning("missing in %s, so initialized randomly: %s", weights.origin, some(absent))
-    summary = {"checkpoint": weights.origin, "loaded": list(found), "new": new, "ignored": ignored}
-    return {n: weights.read(theirs) for n, theirs in found.items()}, summary
+    summary = {"checkpoint": weights.origin, "loaded": list(matches), "new": new, "ignored": ignored}
+    return {n: weights.read(theirs) for n, theirs in matches.items()}, summary
 
 
 def is_slot(name: str) -> bool:

@@ -224,8 +224,8 @@ def _case(tokenizer: FullTokenizer | None) -> str:
     if tokenizer is None:
         return "Use the tokenizer with which it was trained."
     keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case
-    lost = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
-    return f"Preprocessing removes {' and '.join(lost) or 'control characters'} from texts."
+    removed = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
+    return f"Preprocessing removes {' and '.join(removed) or 'control characters'} from texts."
 
 
 def _origin(run_state: Mapping[str, Any] | None) -> str:

@@ -126,13 +126,13 @@ class BundleReader:
         if missing := [os.path.basename(path) for path in paths if not os.path.isfile(path)]:
             raise CheckpointError(f"{self._prefix}.index lacks {', '.join(missing)}: a checkpoint needs "
                                   "all of its files")
-        lost = sorted(name for name, entry in self._entries.items() if not self._is_complete(entry))
-        if lost:
+        truncated = sorted(name for name, entry in self._entries.items() if not self._is_complete(entry))
+        if truncated:
             raise CheckpointError(
                 f"{self._prefix} is truncated: its data files have "
                 f"{sum(map(os.path.getsize, paths)):,} bytes, its tensors "
                 f"{sum(entry.size for entry in self._entries.values()):,}; cannot be read: "
-                f"{some(lost)}; copy it again"
+                f"{some(truncated)}; copy it again"
             )
 
 

@@ -83,8 +83,8 @@ def read_config(directory: str) -> AlbertConfig:
             continue
         with open(path, "rb") as stream:
             content = stream.read()
-        if found := _ENCODER.search(content):
-            text = content[found.end() :].decode("utf-8", "replace")
+        if match := _ENCODER.search(content):
+            text = content[match.end() :].decode("utf-8", "replace")
             try:
                 theirs, _ = json.JSONDecoder().raw_decode(text)
             except (ValueError, RecursionError) as error:

@@ -137,12 +137,12 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
         except DataError as error:  # irrelevant to callers that have a vocabulary or need none
             problem = str(error)
     for name in ("special_tokens_map.json", "added_tokens.json"):
-        beside = os.path.join(directory, name)
-        if os.path.isfile(beside) and name.startswith("special"):
-            _check_fixed(files.read_json_object(beside), beside)
-        elif os.path.isfile(beside):
-            tokens = files.read_json_object(beside).items()
-            added |= _added([{"content": token, "id": i} for token, i in tokens], beside)
+        file = os.path.join(directory, name)
+        if os.path.isfile(file) and name.startswith("special"):
+            _check_fixed(files.read_json_object(file), file)
+        elif os.path.isfile(file):
+            tokens = files.read_json_object(file).items()
+            added |= _added([{"content": token, "id": i} for token, i in tokens], file)
     _check_fixed(values, path)
     added |= _added(_decoder(values.get("added_tokens_decoder") or {}, path), path)
     text = text_settings(values, path, default or TextSettings(**sentencepiece.trained_with(spm)))
@@ -160,13 +160,13 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
 def _text_of_file(path: str, default: TextSettings) -> TextSettings:
     """Returns how texts are preprocessed for a vocabulary, from its file or the settings next to it."""
     directory = os.path.dirname(os.path.abspath(path))
-    beside = os.path.join(directory, SETTINGS_FILE)
+    settings_path = os.path.join(directory, SETTINGS_FILE)
     default = dataclasses.replace(default, **sentencepiece.trained_with(path))
-    if not os.path.isfile(beside):
+    if not os.path.isfile(settings_path):
         return default
-    values = files.read_json_object(beside)
-    is_of_file = os.path.abspath(path) in _files(directory, values.get(_FILE_KEY), beside)
-    return text_settings(values, beside, default) if is_of_file else default
+    values = files.read_json_object(settings_path)
+    is_of_file = os.path.abspath(path) in _files(directory, values.get(_FILE_KEY), settings_path)
+    return text_settings(values, settings_path, default) if is_of_file else default
 
 
 def text_settings(

@@ -102,8 +102,8 @@ def identity(path: str) -> Identity:
         if info := find_info(path):
             return identity_of(info)
         raise AbsentError(f"no such file: {path}")
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
+    info = os.stat(path)
+    return info.st_size, info.st_mtime_ns
 
 
 def size(path: str) -> int:
@@ -131,13 +131,13 @@ def glob(pattern: str) -> list[str]:
         return [pattern] if os.path.exists(pattern) else sorted(local_glob.glob(pattern))
     if (find_info(pattern) or {}).get("type") == "file":
         return [pattern]
-    found = list_infos(pattern, lambda fs, name: fs.glob(name, detail=True))
-    return sorted(url for url, info in found.items() if info["type"] == "file")
+    infos = list_infos(pattern, lambda fs, name: fs.glob(name, detail=True))
+    return sorted(url for url, info in infos.items() if info["type"] == "file")
 
 
 def files_below(path: str) -> dict[str, Identity]:
     """Returns {relative name: identity} of all files below a directory, sorted."""
-    found = {}
+    identities = {}
     if is_remote(path):
         base = path.rstrip("/") + "/"
         for url, info in list_infos(path, lambda fs, name: fs.find(name, detail=True)).items():
@@ -146,12 +146,12 @@ def files_below(path: str) -> dict[str, Identity]:
                 continue
             if {"", ".", ".."} & set(name.split("/")) or "\\" in name or "\0" in name:
                 raise DataError(f"{path}: {name!r} cannot be a file name here: move it away")
-            found[name] = identity_of(info)
+            identities[name] = identity_of(info)
     else:
         for folder, _, names in os.walk(path):
             for file in (os.path.join(folder, name) for name in names):
-                found[os.path.relpath(file, path)] = identity(file)
-    return dict(sorted(found.items()))
+                identities[os.path.relpath(file, path)] = identity(file)
+    return dict(sorted(identities.items()))
 
 
 class _RemoteFile(io.RawIOBase):

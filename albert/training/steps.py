@@ -72,8 +72,8 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
         # --- Sum over replicas ---
         return engine.psum(engine.add_up(part, count))
 
-    sums, found = engine.on_replicas(of_replica, batch, state.replicated)
-    gradients = {name: found[name] / scale for name in state.weights if name in found}
+    sums, grads = engine.on_replicas(of_replica, batch, state.replicated)
+    gradients = {name: grads[name] / scale for name in state.weights if name in grads}
     norm = global_norm(list(gradients.values()))
 
     # --- Skip? ---

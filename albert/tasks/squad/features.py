@@ -90,20 +90,20 @@ def _spm_passage(
     for char in set(text).difference(codes):
         clean = tokenizer.preprocess_character(char)
         codes[char] = ord(clean) if len(clean) == 1 else -1
-    found = alignment.align([codes[char] for char in text], list(map(ord, cleaned)))
-    if found is None:
+    aligned = alignment.align([codes[char] for char in text], list(map(ord, cleaned)))
+    if aligned is None:
         return None
     convert = alignment.convert_indices
     lengths = np.array([len(piece) for piece in pieces])
     ends = np.cumsum(lengths)  # in the cleaned text
-    starts = convert(found.to_original, ends - lengths, len(text), is_start=True)
-    lasts = convert(found.to_original, ends - 1, len(text), is_start=False)
+    starts = convert(aligned.to_original, ends - lengths, len(text), is_start=True)
+    lasts = convert(aligned.to_original, ends - 1, len(text), is_start=False)
     token_of = np.repeat(np.arange(len(pieces)), lengths)  # of each cleaned character
     everywhere = np.arange(len(text))
     return _Passage(
         tokenizer.convert_tokens_to_ids(pieces), starts.tolist(), lasts.tolist(),
-        token_of[convert(found.to_cleaned, everywhere, is_start=True)],
-        token_of[convert(found.to_cleaned, everywhere, is_start=False)],
+        token_of[convert(aligned.to_cleaned, everywhere, is_start=True)],
+        token_of[convert(aligned.to_cleaned, everywhere, is_start=False)],
     )
 
 

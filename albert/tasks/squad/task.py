@@ -82,11 +82,11 @@ class SquadV1Task(Task):
         }
 
     def predictions(self, batch, outputs):
-        found = {name: batch[name] for name in ("unique_ids", "is_real_example")}
+        answers = {name: batch[name] for name in ("unique_ids", "is_real_example")}
         for name in self.predicted:
             is_index = name.endswith("_index")
-            found[name] = outputs[name] if is_index else ops.cast(outputs[name], "float32")
-        return found
+            answers[name] = outputs[name] if is_index else ops.cast(outputs[name], "float32")
+        return answers
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return self.scorer(predictions) if self.scorer else {}
