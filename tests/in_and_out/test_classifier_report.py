@@ -77,7 +77,7 @@ def test_cross_validation_measures_on_rows_that_chose_nothing(tmp_path):
     assert jobs.classify(*command) == 0
     report = (out / "report.md").read_text()
     told = re.search(r"cross-validation \| accuracy ([\d.]+) ± ([\d.]+)", report)
-    assert 0 < float(told[1]) <= 1 and "2 parts, 60 rows" in report
+    assert 0 < float(told[1]) <= 1 and "2 folds, 60 rows" in report
     assert not [*out.rglob("*.tf_record*")]
     assert jobs.classify(*command, "--do_train=false", "--do_eval") == 2
     assert jobs.classify(*command[:-1], "--cross_validation=1") == 2

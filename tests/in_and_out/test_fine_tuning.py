@@ -313,5 +313,5 @@ def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_ru
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
     assert jobs.classify(*given, "--do_train") == 2
-    assert "/.out.work: give --cached_dir" in assert_one_clear_line(capsys.readouterr().err)
+    assert "/.out.work: name a folder" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()

@@ -143,4 +143,4 @@ def test_a_directory_with_somebody_elses_model_is_not_trained_in(tmp_path, capsy
             with untouched(out):
                 assert command(*flags, f"--output_dir={out}") == 2
             line = assert_one_clear_line(capsys.readouterr().err)
-            assert "holds a model that is not a run's checkpoint: train in another" in line
+            assert "holds a model that is not a run's checkpoint: use another" in line

@@ -206,7 +206,7 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, begin_her
     (folder / "records/train.tfrecord.manifest.json").unlink()
     begin_here(folder)
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert warning.endswith("give the records' with --spm_model_file or --vocab_file")
+    assert warning.endswith("give that of the records with --spm_model_file or --vocab_file")
     write_vocabulary(folder / "short.txt", ["w1"])
     assert train(folder, f"--vocab_file={folder}/short.txt") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
