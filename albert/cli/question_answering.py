@@ -103,7 +103,7 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
     if values.max_seq_length <= values.max_query_length + 3:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} must be greater than "
-            f"--max_query_length={values.max_query_length} + 3, or there is no room for passages"
+            f"--max_query_length={values.max_query_length} + 3, or no tokens are left for passages"
         )
     for name in ("start_n_top", "end_n_top"):
         if name in values and values[name].value > values.max_seq_length:

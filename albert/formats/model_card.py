@@ -34,7 +34,7 @@ _LIMITATIONS = """\
 - Texts of more than {max_length} tokens must be truncated or split.
 - {case}
 - Outputs of a pretrained model need fine-tuning: `pooled_output` was trained to
-  tell segments in order from swapped ones, not for semantic similarity.
+  distinguish ordered segments from swapped ones, not for semantic similarity.
 """
 _USAGE = """
 import albert

@@ -52,7 +52,7 @@ class Form:
 def find(patterns: str, flag: str, is_read_once: bool = False) -> list[str]:
     """Returns the files of a comma-separated list of names, globs, directories and `@lists`.
 
-    A directory stands for all files below it, sorted, without hidden ones. `@names.txt` has a name,
+    A directory means all files below it, sorted, without hidden ones. `@names.txt` has a name,
     glob or directory on each line, relative to the file's directory. `-` is the standard input.
 
     Args:

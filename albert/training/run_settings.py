@@ -16,7 +16,7 @@ from albert.training.current_engine import current
 
 # XLA compiles each batch shape: packed batches have at most this many different sizes.
 _XLA_BATCH_SIZES = 8
-# If so many positions are tokens, trimming and packing cost more than they save.
+# If at least this fraction of positions are tokens, trimming and packing cost more than they save.
 _FULL_ENOUGH = 0.8
 
 

@@ -35,7 +35,7 @@ class TrainState:
         # Loss scale of half precision, whose gradients would underflow.
         half = run.mixed_precision == "float16"
         self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
-        # The oldest is first. NaN stands for a loss that does not exist yet.
+        # The oldest is first. NaN means a loss that does not exist yet.
         self.recent_losses = _number([float("nan")] * steps.SPIKE_WINDOW)
 
     @property
