@@ -1,12 +1,11 @@
-"""Compiles a pretraining step for TPUs on a machine without any; prints its memory and exchanges.
+"""Compiles a pretraining step for TPUs on a machine without any; prints memory and communication.
 
   python -m albert.compile_plan --topology=v5e:4x4 --albert_config_file=base_v2 \\
       --train_batch_size=4096 --max_seq_length=512 --mixed_precision=bfloat16
 
-The step is the one that `run_pretraining --engine=jax` makes with these flags. It reports the
-memory of a device, the exchanges between devices, and how many rows a device can compute at once.
-If the step does not fit, the exit code is 2. It takes one minute to a few, and needs
-albert[jax-tpu].
+The step is that of `run_pretraining --engine=jax` with these flags. The command reports the memory
+per device, the communication between devices, and how many sequences a device can compute at once.
+If the step does not fit, the exit code is 2. It takes a few minutes, and needs albert[jax-tpu].
 """
 
 import json
@@ -26,16 +25,15 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "albert_config_file", None,
                  "Architecture: a released one, such as base_v2, or a JSON file. Required.", use="file")
     flags.define("integer", values, "train_batch_size", 4096,
-                 "Sequences of a step, on all devices together.", lower_bound=1)
-    flags.define("integer", values, "max_seq_length", 512, "Tokens of a sequence.", lower_bound=4)
+                 "Sequences per step, on all devices together.", lower_bound=1)
+    flags.define("integer", values, "max_seq_length", 512, "Tokens per sequence.", lower_bound=4)
     flags.define("integer", values, "max_predictions_per_seq", 20,
-                 "Masked tokens of a sequence.", lower_bound=1)
+                 "Masked tokens per sequence.", lower_bound=1)
     flags.define("enum", values, "optimizer", "lamb", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("bool", values, "largest", True,
-                 "Also find how many rows a device can compute at once: two or three more "
-                 "compilations.")
-    flags.define("enum", values, "format", "text", "How to print it.",
-                 enum_values=["text", "json"])
+                 "Also find how many sequences a device can compute at once, which takes two or three "
+                 "more compilations.")
+    flags.define("enum", values, "format", "text", "Output format.", enum_values=["text", "json"])
     run_flags.define_step_flags(values)
 
 
@@ -59,22 +57,21 @@ def main(values: flags.FlagValues) -> None:
         OptimizerConfig(values.optimizer, 0.001, 100, 10),
         values.topology,
     )
-    flags.log.info("compiling %d rows at once for %s", step.rows, values.topology)
+    flags.log.info("compiling %d sequences at once for %s", step.rows, values.topology)
     compiled, largest = step.compile(step.rows), None
     if values.largest or not compiled.fits:
-        flags.log.info("looking for how many rows fit")
+        flags.log.info("searching how many sequences fit")
         largest = step.largest(compiled)
     if not compiled.fits:
-        remedy = "one row does not fit either" + ("" if values.remat else ": try --remat")
+        remedy = "not even one sequence fits" + ("" if values.remat else ": try --remat")
         if largest:
             rows = values.train_batch_size // step.mesh.size
             parts = next(n for n in range(1, rows + 1)
                          if rows % n == 0 and rows // n <= largest.rows)
             remedy = f"{largest.rows} would fit: --gradient_accumulation_steps={parts}"
         raise FlagError(
-            f"{compiled.rows} rows at once do not fit a device of {values.topology}: they need "
-            f"{compiled.needed / GIB:.2f} GiB of {compiled.capacity / GIB:.2f}, "
-            f"{(compiled.needed - compiled.capacity) / GIB:.2f} too much; {remedy}"
+            f"{compiled.rows} sequences at once need {compiled.needed / GIB:.2f} GiB, but a device of "
+            f"{values.topology} has {compiled.capacity / GIB:.2f} GiB; {remedy}"
         )
     workload = Workload(**flags.select(
         values, ("train_batch_size", "max_seq_length", "max_predictions_per_seq", "remat")

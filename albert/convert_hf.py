@@ -1,17 +1,17 @@
-"""Converts an ALBERT model from and to Hugging Face's layout, bit for bit.
+"""Converts an ALBERT model from or to Hugging Face's layout, bit for bit.
 
   python -m albert.convert_hf --hf_directory=albert-base-v2 --output_dir=albert_base
   python -m albert.convert_hf --albert_directory=albert_base --output_dir=albert-base-v2
 
-The first reads config.json, model.safetensors and spiece.model, and writes
-albert_config.json, model.ckpt-best and the vocabulary, like a released archive.
+The first command reads config.json, model.safetensors and spiece.model, and writes
+albert_config.json, model.ckpt-best and the vocabulary, as in a released archive.
 The second does the reverse, and adds tokenizer files for `AutoTokenizer`.
 """
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from albert.cli import flags
+from albert.cli import answering, flags
 from albert.errors import FlagError, some
 from albert.formats import (
     checkpoint_files,
@@ -43,32 +43,26 @@ outputs = model(**inputs)
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "hf_directory", None,
-                 "Convert from: directory with config.json and model.safetensors.", use="model")
+                 "Directory in Hugging Face's layout, to convert from it.", use="model")
     flags.define("path", values, "albert_directory", None,
-                 "Convert to theirs: a model in any other layout, or a checkpoint's prefix.",
+                 "Model in any other layout, or a checkpoint's prefix, to convert to theirs.",
                  use="model")
-    flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model, if not the directory's only *.model.", use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, if not the directory's only *vocab*.txt.", use="file")
-    flags.define_text_flags(values, "Whether the model is for lower-cased text. Default: as its "
-                            "directory says, else true.")
+    answering.define_vocabulary_flags(values)
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
     flags.define("enum", values, "architecture", None,
-                 "Hugging Face class; by default according to the weights and config.",
+                 "Hugging Face class. Default: according to weights and config.",
                  enum_values=list(AT_HUGGING_FACE))
     flags.define("enum", values, "gelu", "auto",
-                 "What hidden_act \"gelu\" of their config means: the exact function (erf), as "
-                 "their library computes it, or the tanh form of the released models. auto: tanh "
-                 "for the released sizes without a fine-tuned head, else erf.",
+                 "Meaning of hidden_act \"gelu\" in their config: the exact function (erf), as their "
+                 "library computes it, or the tanh form of the released models; auto: tanh for the "
+                 "released sizes without a fine-tuned head, else erf.",
                  enum_values=["auto", "tanh", "erf"])
     flags.define("enum", values, "dtype", "float32",
-                 "Precision of the weights that are written in their layout. float16 halves the "
-                 "file.", enum_values=list(DTYPES))
+                 "Precision of the weights in their layout; float16 halves the file.",
+                 enum_values=list(DTYPES))
     flags.define("string", values, "label_list", None,
-                 "Comma-separated names of a classifier's labels; by default those of the "
-                 "directory.")
+                 "Comma-separated label names of a classifier. Default: those of the directory.")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -76,7 +70,7 @@ def main(values: flags.FlagValues) -> None:
     if bool(values.hf_directory) == bool(values.albert_directory):
         raise FlagError("give either --hf_directory or --albert_directory")
     if values.dtype != "float32" and values.hf_directory:
-        raise FlagError("--dtype goes with --albert_directory: our checkpoints are of float32")
+        raise FlagError("--dtype needs --albert_directory: checkpoints are float32")
     files.refuse_existing(values.output_dir, "output_dir")
     for name in ("spm_model_file", "vocab_file"):
         if path := getattr(values, name):
@@ -107,17 +101,17 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _load(values: flags.FlagValues, source: Pretrained) -> "keras.Model":
-    """Returns the model of the class that --architecture names, or the source."""
+    """Returns the model of the class that --architecture or the source names."""
     import keras
 
     from albert import modeling
 
     architecture = values.architecture or pretrained.class_of(source)
     if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
-        # Their question-answering class scores last tokens regardless of the first: no weights make
-        # it compute the same.
+        # Their question-answering class scores last tokens regardless of the first, so no weights
+        # make it compute the same.
         heads = {name.split("/")[0] for name in source.weights().shapes} - {"bert", "global_step"}
-        flags.log.warning("Hugging Face has no %s: the encoder alone is written, left out: %s",
+        flags.log.warning("Hugging Face has no %s: writing the encoder alone, without %s",
                           architecture, some(sorted(heads)))
         architecture = ENCODER.name
     keras.utils.set_random_seed(0)  # for a reproducible pooler if the checkpoint has none

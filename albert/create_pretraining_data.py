@@ -1,6 +1,6 @@
 """Turns text into TFRecord files for run_pretraining.
 
-Input: text with one sentence a line and a blank line between documents, or in other forms; see
+Input: text with one sentence per line and a blank line between documents, or in other layouts; see
 --document_layout and --split_sentences. Output: shuffled records of masked sentence pairs, and a
 manifest next to each file with its counts and settings.
 
@@ -8,11 +8,11 @@ manifest next to each file with its counts and settings.
       --output_file=train.tfrecord --spm_model_file=30k-clean.model
       --max_seq_length=128 --dupe_factor=10
 
-The same flags and text give the same bytes, whatever --num_processes is. The corpus is never held in
-memory: it is read in blocks of a few megabytes, and pairs are shuffled through temporary files next to
-the first output. So a "random document" is from the same block. However a run ends (Ctrl-C, a kill, a
-full disk), rerun the command and it resumes from its work folder, `.<output>.work`, which is removed
-on success. None of this applies to --original_draw_order.
+The same flags and text give the same bytes, whatever --num_processes is. The corpus is streamed in
+blocks of a few megabytes, and pairs are shuffled through temporary files next to the first output; a
+"random document" comes from the same block. However a run ends (Ctrl-C, a kill, a full disk), rerun
+the command and it resumes from its work folder, `.<output>.work`, which is removed on success. None
+of this applies to --original_draw_order.
 
 With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
@@ -41,7 +41,7 @@ _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up 
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags with its defaults, then new ones."""
+    """Defines the original's flags with its defaults, then new ones."""
     def define(kind: str, name: str, *args, **kwargs) -> None:
         flags.define(kind, values, name, *args, **kwargs)
 
@@ -49,19 +49,18 @@ def define_flags(values: flags.FlagValues) -> None:
            f"Text: {corpus_flags.WHERE}. Required.", use="texts", unless="runner")
     corpus_flags.define_flags(values)
     define("bool", "split_sentences", False,
-           "Split lines into sentences: for paragraphs, and for documents of a single line.")
+           "Split lines into sentences, for paragraphs and for documents of one line.")
     define("path", "output_file", None, "Record files to write (comma-separated). Required.",
            use="outputs", unless="runner")
-    define("path", "vocab_file", None, "WordPiece vocabulary; not needed with spm_model_file.",
+    define("path", "vocab_file", None, "WordPiece vocabulary, if there is no --spm_model_file.",
            use="file")
     define("path", "spm_model_file", None, "SentencePiece model.", use="file")
-    define("enum", "input_file_mode", "r", "Has no effect: text is read as UTF-8.",
+    define("enum", "input_file_mode", "r", "No effect: text is read as UTF-8.",
            enum_values=["r", "rb"])
-    flags.define_text_flags(values, "Lower-case the text; by default what the vocabulary says, else "
-                            "yes.")
+    flags.define_text_flags(values, "Lower-case the text. Default: as the vocabulary says, else true.")
     run_flags.define_masking_flags(values)
     define("bool", "static_masks", True,
-           "Write masked records. If false, records hold each pair once, without masks, and "
+           "Write masked records; if false, records hold each pair once, without masks, and "
            "run_pretraining --masked_lm_budget masks them, and swaps A and B, as it reads them.")
     define("bool", "random_next_sentence", False,
            "Take B from a random document (BERT's task); if false, swap A and B.")
@@ -70,15 +69,15 @@ def define_flags(values: flags.FlagValues) -> None:
            "like --random_next_sentence), either, a quarter each (both), or nothing (none).",
            enum_values=list(SENTENCE_OBJECTIVES))
     define("bool", "single_sentences", False,
-           "Make each line a separate sequence: [CLS] A [SEP]. Needs --sentence_objective=none. "
-           "Single sentences are among the most common gains for small models (BabyLM 2023).")
+           "Make each line a separate sequence, [CLS] A [SEP], which often helps small models (BabyLM "
+           "2023); needs --sentence_objective=none.")
     define("integer", "max_seq_length", 512, "Maximum sequence length in tokens.", lower_bound=5)
     define("integer", "max_predictions_per_seq", 20,
-           "Maximum masked tokens of a record; 0.15 of 512 tokens would be 77.", lower_bound=1)
+           "Maximum masked tokens per record (0.15 of 512 tokens would be 77).", lower_bound=1)
     define("integer", "random_seed", 12345, "Seed of all random numbers.")
     define("integer", "dupe_factor", 40,
-           "Passes over the text, each with other pairs and masks. The default is 1 with "
-           "--nostatic_masks.", lower_bound=1)
+           "Passes over the text, each with other pairs and masks (by default 1 with "
+           "--nostatic_masks).", lower_bound=1)
     define("float", "masked_lm_prob", 0.15, "Fraction of tokens to mask.",
            lower_bound=0, upper_bound=1)
     define("float", "short_seq_prob", 0.1, "Fraction of documents with shorter records.",
@@ -88,37 +87,35 @@ def define_flags(values: flags.FlagValues) -> None:
     define("path", "eval_output_file", None, "Record files for held-out text (comma-separated).",
            use="outputs", unless="runner")
     define("float", "held_out_fraction", 0.0,
-           "Fraction of the text, by size, held out for --eval_output_file: random documents. Very "
-           "long documents are divided.",
-           lower_bound=0, below=1)
+           "Fraction of the text to hold out for --eval_output_file, in random documents (very long "
+           "ones are divided).", lower_bound=0, below=1)
     define("integer", "eval_dupe_factor", 1, "Passes over the held-out text.", lower_bound=1)
     _define_added_flags(define)
 
 
 def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "document_break_between_files", True,
-           "End documents with their file; if false, only a blank line ends them. The default is "
-           "false with --original_draw_order, as in the original.")
+           "End documents with their file; if false, only a blank line ends them (by default with "
+           "--original_draw_order, as in the original).")
     define("bool", "strict_sentence_order", False,
-           "Never pair a lone segment with another document: if a segment fills a sequence alone, "
-           "the next one is its B. So half of the pairs have label 1.")
+           "Never pair a lone segment with another document, but with the segment that follows it, so "
+           "that half of the pairs have label 1.")
     define("bool", "fit_sentences", False,
-           "End each pair at the line end nearest to --max_seq_length instead of the first one "
-           "beyond it. Truncates far less text; sequences are a little shorter.")
+           "End each pair at the line end nearest to --max_seq_length instead of the first beyond it, "
+           "for far less truncation but slightly shorter sequences.")
     define("bool", "original_draw_order", False,
-           "Draw random numbers in the original's order, to reproduce its records token for token. "
-           "Slower: one process, with the entire text in memory.")
+           "Reproduce the original's records token for token, by drawing random numbers in its order; "
+           "uses one process, and holds the entire text in memory.")
     define("integer", "numpy_seed", None,
-           "Seed of n-gram lengths with --original_draw_order; the original draws them from NumPy's "
-           "generator, unseeded (default: --random_seed).",
-           lower_bound=0, upper_bound=flags.MOST_SEED)
+           "Seed of n-gram lengths with --original_draw_order; the original never seeds NumPy's "
+           "generator. Default: --random_seed.", lower_bound=0, upper_bound=flags.MAX_SEED)
     define("string", "runner", None,
-           "Use Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner... Put the "
-           "runner's options after a `--`.")
+           "Apache Beam runner to use (DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ...); "
+           "its options follow after a `--`.")
 
 
 def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
-    """Checks everything that can be checked first, then makes and publishes the records."""
+    """Checks everything it can, then makes and publishes the records."""
     flags.require(values, "input_file", "output_file")
     _check_combinations(values)
     if values.runner:
@@ -139,7 +136,7 @@ def _objective(values: flags.FlagValues) -> str:
 
 
 def job_of(values: flags.FlagValues) -> Job:
-    """Returns what the flags ask for, with the defaults that depend on other flags or on the text."""
+    """Returns the job of the flags, with the defaults that depend on other flags or on the text."""
     decided = {
         "sentence_objective": _objective(values),
         "dupe_factor": 1 if not values.static_masks else values.dupe_factor,
@@ -156,8 +153,7 @@ def job_of(values: flags.FlagValues) -> Job:
     vocabulary = values.spm_model_file or values.vocab_file
     if not vocabulary:
         raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
-    which = "spm_model_file" if values.spm_model_file else "vocab_file"
-    files.require_file(vocabulary, which)
+    files.require_file(vocabulary, "spm_model_file" if values.spm_model_file else "vocab_file")
     text = Vocabulary().override(
         values.spm_model_file, values.vocab_file, flags.text_settings(values)
     ).text
@@ -180,15 +176,15 @@ def job_of(values: flags.FlagValues) -> Job:
     form = corpus_flags.form_of(values)
     if values.original_draw_order and form.layout == corpus_files.AUTO:
         form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
-    form = corpus_files.recognise(inputs, form, breaks)
+    form = corpus_files.recognize(inputs, form, breaks)
     if values.spm_model_file and not text.keep_accents:
         marks, documents = LostMarks(), read_documents(inputs, str, ReadingCounts(), breaks, form)
         all(map(marks.add, itertools.chain.from_iterable(documents)))
         marks.warn(", ".join(inputs))
     text_bytes = sum(size_of_text(path, form) for path in inputs)
     if not text_bytes:
-        raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
-    # Those that cannot change the records are left out, so that manifests compare equal.
+        raise DataError(f"--input_file: all files are empty: {', '.join(inputs)}")
+    # Without flags that cannot change the records, so that manifests compare equal.
     recorded = {name: value for name, value in (flags.to_dict(values) | decided).items()
                 if name not in ("num_processes", "runner")}
     return Job(
@@ -210,15 +206,15 @@ def _splits(values: flags.FlagValues, passes: int) -> tuple[OutputSplit, ...]:
     if fraction:
         splits.append(OutputSplit("eval", paths[1], values.eval_dupe_factor, fraction))
     if not all(split.outputs for split in splits):
-        raise FlagError("--output_file and --eval_output_file need the name of a file")
+        raise FlagError("--output_file and --eval_output_file must name files")
     return tuple(splits)
 
 
 def _check_combinations(values: flags.FlagValues) -> None:
-    """Raises one FlagError that names all flags that contradict others."""
+    """Raises one FlagError that names all contradictions between flags."""
     problems = []
     if values.original_draw_order:
-        problems += _not_of_the_original(values)
+        problems += _refused_with_original_order(values)
     elif values.numpy_seed is not None:
         problems.append("--numpy_seed has no effect without --original_draw_order")
     if values.single_sentences and _objective(values) != "none":
@@ -238,8 +234,8 @@ def _check_combinations(values: flags.FlagValues) -> None:
         raise FlagError("; ".join(problems))
 
 
-def _not_of_the_original(values: flags.FlagValues) -> list[str]:
-    added = {
+def _refused_with_original_order(values: flags.FlagValues) -> list[str]:
+    new = {
         "--strict_sentence_order": values.strict_sentence_order,
         "--fit_sentences": values.fit_sentences,
         "--mask_across_segments=false": not values.mask_across_segments,
@@ -254,12 +250,12 @@ def _not_of_the_original(values: flags.FlagValues) -> list[str]:
         "--runner": values.runner is not None,
     }
     problems = [
-        f"{name} is not part of the original: it cannot go with --original_draw_order"
-        for name, is_given in added.items() if is_given
+        f"{name} is not part of the original and cannot be used with --original_draw_order"
+        for name, is_given in new.items() if is_given
     ]
-    if not 0 <= _numpy_seed(values) <= flags.MOST_SEED:
+    if not 0 <= _numpy_seed(values) <= flags.MAX_SEED:
         problems.append(
-            f"NumPy takes no seed {_numpy_seed(values)}: give --numpy_seed from 0 to 2^32 - 1"
+            f"{_numpy_seed(values)} is no seed for NumPy: give --numpy_seed from 0 to 2^32 - 1"
         )
     return problems
 
@@ -279,7 +275,7 @@ def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
     is_resumed = os.path.exists(locks.work_folder_of(outputs[0]))
     for path in outputs:
         if identity(path) in seen:
-            raise FlagError(f"{path} is given twice, as a file to write and to read or write")
+            raise FlagError(f"{path} is given twice, as an output and as another input or output")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
         if not is_resumed:  # else it may be ours, and its manifest still missing

@@ -1,12 +1,12 @@
-"""Scores SQuAD predictions as the official scripts do, and prints one JSON object.
+"""Scores SQuAD predictions like the official scripts; prints one JSON object.
 
   python -m albert.evaluate_squad --dataset_file=dev-v1.1.json --predictions_file=predictions.json
   python -m albert.evaluate_squad --version_2_with_negative --dataset_file=dev-v2.0.json \\
       --predictions_file=predictions.json --null_odds_file=null_odds.json
 
-Predictions are {question id: answer}, "" for none. For 2.0 it prints exact, f1
-and total over all questions and over those with and without an answer; given
-odds, the best thresholds too.
+Predictions are {question id: answer}, "" for none. For 2.0 it prints exact, f1 and
+total, over all questions and over those with and without an answer, and the best
+thresholds if odds are given.
 """
 
 import json
@@ -25,16 +25,15 @@ log = logging.getLogger("albert")
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "dataset_file", None, "SQuAD JSON with answers. Required.",
                  use="file")
-    flags.define("path", values, "predictions_file", None, "JSON of answers by id. Required.",
-                 use="file")
+    flags.define("path", values, "predictions_file", None,
+                 "JSON with {question id: answer}. Required.", use="file")
     flags.define("path", values, "null_odds_file", None,
-                 "JSON of the odds, or probabilities, of having no answer, by id (2.0).",
-                 use="file")
+                 "JSON with {question id: odds, or probability, of no answer} (2.0).", use="file")
     flags.define("bool", values, "version_2_with_negative", False,
                  "Score as SQuAD 2.0, where questions may have no answer.")
     flags.define("float", values, "na_prob_thresh", 1.0,
-                 "With --null_odds_file: odds above it leave a question unanswered.")
-    flags.define("path", values, "output_file", None, "Write the object there too.", use="output")
+                 "Odds in --null_odds_file above which a question counts as unanswered.")
+    flags.define("path", values, "output_file", None, "JSON file for the same object.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -52,12 +51,10 @@ def main(values: flags.FlagValues) -> None:
         odds = _by_id(values.null_odds_file, "null_odds_file", (int, float), "a number")
         without = [qid for qid in predictions if qid in answers and qid not in odds]
         if without:
-            raise DataError(
-                f"{values.null_odds_file}: no odds of {len(without):,} predicted questions, as "
-                f"{without[0]!r}"
-            )
+            raise DataError(f"{values.null_odds_file}: no odds for {len(without):,} predicted "
+                            f"questions, such as {without[0]!r}")
     if missing := [qid for qid in answers if qid not in predictions]:
-        log.warning("%s: no prediction for %s questions, scored 0: %s", values.predictions_file,
+        log.warning("%s: no prediction for %s questions, which score 0: %s", values.predictions_file,
                     f"{len(missing):,}", first_few(missing))
     if values.version_2_with_negative:
         results = metrics.evaluate_v2(answers, predictions, odds, values.na_prob_thresh)
@@ -70,23 +67,20 @@ def main(values: flags.FlagValues) -> None:
 
 def _check_answers(path: str, answers, with_negative: bool) -> None:
     if unknown := [qid for qid, golds in answers.items() if golds is None]:
-        raise DataError(f"{path}: {len(unknown):,} questions have no 'answers', as {unknown[0]!r}")
+        raise DataError(f"{path}: {len(unknown):,} questions have no 'answers', such as "
+                        f"{unknown[0]!r}")
     without = [qid for qid, golds in answers.items() if not golds]
     if without and not with_negative:
-        raise DataError(
-            f"{path}: {len(without):,} questions have no answer, as {without[0]!r}; "
-            "add --version_2_with_negative"
-        )
+        raise DataError(f"{path}: {len(without):,} questions have no answer, such as {without[0]!r}: "
+                        "add --version_2_with_negative")
 
 
 def _by_id(path: str, flag: str, kind, name: str) -> dict[str, Any]:
-    value = files.read_json(files.require_file(path, flag))
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected an object, got {type(value).__name__}")
-    for qid, found in value.items():
-        if not isinstance(found, kind) or isinstance(found, bool) or found != found:  # NaN
-            raise DataError(f"{path}: {qid!r} must be {name}, got {found!r:.60}")
-    return value
+    values = files.read_json_object(files.require_file(path, flag))
+    for qid, value in values.items():
+        if not isinstance(value, kind) or isinstance(value, bool) or value != value:  # NaN
+            raise DataError(f"{path}: {qid!r} must be {name}, got {value!r:.60}")
+    return values
 
 
 cli = flags.command(__doc__, define_flags, main)

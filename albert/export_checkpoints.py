@@ -2,10 +2,10 @@
 
   python -m albert.export_checkpoints --albert_directory=out --export_path=clean/model.ckpt-best
 
-Names and shapes are those of the original toolkit, one to one, with
-`global_step` 0. Values are copied bit for bit. Heads of a fine-tuned model
-are kept; variables of neither the encoder nor a head are left out. The
-model's metadata, such as the names of its labels, are in `<export_path>.json`.
+Names and shapes are exactly those of the original toolkit, with `global_step` 0.
+Values are copied bit for bit. A fine-tuned model keeps its head; variables of
+neither the encoder nor a head are left out. The model's metadata, such as its
+label names, are in `<export_path>.json`.
 """
 
 import logging
@@ -32,12 +32,12 @@ _OF_A_MODEL = re.compile(
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags, and the location of the configuration if it is elsewhere."""
+    """Defines the original's flags, and one for a configuration in another directory."""
     flags.define("path", values, "albert_directory", None,
-                 "Directory with albert_config.json and the checkpoint, or one of Hugging Face's "
+                 "Directory with albert_config.json and the checkpoint, or one in Hugging Face's "
                  "layout. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
-    flags.define("bool", values, "do_lower_case", True, "Has no effect.")
+    flags.define("bool", values, "do_lower_case", True, "No effect.")
     flags.define("path", values, "export_path", None,
                  "Prefix of the checkpoint to write. Required.", use="prefix")
     flags.define("path", values, "albert_config_file", None,
@@ -60,17 +60,15 @@ def main(values: flags.FlagValues) -> None:
     files.make_dirs(directory)
     checkpoint_files.write(
         values.export_path, tensors | {"global_step": np.int64(0)},
-        before=lambda: _write_beside(values.export_path, opened, tensors),
+        before=lambda: _write_metadata(values.export_path, opened, tensors),
     )
     left_out = sorted(set(weights.shapes) - set(tensors))
-    log.info(
-        "%s: %d variables; left out: %s", values.export_path, len(tensors),
-        some(left_out) or "nothing",
-    )
+    log.info("wrote %s: %d variables; left out: %s", values.export_path, len(tensors),
+             some(left_out) or "nothing")
 
 
 def _check_record(prefix: str) -> None:
-    """Refuses a prefix whose `<prefix>.json` exists and is somebody else's."""
+    """Refuses a prefix whose `<prefix>.json` is a file of another kind."""
     try:
         run_states.read_run_state(prefix)
     except DataError as error:
@@ -79,36 +77,33 @@ def _check_record(prefix: str) -> None:
         ) from error
 
 
-def _write_beside(prefix: str, source: Pretrained, tensors: Mapping[str, Any]) -> None:
+def _write_metadata(prefix: str, source: Pretrained, tensors: Mapping[str, Any]) -> None:
     """Writes the model's metadata and its card next to the checkpoint."""
     directory = os.path.dirname(os.path.abspath(prefix))
     if source.metadata.architecture:
         record = run_states.of_metadata(source.metadata, source.config)
         files.write_json(prefix + ".json", record)
     if os.path.realpath(directory) == os.path.realpath(source.directory):
-        return  # the source's directory has a card already
+        return  # which has a card already
     model_card.of_weights(
         directory, source.weights(), source.config, title="ALBERT checkpoint", label_names=None,
         usage="",
-        summary="Variables under the names of the original toolkit, without an optimizer's.",
+        summary="Variables under the original toolkit's names, without those of the optimizer.",
         parameters=sum(value.size for value in tensors.values()),
     )
 
 
 def model_tensors(config: AlbertConfig, weights) -> dict:
-    """Returns the variables of encoder and heads; the encoder must be complete and match the config.
-    """
+    """Returns the variables of encoder and heads; the encoder must be complete and match the config."""
     from albert import modeling
 
     encoder = modeling.parameter_shapes(modeling.AlbertModel(config))
     checkpoints.warm_start(encoder, weights)
     names = [n for n in weights.shapes if _OF_A_MODEL.match(n) and not checkpoints.is_slot(n)]
-    strangers = [n for n in names if n.startswith("bert/") and n not in encoder]
-    if strangers:
-        raise CheckpointError(
-            f"{weights.origin} has encoder variables that the config does not: "
-            f"{some(strangers)}"
-        )
+    unknown = [n for n in names if n.startswith("bert/") and n not in encoder]
+    if unknown:
+        raise CheckpointError(f"{weights.origin} has encoder variables that the config does not "
+                              f"imply: {some(unknown)}")
     return {name: weights.read(name) for name in sorted(names)}
 
 

@@ -6,20 +6,19 @@
   python -m albert.export_model --model_dir=out --export_path=encoder.tflite \\
       --max_seq_length=128 --quantize
 
-`--model_dir` is an output directory of this package, a released archive, a directory of
-Hugging Face's layout or a TF-Hub module.
+`--model_dir` is an output directory of this package, a released archive, a directory in Hugging
+Face's layout or a TF-Hub module.
 
-A path that does not end in `.tflite` or `.onnx` becomes a directory with a SavedModel from
-texts to answers, with the tokenizer inside, for every kind of fine-tuned model. It needs
-tensorflow-text.
+A path that does not end in `.tflite` or `.onnx` becomes a directory with a SavedModel from texts
+to answers, with the tokenizer inside, for any fine-tuned model. It needs tensorflow-text.
 
-A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with; for a
-model that is only pretrained, the encoder. Inputs are `input_ids`, `input_mask` and
-`segment_ids`, int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX; for multiple
-choice [1, C, max_seq_length] and [B, C, L] with C choices. The names of the labels are in
-ONNX's metadata as `albert_label_names`, in `.tflite` files as `labels.txt`
-(`unzip -p classifier.tflite labels.txt`). The file is run and compared with the model before
-it is published. `albert.open_session` and `albert.predict` can run an `.onnx` file.
+A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with, or the
+encoder of a pretrained model. Inputs are `input_ids`, `input_mask` and `segment_ids`, int32:
+[1, max_seq_length] in LiteRT, [B, L] of any size in ONNX; for multiple choice
+[1, C, max_seq_length] and [B, C, L] with C choices. Label names are in ONNX's metadata as
+`albert_label_names`, in `.tflite` files as `labels.txt`
+(`unzip -p classifier.tflite labels.txt`). Before publication, the file's outputs are compared
+with the model's. `albert.open_session` and `albert.predict` can run an `.onnx` file.
 """
 
 import json
@@ -51,35 +50,31 @@ _FOREIGN = (
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """All are new: the original exports to TensorFlow only."""
+    """Defines the flags, all of them new: the original exports to TensorFlow only."""
     flags.define("path", values, "model_dir", None,
                  "Directory of the model, or a checkpoint's prefix. Required.", use="model")
     flags.define("path", values, "export_path", None,
-                 "File to write, which ends in .tflite or .onnx, or a directory for a SavedModel "
-                 "that takes texts. Required.", use="output")
+                 "File to write (*.tflite or *.onnx), or a directory for a SavedModel that takes "
+                 "texts. Required.", use="output")
     flags.define("enum", values, "head", None,
-                 "Head of the .tflite or .onnx file; by default the one that the model was "
-                 "fine-tuned with; for a pretrained model encoder, or masked_lm if it has no "
-                 "pooler.",
-                 enum_values=list(EXPORT_HEADS))
+                 "Head of the .tflite or .onnx file. Default: the fine-tuned one; for a pretrained "
+                 "model encoder, or masked_lm if it has no pooler.", enum_values=list(EXPORT_HEADS))
     flags.define("integer", values, "max_seq_length", None,
-                 "Length of LiteRT's input; 128, or the position table's length if shorter. For a "
-                 "SavedModel the maximum length in tokens; by default that of the training.",
+                 "Length of LiteRT's input (by default 128, or the model's maximum if shorter), or "
+                 "maximum length of a SavedModel's texts in tokens (by default as in training).",
                  lower_bound=1)
     answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
-                 "Store the large matrices of .tflite or .onnx as int8 (dynamic range): a quarter "
-                 "of the size.")
+                 "Store the large matrices of .tflite or .onnx as int8 (dynamic range), in a quarter "
+                 "of the space.")
 
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "model_dir", "export_path")
     suffix = os.path.splitext(values.export_path)[1].lower()
     if suffix in _FOREIGN:
-        raise FlagError(
-            f"--export_path={values.export_path}: {suffix} is not a format that this command "
-            "writes. Give a path that ends in .tflite or .onnx, or a directory for a SavedModel"
-        )
+        raise FlagError(f"--export_path={values.export_path}: cannot write {suffix}: give a *.tflite "
+                        "or *.onnx file, or a directory for a SavedModel")
     is_file = suffix in (".tflite", ".onnx")
     ineffective = flags.given_as_typed(
         values, *(("spm_model_file", "vocab_file") if is_file else ("head", "quantize"))
@@ -88,7 +83,7 @@ def main(values: flags.FlagValues) -> None:
         formats = "a SavedModel of texts" if is_file else ".tflite and .onnx files"
         raise FlagError(f"{' and '.join(ineffective)}: only for {formats}")
     if suffix == ".onnx" and values.max_seq_length is not None:
-        raise FlagError("--max_seq_length is not for .onnx, which takes any length")
+        raise FlagError("--max_seq_length has no effect on .onnx, which takes any length")
     files.refuse_existing(values.export_path, "export_path")
     source = pretrained.open_path(values.model_dir, "model_dir")
     if is_file:
@@ -131,12 +126,10 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
         log.info("%s: largest difference from the model %.2g, of values up to %.2g",
                  name, difference, largest)
         if not values.quantize and not difference <= _TOLERANCE * max(largest, 1.0):
-            raise CheckpointError(
-                f"{suffix} gives another {name} than the model (by {difference:.2g}); "
-                "nothing was written: please report this"
-            )
-    # The card first, so that there is never a model without one. A card alone, left by a kill
-    # between the two, is overwritten by the next run.
+            raise CheckpointError(f"{name} of the {suffix} file differs from the model's by "
+                                  f"{difference:.2g}; nothing was written: please report this")
+    # The card first: a model never lacks one. A card alone, after a kill between the two, is
+    # overwritten by the next run.
     name = os.path.basename(values.export_path)
     exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
     outputs = ", ".join(f"`{output}` (differs by up to {difference:.1g})"
@@ -148,15 +141,15 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
         model_card.of_weights(
             f"{os.path.splitext(values.export_path)[0]}.{model_card.NAME}", source.weights(),
             source.config, name=name, title=f"{name}: {kind.name}", label_names=labels,
-            summary=f"{suffix[1:]} of an ALBERT, {exact}. Its outputs, compared with the model's "
-                    f"on four rows: {outputs}.",
+            summary=f"An ALBERT as {suffix[1:]}, {exact}. Its outputs, compared with the model's on "
+                    f"four sequences: {outputs}.",
             usage=_USAGES[suffix].format(name=name, sizes=sizes),
         )
     log.info("%s: %s, %s bytes", values.export_path, kind.name, f"{len(content):,}")
 
 
 def _trained_head(source: Pretrained) -> str:
-    """Returns the head that a model is exported with by default."""
+    """Returns the default head of a model's export."""
     kind = MODEL_CLASSES.get(pretrained.class_of(source))
     if kind and kind.task:
         return kind.head

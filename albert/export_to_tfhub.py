@@ -3,15 +3,15 @@
   python -m albert.export_to_tfhub --albert_directory=out \\
       --spm_model_file=spm.model --export_path=module
 
-`hub.load(path)` gives an object that is called with `input_word_ids`,
+`hub.load(path)` returns an object that is called with `input_word_ids`,
 `input_mask` and `input_type_ids` [B, L] and returns `pooled_output`,
-`sequence_output`, `encoder_outputs` and `default`; it trains with
+`sequence_output`, `encoder_outputs` and `default`; it can be trained with
 `training=True`. Its parts `mlm` (called with `masked_lm_positions` too) and
-`sop` add `mlm_logits` and `sop_logits`. The original's signatures `tokens`,
-`sop`, `mlm` and `tokenization_info` are there too.
+`sop` add `mlm_logits` and `sop_logits`. It also has the original's signatures
+`tokens`, `sop`, `mlm` and `tokenization_info`.
 
-With tensorflow-text, --export_preprocessor_path writes the module from texts to
-those inputs (`tokenize`, `bert_pack_inputs`), and --export_text_embedding_path
+With tensorflow-text, --export_preprocessor_path writes a module from texts to
+these inputs (`tokenize`, `bert_pack_inputs`), and --export_text_embedding_path
 one from texts to vectors. Each module has a model card, README.md.
 """
 
@@ -34,36 +34,33 @@ PATHS = ("export_path", "export_preprocessor_path", "export_text_embedding_path"
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags, and new ones for files elsewhere and for modules that take texts."""
+    """Defines the original's flags, and new ones for other layouts and modules that take texts."""
     flags.define("path", values, "albert_directory", None,
-                 "Directory with albert_config.json, the checkpoint and the vocabulary, or one of "
-                 "Hugging Face's layout, or a module. Required.", use="model")
+                 "Directory with albert_config.json, checkpoint and vocabulary, or one in Hugging "
+                 "Face's layout, or a module. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
     flags.define_text_flags(values, "Whether the model is for lower-cased text. Default: as its "
                             "directory says, else true.")
-    flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
+    flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
     flags.define("path", values, "export_path", None,
-                 "Directory to write the encoder to. One of the three paths is required.",
-                 use="output")
+                 "Directory for the encoder. One of the three paths is required.", use="output")
     flags.define("path", values, "export_preprocessor_path", None,
-                 "Directory to write the encoder's preprocessing to (needs tensorflow-text).",
-                 use="output")
+                 "Directory for the encoder's preprocessing (needs tensorflow-text).", use="output")
     flags.define("path", values, "export_text_embedding_path", None,
-                 "Directory to write preprocessing plus encoder to (needs tensorflow-text).",
-                 use="output")
+                 "Directory for preprocessing plus encoder (needs tensorflow-text).", use="output")
     flags.define("integer", values, "max_seq_length", None,
-                 "Length in ids of packed texts: the preprocessing's default, the text "
-                 "embedding's maximum; 128, or the position table's length if shorter.",
+                 "Length of packed texts in tokens: the preprocessing's default, the text "
+                 "embedding's maximum. Default: 128, or the model's maximum if shorter.",
                  lower_bound=3)
     flags.define("enum", values, "text_embedding", "pooled",
-                 "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
-                 "its mean.", enum_values=["pooled", "cls", "mean"])
+                 "Vector of the text embedding: the pooler's output, the last layer's output at "
+                 "[CLS], or its mean.", enum_values=["pooled", "cls", "mean"])
     flags.define("path", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.", use="file")
     flags.define("path", values, "spm_model_file", None,
                  "SentencePiece model, if not the only *.model in albert_directory.", use="file")
     flags.define("path", values, "vocab_file", None,
-                 "Vocabulary; needed for WordPiece models only.", use="file")
+                 "WordPiece vocabulary, if not a SentencePiece model.", use="file")
 
 
 def _check(values: flags.FlagValues) -> dict[str, str]:
@@ -95,7 +92,7 @@ def main(values: flags.FlagValues) -> None:
     )
     if not tokenizer:
         count = sum(name.endswith(".model") for name in os.listdir(source.directory))
-        raise FlagError(f"--spm_model_file is needed: {source.directory} has {count} *.model files")
+        raise FlagError(f"--spm_model_file is required: {source.directory} has {count} *.model files")
 
     flags.start_tensorflow()
     from albert.export import hub_export, text_graph

@@ -1,4 +1,4 @@
-"""Gives a pretrained model the vocabulary of another language or domain, for further pretraining.
+"""Gives a pretrained model the vocabulary of another language or domain, for continued pretraining.
 
   python -m albert.train_sentencepiece --input=domain.txt --model_prefix=domain --vocab_size=8000
   python -m albert.extend_vocabulary --model=albert_base --spm_model_file=domain.model \\
@@ -23,17 +23,15 @@ _TABLES = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "model", None,
-                 "Directory of a pretrained model: ours, Hugging Face's or a TF-Hub module. "
-                 "Required.", use="model")
+                 "Directory of a pretrained model in any layout. Required.", use="model")
     flags.define("path", values, "old_spm_model_file", None,
                  "The model's SentencePiece model, if not in its directory.", use="file")
     flags.define("path", values, "old_vocab_file", None,
                  "The model's WordPiece vocabulary, if not in its directory.", use="file")
-    flags.define("path", values, "spm_model_file", None, "The new SentencePiece model.", use="file")
-    flags.define("path", values, "vocab_file", None, "The new WordPiece vocabulary, instead.",
-                 use="file")
-    flags.define_text_flags(values, "Lower-case the text; by default what the new vocabulary says, "
-                            "else the old one's setting.")
+    flags.define("path", values, "spm_model_file", None, "New SentencePiece model.", use="file")
+    flags.define("path", values, "vocab_file", None, "Or new WordPiece vocabulary.", use="file")
+    flags.define_text_flags(values, "Lower-case texts. Default: as the new vocabulary says, else as "
+                            "the old one.")
     flags.define("path", values, "output_dir", None, "Output directory. Required.",
                  use="output")
 
@@ -71,10 +69,8 @@ def main(values: flags.FlagValues) -> None:
         weight.assign(transfer.rows(value[: old.vocab_size]) if name in _TABLES else value)
     pretrained.save(after, values.output_dir, new)
     shared, known = transfer.is_shared.sum(), sum(map(bool, transfer.sources))
-    flags.log.info(
-        "%s: %d tokens, %d of them kept, %d made of old ones, %d of none",
-        values.output_dir, new.vocab_size, shared, known - shared, new.vocab_size - known,
-    )
+    flags.log.info("wrote %s: %d tokens; embeddings kept: %d, averaged: %d, mean of all: %d",
+                   values.output_dir, new.vocab_size, shared, known - shared, new.vocab_size - known)
 
 
 cli = flags.command(__doc__, define_flags, main)

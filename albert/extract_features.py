@@ -1,4 +1,4 @@
-"""Turns texts into vectors: one for each line, and optionally one for each of its tokens.
+"""Computes embeddings of texts: one per line, and optionally one per token.
 
   python -m albert.extract_features --model=albert_base --pooling=mean \\
       --input_file=sentences.txt --output_file=vectors.npz
@@ -30,15 +30,15 @@ log = logging.getLogger("albert")
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
     flags.define("path", values, "output_file", None,
-                 "File to write the vectors to, *.jsonl or *.npz. Required.", use="output")
+                 "File for the vectors, *.jsonl or *.npz. Required.", use="output")
     flags.define("enum", values, "pooling", "pooled",
-                 "A line's vector: the pooled output (a trained layer on [CLS]), the output at "
+                 "Vector of a line: the pooled output (a trained layer on [CLS]), the output at "
                  "[CLS], or the mean over all tokens, [CLS] and [SEP] included.",
                  enum_values=POOLINGS)
     flags.define("string", values, "layers", "-1",
-                 "Layers for cls, mean and --tokens, separated by commas: 1 is the first, -1 the "
-                 "last; vectors of several layers are concatenated.")
-    flags.define("bool", values, "tokens", False, "Write the vectors of all tokens too.")
+                 "Comma-separated layers whose outputs are concatenated, for cls, mean and --tokens: "
+                 "1 is the first, -1 the last.")
+    flags.define("bool", values, "tokens", False, "Also write the vectors of all tokens.")
 
 
 def _check(values: flags.FlagValues) -> list[int]:
@@ -67,12 +67,12 @@ def main(values: flags.FlagValues) -> None:
     with _writer(values.output_file, values.tokens) as write:
         for text, result in zip(texts, embedder.predict(texts, progress), strict=True):
             write(text, result)
-    log.info("%s vectors: %s", f"{len(texts):,}", values.output_file)
+    log.info("wrote %s vectors: %s", f"{len(texts):,}", values.output_file)
 
 
 @contextlib.contextmanager
 def _writer(path: str, with_tokens: bool) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
-    """Yields the function that writes each text with its outputs; publishes at the end."""
+    """Yields a function that writes a text with its outputs; publishes the file at the end."""
     if path.endswith(".jsonl"):
         with files.atomic_write(path) as stream:
             yield lambda text, result: stream.write(_json_line(text, result) + "\n")

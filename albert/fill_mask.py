@@ -3,7 +3,7 @@
   python -m albert.fill_mask --model=albert_base "Hello I'm a [MASK] model."
 
 Texts are arguments, lines of --input_file, or lines of the standard input. For each
-[MASK] it prints the most likely tokens with their probabilities, as a table or, with
+[MASK] it prints the likeliest tokens with their probabilities, as a table or, with
 --format=json, as one JSON object per text. An empty line has no masks.
 """
 
@@ -18,8 +18,8 @@ from albert.inference.mask_filling import MASK, MaskFiller, require_mask
 
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
-    flags.define("integer", values, "top_k", 5, "Tokens to print for each [MASK].", lower_bound=1)
-    flags.define("enum", values, "format", "text", "Table or JSON lines.",
+    flags.define("integer", values, "top_k", 5, "Number of tokens per [MASK].", lower_bound=1)
+    flags.define("enum", values, "format", "text", "Output format: a table, or JSON lines.",
                  enum_values=["text", "json"])
 
 
@@ -32,23 +32,20 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
         name = answering.source_name(values.input_file)
         origin, texts = f"{name}:", answering.read_texts(values.input_file)
         if not any(map(str.strip, texts)):
-            raise DataError(f"{name}: nothing in it")
-    filled = [i for i, text in enumerate(texts) if text.strip() or not are_lines]
-    inputs = [(texts[i], f"{origin}{i + 1}") for i in filled]
+            raise DataError(f"{name}: empty input")
+    nonempty = [i for i, text in enumerate(texts) if text.strip() or not are_lines]
+    inputs = [(texts[i], f"{origin}{i + 1}") for i in nonempty]
     for text, place in inputs:
         require_mask(text, place)
         if tokenization.scrub_surrogates(text) != text:  # Python's stand-ins for invalid bytes
             raise DataError(f"{place}: not UTF-8 text: {text!r:.80}")
     opened = answering.open_model(values)
-    as_text = _masks_as_json if values.format == "json" else _as_table
     # Compute all answers before printing the first.
-    answers = dict(zip(filled, MaskFiller(opened, values.top_k).predict(inputs), strict=True))
+    answers = dict(zip(nonempty, MaskFiller(opened, values.top_k).predict(inputs), strict=True))
     for i, text in enumerate(texts):
-        print(as_text(text, answers.get(i, [])), flush=True)
-
-
-def _masks_as_json(text: str, masks: list[list[dict[str, Any]]]) -> str:
-    return json.dumps({"text": text, "masks": masks}, ensure_ascii=False)
+        masks = answers.get(i, [])
+        print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False)
+              if values.format == "json" else _as_table(text, masks), flush=True)
 
 
 def _as_table(text: str, masks: list[list[dict[str, Any]]]) -> str:

@@ -1,12 +1,12 @@
-"""Prints what architectures cost: parameters, FLOPs, memory, without building them.
+"""Prints the costs of architectures (parameters, FLOPs, memory), without building them.
 
   python -m albert.model_info --albert_config_file='base_v2,large_v2,my_*.json' \\
       --train_batch_size=64 --max_seq_length=128 --mixed_precision=bfloat16
 
-Several architectures are printed side by side, for a run with the flags and defaults of
-run_pretraining. With `--plan --device=h200 --num_replicas=8` it also estimates the largest
-micro-batch that fits such devices, its memory and the days of the run; for TPUs,
-albert.compile_plan asks XLA's compiler.
+Architectures are printed side by side, for a run with the flags and defaults of run_pretraining.
+With `--plan --device=h200 --num_replicas=8` it also estimates the largest micro-batch that fits
+such devices, its memory, and the days that the run takes; for TPUs, albert.compile_plan asks
+XLA's compiler.
 """
 
 import dataclasses
@@ -31,17 +31,16 @@ _ARCHITECTURE = (
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "albert_config_file", None,
-                 "Architectures: comma-separated names of released ones, such as base_v2, and globs "
+                 "Architectures: comma-separated names of released models, such as base_v2, and globs "
                  "of JSON files. Required.", use="file")
     flags.define("enum", values, "format", "text", "Output format.", enum_values=["text", "json"])
     for name, text in {
         "num_train_steps": "Training steps.",
-        "train_batch_size": "Sequences of a step.",
-        "max_seq_length": "Tokens of a sequence.",
-        "max_predictions_per_seq": "Masked tokens of a sequence.",
-        "gradient_accumulation_steps":
-            "Parts into which each device divides its rows of a batch.",
-        "num_devices": "Devices that share a batch; memory is that of one.",
+        "train_batch_size": "Sequences per step.",
+        "max_seq_length": "Tokens per sequence.",
+        "max_predictions_per_seq": "Masked tokens per sequence.",
+        "gradient_accumulation_steps": "Micro-batches per device and step.",
+        "num_devices": "Devices that share a batch; memory is per device.",
     }.items():
         flags.define("integer", values, name, getattr(Workload, name), text, lower_bound=1)
     flags.define_alias(values, "num_replicas", "num_devices")
@@ -49,17 +48,17 @@ def define_flags(values: flags.FlagValues) -> None:
                  enum_values=costs.OPTIMIZERS)
     flags.define("enum", values, "mixed_precision", Workload.mixed_precision,
                  "Precision of the matrix products.", enum_values=list(costs.COMPUTE_BYTES))
-    flags.define("bool", values, "remat", False, "Compute each layer again in the backward pass.")
+    flags.define("bool", values, "remat", False, "Recompute each layer in the backward pass.")
     flags.define("bool", values, "plan", False,
-                 "Also print the largest micro-batch that fits --device, its memory, and days.")
-    flags.define("enum", values, "device", "h200", "What each replica computes on, for --plan.",
+                 "Also estimate the largest micro-batch that fits --device, its memory, and days.")
+    flags.define("enum", values, "device", "h200", "Kind of device, for --plan.",
                  enum_values=list(DEVICES))
     flags.define("float", values, "utilization", None,
-                 "Fraction of the device's peak that training reaches, for --plan; default: "
+                 "Fraction of the device's peak that training reaches, for --plan. Default: "
                  + ", ".join(f"{d.utilization} ({name})" for name, d in DEVICES.items()) + ".",
                  above=0, upper_bound=1)
     flags.define("float", values, "device_memory_gib", None,
-                 "Memory of a device, for --plan; default: that of --device.", above=0)
+                 "Memory of a device in GiB, for --plan. Default: that of --device.", above=0)
 
 
 def main(values: flags.FlagValues) -> None:
@@ -83,10 +82,10 @@ def main(values: flags.FlagValues) -> None:
     named = [config_file(name.strip()) for name in values.albert_config_file.split(",")]
     paths = files.expand_globs(",".join(named), "albert_config_file")
     models = [describe(AlbertConfig.from_json_file(path), workload, path, device) for path in paths]
-    facts = {"workload": dataclasses.asdict(workload), "models": models}
+    info = {"workload": dataclasses.asdict(workload), "models": models}
     if device:
-        facts["device"] = dataclasses.asdict(device)
-    print(json.dumps(facts, indent=2) if values.format == "json" else as_text(facts))
+        info["device"] = dataclasses.asdict(device)
+    print(json.dumps(info, indent=2) if values.format == "json" else as_text(info))
 
 
 def describe(
@@ -98,7 +97,7 @@ def describe(
     compute, training = costs.compute_parameters(config), costs.training_flops(config, workload)
     tokens = workload.num_train_steps * workload.tokens_per_batch
     memory = costs.memory_bytes(config, workload)
-    facts = {
+    info = {
         "albert_config_file": path,
         "architecture": {name: getattr(config, name) for name in _ARCHITECTURE} | {
             "attention_weight_sets": attention, "feed_forward_weight_sets": feed_forward,
@@ -118,12 +117,12 @@ def describe(
         },
         "memory_bytes": memory | {"total": sum(memory.values())},
     }
-    return facts | ({"plan": costs.make_plan(config, workload, device)} if device else {})
+    return info | ({"plan": costs.make_plan(config, workload, device)} if device else {})
 
 
-def as_text(facts: dict[str, Any]) -> str:
+def as_text(info: dict[str, Any]) -> str:
     """Returns a table with a column for each architecture, and its assumptions."""
-    models, run = facts["models"], Workload(**facts["workload"])
+    models, run = info["models"], Workload(**info["workload"])
     rows = [("", names_of([model["albert_config_file"] for model in models]))]
     for section in (name for name, value in models[0].items() if isinstance(value, dict)):
         rows.append((section.replace("_bytes", " of a device"), []))
@@ -140,13 +139,13 @@ def as_text(facts: dict[str, Any]) -> str:
         f"tokens, {run.rows_at_once:,} sequences at once on each of {run.num_devices:,} devices, "
         f"{run.optimizer}, {run.mixed_precision}{', remat' if run.remat else ''}."
     )
-    if "device" in facts:
-        device = Device(**facts["device"])
+    if "device" in info:
+        device = Device(**info["device"])
         lines.append(
-            f"The plan is an estimate. Assumed: {device.description}; {device.memory_gib:.4g} GiB, "
+            f"The plan is an estimate. It assumes {device.description}; {device.memory_gib:.4g} GiB, "
             f"{100 * costs.USABLE_MEMORY:g} % of it usable; "
-            f"{device.tflops(run.mixed_precision):,.4g} TFLOP/s, {100 * device.utilization:g} % of "
-            "them reached (not measured); no evaluations, checkpoints or waiting for data."
+            f"{device.tflops(run.mixed_precision):,.4g} TFLOP/s, of which {100 * device.utilization:g} "
+            "% are reached (not measured); no evaluations, checkpoints or waiting for data."
         )
     return "\n".join(line.rstrip() for line in lines)
 

@@ -1,25 +1,25 @@
-"""Answers lines of text or the rows of a table with a fine-tuned ALBERT, one JSON object for each.
+"""Predicts with a fine-tuned ALBERT: one JSON object for each line of text or row of a table.
 
   python -m albert.predict --model=out --input_file=texts.txt
   python -m albert.predict --model=out --input_file=test.csv --output_file=labelled.csv
   echo "EU rejects German call" | python -m albert.predict --model=ner
 
 --model is an output directory of run_classifier, run_race, run_token_classifier or
-run_squad_v1 and _v2, or has Hugging Face's layout. It says what the model was fine-tuned
-for; if not, give --task. A line is one text, or several separated by tabs: a pair for a
-task on pairs; question and passage for question answering; passage, question and four
-options for multiple choice. There is one answer per line, in order; the answer to an empty line
-is null if the task takes several texts.
+run_squad_v1 and _v2, or has Hugging Face's layout. Give --task if the directory does not say
+what the model was fine-tuned for. A line is one text, or several separated by tabs: a pair for a
+task on pairs; question and passage for question answering; passage, question and options for
+multiple choice. There is one answer per line, in order; the answer to an empty line is null if
+the task takes several texts.
 
 A *.csv, *.tsv (with a header), *.jsonl, *.json or *.parquet file is a table, as for
-run_classifier. Its text column is --text_column, or has the same name as in training or a usual
-one. A row without text gets the answer null. An --output_file that ends in .csv, .tsv or .jsonl is
-the table with the answers as additional columns: `predicted_label`, `predicted_probability`, and
+run_classifier. Its text column is --text_column, the one of training, or one with a common name.
+The answer to a row without text is null. An --output_file *.csv, *.tsv or *.jsonl is the table
+with the answers as additional columns: `predicted_label`, `predicted_probability`, and
 `probability_LABEL` for each label.
 
-A classifier answers with `label`, its `probability` and all `probabilities`. A multi-label
-classifier answers with `labels`, those with a probability of 0.5 or more, and all
-`probabilities`, independent of each other. A regression answers with `value`.
+A classifier gives `label`, its `probability` and all `probabilities`. A multi-label classifier
+gives `labels`, those with a probability of 0.5 or more, and all `probabilities`, which are
+independent of each other. A regression gives `value`.
 """
 
 import contextlib
@@ -43,21 +43,21 @@ from albert.tasks.tables import Table
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
     flags.define("enum", values, "task", None,
-                 "Task that the model was fine-tuned for; by default as its directory says.",
+                 "Task that the model was fine-tuned for. Default: as its directory says.",
                  enum_values=fine_tuned.TASKS)
     flags.define("string", values, "label_list", None,
                  "Names of the labels in the order of their ids, separated by commas (for labels of "
-                 "words, or by blanks). Default: those of the directory, else numbers.")
+                 "words also by blanks). Default: those of the directory, else numbers.")
     flags.define("bool", values, "is_tokenized", False,
-                 "Split texts into words at blanks only, for token_classification. By default, "
-                 "punctuation around words is split off too.")
+                 "Split texts into words at blanks only, not at punctuation, for "
+                 "token_classification.")
     flags.define("path", values, "onnx_file", None,
                  "The .onnx file that export_model wrote for this model, to run it in onnxruntime.",
                  use="file")
     own_texts.define_table_flags(values)
     flags.define("path", values, "output_file", None,
-                 "File to write the answers to; the standard output by default. If the input is a "
-                 "table, *.csv, *.tsv and *.jsonl repeat its columns.", use="output")
+                 "File for the answers; for a table, *.csv, *.tsv and *.jsonl also repeat its "
+                 "columns. Default: the standard output.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -115,7 +115,7 @@ def _is_table(values: flags.FlagValues) -> bool:
     kind, given = tables.ending(path), flags.given_as_typed(values, *own_texts.TABLE_FLAGS)
     if path == answering.STDIN or kind not in tables.KINDS:
         if given:
-            raise FlagError(f"{', '.join(given)}: goes with a table as --input_file only")
+            raise FlagError(f"{', '.join(given)}: only with a table as --input_file")
         return False
     if kind == ".txt" or kind == ".tsv" and not given:
         first = itertools.islice(lines.read_lines(path, "input_file", is_strict=False), 1)
@@ -127,12 +127,12 @@ def _read_table(
     values: flags.FlagValues, predictor: TaskPredictor
 ) -> tuple[Table, list[Sequence[str] | None]]:
     """Returns --input_file and the texts of each row, None for a row without text."""
-    path, most = values.input_file, predictor.max_texts
+    path, max_texts = values.input_file, predictor.max_texts
     if predictor.min_texts > 2:
         raise FlagError(f"--input_file={path}: {predictor.task} takes lines of text")
     origin = predictor.session.source.weights().origin
     trained = run_states.read_run_state(origin).get("flags", {})
-    flag_names = ("text_column", "text_pair_column")[:most]
+    flag_names = ("text_column", "text_pair_column")[:max_texts]
     names, known = [[get(name) for name in flag_names] for get in (
         lambda name: getattr(values, name), trained.get
     )]
@@ -143,24 +143,23 @@ def _read_table(
             return True
         if is_header is None:
             is_header = own_file.names_columns(rows[0], list(filter(None, known)))
-            is_header |= not any(names) and len(rows[0]) > most
-            flags.log.info("%s: the first line is taken as %s; --%stsv_header decides otherwise",
-                           path, *(("the header", "no") if is_header else ("data", "")))
+            is_header |= not any(names) and len(rows[0]) > max_texts
+            own_file.log_header(path, is_header)
         return is_header
 
     table = tables.read_table(path, "input_file", has_header, values.encoding)
     numbers = [str(i) for i in range(len(table.names))]
-    if list(table.names) == numbers[:most]:  # no header, and nothing but texts
+    if list(table.names) == numbers[:max_texts]:  # no header, and only texts
         known = numbers
     names = [
         given or (name if name in table.names else None)
         for given, name in itertools.zip_longest(names, known[: len(names)])
     ]
     columns = own_file.find_columns(table, *[*names, None][:2], None, needs_label=False)
-    if most == 1:
+    if max_texts == 1:
         columns = own_file.Columns(columns.text, None, None)
     elif columns.pair is None and predictor.min_texts == 2:
-        raise FlagError(f"{path}: give --text_pair_column, one of its columns: {table.named}")
+        raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named}")
     rows = own_file.rows_of(table, columns, is_cleaned=False)
     return table, [row if row[0].strip() else None for row in rows]
 
@@ -168,20 +167,20 @@ def _read_table(
 def _with_answers(
     table: Table, answers: Iterable[Mapping[str, Any] | None]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Returns names and rows of the table with the answers in further columns, or in those of their names."""
-    further = [{
+    """Returns names and rows of the table with the answers as columns, which replace equal names."""
+    cells = [{
         name: value for key, given in (answer or {}).items() for name, value in (
             ((f"probability_{label}", p) for label, p in given.items()) if key == "probabilities"
             else [(f"predicted_{key}", given)]
         )
     } for answer in answers]
-    names = list(dict.fromkeys(name for one in further for name in one))
-    kept = [i for i, name in enumerate(table.names) if name not in names]
+    names = list(dict.fromkeys(name for of_row in cells for name in of_row))
+    others = [i for i, name in enumerate(table.names) if name not in names]
     rows = [
-        [row[i] for i in kept] + [one.get(name) for name in names]
-        for row, one in zip(table.rows, further, strict=True)
+        [row[i] for i in others] + [of_row.get(name) for name in names]
+        for row, of_row in zip(table.rows, cells, strict=True)
     ]
-    return [table.names[i] for i in kept] + names, rows
+    return [table.names[i] for i in others] + names, rows
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -6,8 +6,8 @@ Writes to --output_dir:
   corpus.txt  one sentence per line, a blank line between documents
   stats.json  what was read, dropped and written, and the flags
 
-Filters drop duplicates, documents in other languages, and those that are too short or too long. The
-text is not held in memory.
+Filters drop duplicates, documents in other languages, and too short or too long ones. The text is
+streamed, not held in memory.
 """
 
 import collections
@@ -30,7 +30,7 @@ from albert.text.documents import (
     split_documents,
 )
 
-_MIN_SENTENCES = 30  # with less there is too little to learn from
+_MIN_SENTENCES = 30  # fewer are too little to learn from
 _BATCH = 1 << 20  # characters of documents that are split together
 _SMALL = 16 << 20  # bytes of text; one process is fastest up to here
 
@@ -40,28 +40,28 @@ def define_flags(values: flags.FlagValues) -> None:
                  f"Text: {corpus_flags.WHERE}; `-` is the standard input. Required.", use="texts")
     corpus_flags.define_flags(values)
     flags.define("bool", values, "split_sentences", True,
-                 "Split lines into sentences. If false, each line is a sentence.")
+                 "Split lines into sentences; if false, each line is a sentence.")
     flags.define("path", values, "output_dir", None, "Output directory. Required.",
                  use="directory")
     flags.define("enum", values, "drop_duplicates", "none",
-                 "Drop documents that are equal to an earlier one (exact) or nearly so (near; needs "
-                 "`pip install rensa`).", enum_values=["none", "exact", "near"])
+                 "Drop duplicates of earlier documents: exact ones, or also near ones (needs `pip "
+                 "install rensa`).", enum_values=["none", "exact", "near"])
     flags.define("float", values, "duplicate_threshold", 0.8,
-                 "Similarity of near duplicates: the Jaccard similarity of their sets of five-word "
+                 "Minimum Jaccard similarity of near duplicates, by their sets of five-word "
                  "sequences.", above=0, upper_bound=1)
     flags.define("integer", values, "min_document_words", 0, "Drop documents with fewer words.",
                  lower_bound=0)
     flags.define("integer", values, "max_document_words", None, "Drop documents with more words.",
                  lower_bound=1)
     flags.define("list", values, "keep_languages", None,
-                 "Drop documents in other languages than these (comma-separated ISO 639-1 codes). "
-                 "Needs `pip install py3langid`.")
-    flags.define("integer", values, "seed", 12345, "Seed of the search for near duplicates.")
+                 "Keep only documents in these languages (comma-separated ISO 639-1 codes; needs "
+                 "`pip install py3langid`).")
+    flags.define("integer", values, "seed", 12345, "Seed of the near-duplicate search.")
 
 
 @dataclasses.dataclass
 class Counts:
-    """How much text there is."""
+    """Amounts of text."""
 
     documents: int = 0
     sentences: int = 0
@@ -74,7 +74,7 @@ class Counts:
         self.words += sum(len(sentence.split()) for sentence in document)
 
     def as_text(self, total: int) -> str:
-        """Returns the number of words, as a part of a total."""
+        """Returns the number of words, with its percentage of `total`."""
         return (f"{self.words:,} words ({100 * self.words / max(total, 1):.1f} %) in "
                 f"{self.documents:,} document{'s' * (self.documents != 1)}")
 
@@ -85,11 +85,11 @@ def main(values: flags.FlagValues) -> None:
     corpus_file = os.path.join(values.output_dir, "corpus.txt")
     for path in paths:
         files.refuse_overwriting(corpus_file, path)
-    form = corpus_files.recognise(paths, corpus_flags.form_of(values))
+    form = corpus_files.recognize(paths, corpus_flags.form_of(values))
     checks = _filters(values)
     reading, corpus = ReadingCounts(), Counts()
     dropped: dict[str, Counts] = collections.defaultdict(Counts)
-    with workers.preemptible("nothing half-written is left"), _removed_if_empty(values.output_dir):
+    with workers.preemptible("no partial output is left"), _removed_if_empty(values.output_dir):
         with files.atomic_write(corpus_file) as stream:
             for document in _documents(paths, form, reading):
                 if why := next(filter(None, (check(document) for check in checks)), None):
@@ -99,12 +99,12 @@ def main(values: flags.FlagValues) -> None:
                 stream.writelines(f"{sentence}\n" for sentence in document)
                 corpus.add(document)
             if corpus.sentences < _MIN_SENTENCES:
-                lost = (f"; {counts.documents:,} documents dropped: {why}"
-                        for why, counts in dropped.items())
+                losses = (f"; {counts.documents:,} documents dropped: {why}"
+                          for why, counts in dropped.items())
                 raise DataError(
                     f"{some(paths, 3)}: {corpus.sentences} sentences; at least {_MIN_SENTENCES} are "
-                    "needed (one sentence or paragraph a line, blank line between documents)"
-                    + "".join(lost)
+                    "required (one sentence or paragraph a line, blank line between documents)"
+                    + "".join(losses)
                 )
         files.write_json(os.path.join(values.output_dir, "stats.json"), {
             "source": values.input_file,
@@ -127,7 +127,7 @@ def main(values: flags.FlagValues) -> None:
 
 @contextlib.contextmanager
 def _removed_if_empty(directory: str) -> Iterator[None]:
-    """Removes a newly created, empty directory if the block fails."""
+    """Removes the directory if the block created it and fails, leaving it empty."""
     is_new = not os.path.exists(directory)
     try:
         yield

@@ -2,11 +2,11 @@
 
   python -m albert.pretrain_from_text --input_file=my_text.txt --hours=3 --output_dir=out
 
-It measures the machine, chooses vocabulary, architecture, batch, learning rate and steps, and runs
-prepare_text, train_sentencepiece, create_pretraining_data and run_pretraining; the log shows each
-as you would type it. Every command then accepts out/model, and out/report.md says what the model
-has learned. Stop it at any time: the same command resumes. For English text, --start_from=small_en
-starts from a model pretrained on English.
+It measures the machine's speed, chooses vocabulary, architecture, batch, learning rate and steps, and
+runs prepare_text, train_sentencepiece, create_pretraining_data and run_pretraining; the log shows
+each as you would type it. Every command then accepts out/model, and out/report.md says what the model
+has learned. Stop it at any time: rerun the command and it resumes. For English text,
+--start_from=small_en starts from a pretrained model.
 """
 
 import dataclasses
@@ -50,16 +50,16 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input_file", None, f"Text: {corpus_flags.WHERE}. Required.",
                  use="texts")
     corpus_flags.define_flags(values)
-    flags.define("float", values, "hours", 1.0, "Time for everything.", above=0)
+    flags.define("float", values, "hours", 1.0, "Total time in hours.", above=0)
     flags.define("path", values, "output_dir", None, "Output directory. Required.", use="directory")
     flags.define("path", values, "start_from", None,
-                 "Model to start from, with its vocabulary: small_en, a directory, or a name to "
-                 "download. Default: random weights.", use="model")
+                 "Model to start from, with its vocabulary: small_en, a directory, or a name on the "
+                 "hub. Default: random weights.", use="model")
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("bool", values, "keep_accents", False,
                  "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs.")
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
-                 lower_bound=0, upper_bound=flags.MOST_SEED)
+                 lower_bound=0, upper_bound=flags.MAX_SEED)
 
 
 def main(values: flags.FlagValues) -> None:
@@ -90,7 +90,7 @@ def main(values: flags.FlagValues) -> None:
          f"--output_dir={model}", *start, *plan.training_flags(), *vocabulary,
          f"--seed={values.seed}")
     log.info("report: %s", text_report.write(
-        os.path.join(out, "report.md"), model, held_out, plan.told(text)
+        os.path.join(out, "report.md"), model, held_out, plan.as_text(text)
     ))
 
 
@@ -104,7 +104,7 @@ def _run(name: str, *arguments: str) -> None:
 
 
 def text_of(corpus: str) -> Text:
-    """Returns what the plan needs to know of a corpus."""
+    """Returns the properties of a corpus that the plan depends on."""
     characters: set[str] = set()
     with open(corpus, encoding="utf-8") as stream:
         while part := stream.read(1 << 20):
@@ -113,7 +113,7 @@ def text_of(corpus: str) -> Text:
 
 
 class _Plan:
-    """The choices, kept in plan.json so that a resumed run does not choose again."""
+    """The choices, stored in plan.json, so that a resumed run makes the same ones."""
 
     def __init__(self, path: str, chosen: dict[str, Any], values: flags.FlagValues):
         self.path, self.chosen = path, chosen
@@ -125,7 +125,7 @@ class _Plan:
 
     @classmethod
     def of(cls, values: flags.FlagValues) -> "_Plan":
-        """Returns the plan of the output directory, which may still be empty.
+        """Returns the plan of the output directory, or a new one.
 
         Raises:
           FlagError: it was made for other flags; UserError: the text or the model does not exist.
@@ -133,23 +133,21 @@ class _Plan:
         for path in corpus_files.find(values.input_file, "input_file", is_read_once=True):
             files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
         path = os.path.join(values.output_dir, "plan.json")
-        asked = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
+        given = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
         if not os.path.exists(path):
-            plan = cls(path, {"flags": asked}, values)
+            plan = cls(path, {"flags": given}, values)
             files.make_dirs(values.output_dir)
             return plan
         chosen = files.read_json_object(path)
-        for name, value in asked.items():
+        for name, value in given.items():
             if (before := chosen.get("flags", {}).get(name)) != value:
-                raise FlagError(
-                    f"--{name}={value}, but {values.output_dir} was begun with {before}: use "
-                    "another --output_dir"
-                )
+                raise FlagError(f"--{name}={value}, but {values.output_dir} was started with {before}: "
+                                "use another --output_dir")
         return cls(path, chosen, values)
 
     @property
     def config(self) -> AlbertConfig:
-        """The architecture, with its vocabulary's size."""
+        """The architecture, with the size of the chosen vocabulary."""
         if self._start:
             return self._start.config
         size = next(size for size in text_plan.SIZES if size.name == self.chosen["size"])
@@ -190,17 +188,16 @@ class _Plan:
             text_plan.workload(size), train_batch_size=size.batch, optimizer=size.optimizer,
             mixed_precision=self._precision,
         )
-        with workers.preemptible("the same command starts again"):
+        with workers.preemptible("rerun the command to start again"):
             return training_speed.measure(config, workload, _MEASURED)
 
     def vocabulary(self, values: flags.FlagValues, corpus: str) -> list[str]:
-        """Returns the flags of the vocabulary, which is trained if need be."""
+        """Returns the flags of the vocabulary, which is trained if it does not exist."""
         if self._start:
-            found = self._start.vocabulary
-            lower = found.text.do_lower_case
-            named = [f"--spm_model_file={found.spm_model_file}"] if found.spm_model_file else [
-                f"--vocab_file={found.vocab_file}"]
-            return [*named, f"--do_lower_case={str(lower).lower()}"]
+            theirs = self._start.vocabulary
+            name = "spm_model_file" if theirs.spm_model_file else "vocab_file"
+            lower = f"--do_lower_case={str(theirs.text.do_lower_case).lower()}"
+            return [f"--{name}={getattr(theirs, name)}", lower]
         lower = f"--do_lower_case={str(values.do_lower_case).lower()}"
         prefix = os.path.join(values.output_dir, "spm")
         if not os.path.exists(f"{prefix}.model"):
@@ -217,7 +214,7 @@ class _Plan:
         return [f"--spm_model_file={prefix}.model", lower]
 
     def set_steps(self, text: Text, seconds: float) -> None:
-        """Chooses batch, rate and steps by the time that is left."""
+        """Chooses batch, rate and steps by the time left."""
         if "training" in self.chosen:
             return
         minimum = _MIN_TRAINED * self.chosen["flags"]["hours"] * 3600
@@ -233,7 +230,7 @@ class _Plan:
             size, text.tokens, self.chosen["tokens_per_second"], seconds
         )
         files.write_json(self.path, self.chosen)
-        log.info("%s", self.told(text))
+        log.info("%s", self.as_text(text))
 
     def training_flags(self) -> Sequence[str]:
         """Returns run_pretraining's flags."""
@@ -246,7 +243,7 @@ class _Plan:
             *(f"--{name}={value}" for name, value in self.chosen["training"].items()),
         ]
 
-    def told(self, text: Text) -> str:
+    def as_text(self, text: Text) -> str:
         """Returns the plan as a sentence."""
         training, config = self.chosen["training"], self.config
         tokens = training["num_train_steps"] * training["train_batch_size"] * self.length
@@ -255,7 +252,7 @@ class _Plan:
             f"{config.num_hidden_layers} layers x {config.hidden_size}, {config.vocab_size:,} "
             f"vocabulary entries; {training['num_train_steps']:,} steps of "
             f"{training['train_batch_size']} x {self.length} tokens: "
-            f"{tokens / max(text.tokens, 1):.1f} passes over {text.num_bytes / 1e6:,.1f} MB of "
+            f"{tokens / max(text.tokens, 1):.1f} epochs of {text.num_bytes / 1e6:,.1f} MB of "
             f"text, {duration(tokens / max(rate, 1))} at {rate:,} tokens/s"
         )
 

@@ -7,9 +7,9 @@
       --max_seq_length=128 --learning_rate=3e-5 --train_step=10000 --warmup_step=1000 \\
       --save_checkpoints_steps=100
 
-With --do_eval every checkpoint is evaluated and the best is kept; evaluation
-alone, prediction and export use it. Rerun the command and it resumes from the
-newest checkpoint of --output_dir.
+With --do_eval every checkpoint is evaluated and the best is kept, which is the one that later
+evaluations, predictions and exports use. Rerun the command and it resumes from the newest
+checkpoint of --output_dir.
 
 For your own labelled texts in one file, three flags are enough:
 
@@ -18,8 +18,8 @@ For your own labelled texts in one file, three flags are enough:
 
 It detects columns and labels, holds out a part for evaluation, and chooses learning rate, length
 and epochs by the sizes of model and file, unless flags say otherwise. At the end, out/report.md
-says how good the classifier is. --dev_file names rows to evaluate on instead, --test_file texts
-to label.
+says how good the classifier is. --dev_file names a file to evaluate on instead, --test_file one
+with texts to label.
 """
 
 import dataclasses
@@ -40,25 +40,24 @@ from albert.tasks.glue import Example
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags with its defaults, and a few of ours."""
+    """Defines the original's flags with its defaults, and a few new ones."""
     flags.define("path", values, "data_dir", None,
                  "Folder with the tasks' folders. Required without --train_file.", use="file")
     flags.define("string", values, "task_name", None,
                  f"One of {', '.join(glue.TASKS)}. Required without --train_file.")
     own_texts.define_flags(values)
     flags.define("enum", values, "class_weights", "none",
-                 "balanced: rows of rare labels count more in the loss, so that all labels count "
-                 "the same.", enum_values=["none", "balanced"])
+                 "balanced: weight the loss so that all labels count the same, however rare.",
+                 enum_values=["none", "balanced"])
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
                  lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("path", values, "export_dir", None,
-                 "Directory to write a SavedModel that takes serialized tf.Example strings to.", use="output")
+                 "Directory for a SavedModel that takes serialized tf.Example strings.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "A constant that the exported model returns with its predictions.",
-                 may_be_nan=True)
+                 "Constant that the exported model returns with its predictions.", may_be_nan=True)
     fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
         by_default=False,
@@ -66,21 +65,19 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give."""
+    """Returns the settings of the flags."""
     own_texts.check_flags(values)
     if values["threshold_to_export"].present and not values.export_dir:
-        raise FlagError("--threshold_to_export goes with --export_dir")
+        raise FlagError("--threshold_to_export needs --export_dir")
     if not values.train_file:
         flags.require(values, "data_dir", "task_name", "output_dir")
         if values.task_name.lower() not in glue.TASKS:
             raise FlagError(f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}")
         return settings_of(values)
-    given = {flags.given(values, name) for name in ("do_train", "do_eval", "do_predict")}
-    if given == {None}:  # none was given, so do everything
-        return settings_of(
-            values, do_train=True, do_eval=True, do_predict=bool(values.test_file)
-        )
-    return settings_of(values)
+    actions = {}
+    if not any(values[name].present for name in ("do_train", "do_eval", "do_predict")):
+        actions = {"do_train": True, "do_eval": True, "do_predict": bool(values.test_file)}
+    return settings_of(values, **actions)
 
 
 class ClassifierFineTuning(FineTuning):
@@ -88,7 +85,7 @@ class ClassifierFineTuning(FineTuning):
 
     Args:
       choices: columns, labels and settings of --train_file, for the report.
-      train_rows: the rows that TF-IDF learns from, for the report.
+      train_rows: training data of the TF-IDF baseline, for the report.
     """
 
     def __init__(self, values, settings, encoder, data, choices=(), train_rows=()):
@@ -128,7 +125,7 @@ class ClassifierFineTuning(FineTuning):
         return glue.write_predictions(self.data, predictions, self.settings.output_dir)
 
     def export(self, model, directory, complete):
-        from albert.tasks import serving  # knows TensorFlow
+        from albert.tasks import serving  # imports TensorFlow
 
         threshold = self.values.threshold_to_export
         serving.export_classifier(model, directory, self.task, threshold, complete)
@@ -163,10 +160,10 @@ class ClassifierFineTuning(FineTuning):
 
 
 def cross_validate(values, settings, encoder, data) -> str:
-    """Trains without each part of the rows in turn, and returns the mean accuracy on that part."""
+    """Trains without each fold in turn, and returns the mean accuracy on the held-out folds."""
     if data.has_several or not settings.do_train:
-        raise FlagError("--cross_validation needs --do_train, and one label a text")
-    found: dict[str, list[float]] = {"accuracy": [], "TF-IDF": []}
+        raise FlagError("--cross_validation needs --do_train, and one label per text")
+    scores: dict[str, list[float]] = {"accuracy": [], "TF-IDF": []}
     rows = [*data.examples["train"], *data.examples["dev"]]
     for number, (train, held_out) in enumerate(
         own_file.folds(rows, values.cross_validation, values.seed), 1
@@ -174,8 +171,8 @@ def cross_validate(values, settings, encoder, data) -> str:
         if not held_out:
             raise FlagError(f"--cross_validation={values.cross_validation}: only {len(rows)} rows")
         folder = os.path.join(work_directory(values), f"fold-{number}")
-        flags.log.info("part %d of %d: %s", number, values.cross_validation, folder)
-        # The last weights are measured: no row that measures has chosen a checkpoint.
+        flags.log.info("fold %d of %d: %s", number, values.cross_validation, folder)
+        # Evaluates the last weights: held-out rows must not choose the checkpoint.
         fold = dataclasses.replace(
             settings, output_dir=folder, do_predict=False, export_dir=None, num_runs=1,
             early_stopping_patience=0, save_checkpoints_steps=settings.train_step,
@@ -185,16 +182,16 @@ def cross_validate(values, settings, encoder, data) -> str:
             values, fold, encoder, dataclasses.replace(data, examples=examples)
         ).run()
         results = files.read_json_object(os.path.join(folder, "eval_results.json"))
-        found["accuracy"].append(results["eval_accuracy"])
+        scores["accuracy"].append(results["eval_accuracy"])
         answers = baselines.tfidf_answers(
             _texts_of(train), [row.label for row in train], _texts_of(held_out)
         )
         if answers is not None:
-            found["TF-IDF"].append(np.mean(answers == [row.label for row in held_out]))
+            scores["TF-IDF"].append(np.mean(answers == [row.label for row in held_out]))
     return ", ".join(
         f"{name} {np.mean(values):.3f} ± {np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
-        for name, values in found.items() if values
-    ) + f" (standard error; {number} parts, {len(rows):,} rows)"
+        for name, values in scores.items() if values
+    ) + f" (standard error; {number} folds, {len(rows):,} rows)"
 
 
 def _texts_of(rows: Sequence[Example]) -> list[str]:
@@ -202,7 +199,7 @@ def _texts_of(rows: Sequence[Example]) -> list[str]:
 
 
 def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
-    """Returns the weight of each known label in the loss, so that all labels count the same."""
+    """Returns the loss weights of the known labels with which all count the same."""
     if not known:
         raise FlagError("--class_weights has no effect on a regression")
     counts = [labels.count(label) for label in known]
@@ -217,11 +214,11 @@ def main(values: flags.FlagValues) -> None:
     settings, train_rows = classifier_settings(values), ()
     if values.train_file:
         encoder = open_encoder(values, flags.given(values, "max_seq_length"))
-        own = own_texts.OwnTexts(values, encoder)
-        settings, data, choices = own.suit(settings), own.data, own.choices
+        texts = own_texts.OwnTexts(values, encoder)
+        settings, data, choices = texts.suit(settings), texts.data, texts.choices
         train_rows = data.examples["train"]
         if values.cross_validation:
-            own.report("cross-validation", cross_validate(values, settings, encoder, data))
+            texts.report("cross-validation", cross_validate(values, settings, encoder, data))
         data = dataclasses.replace(
             data, examples={split: data.examples[split] for split in settings.splits}
         )

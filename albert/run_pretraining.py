@@ -30,7 +30,7 @@ log = logging.getLogger("albert")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags with its defaults, and a few of ours."""
+    """Defines the original's flags with its defaults, and a few new ones."""
     _define_data_flags(values)
     _define_schedule_flags(values)
     run_flags.define_masking_flags(values)
@@ -46,47 +46,46 @@ def _define_data_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input_file", None,
                  "Records to train on: comma-separated globs. Required.", use="records")
     flags.define("path", values, "eval_input_file", None,
-                 "Records to evaluate on. Without it, --input_file, as in the original.",
+                 "Records to evaluate on. Default: --input_file, as in the original.",
                  use="records")
     flags.define("path", values, "init_checkpoint", None,
-                 "Model to start from: a checkpoint, or the directory of a model in any format. Its "
-                 "step and the state of its optimizer are not taken.", use="model")
+                 "Model to start from, without step and optimizer state: a checkpoint, or the "
+                 "directory of a model in any format.", use="model")
     flags.define("enum", values, "init_embeddings", "random",
-                 "How to initialize token embeddings without --init_checkpoint. cooccurrence: "
-                 "vectors from the co-occurrence of tokens in --input_file, which takes a minute "
-                 "and is worth half of the first 1,000 steps; needs the vocabulary.",
+                 "Initial token embeddings without --init_checkpoint; cooccurrence: computed from "
+                 "the co-occurrence of tokens in --input_file, which takes a minute, saves half of "
+                 "the first 1,000 steps, and needs the vocabulary.",
                  enum_values=["random", "cooccurrence"])
     flags.define("bool", values, "init_from_group0", False,
-                 "Start every parameter group with the weights of group 0 of --init_checkpoint.")
+                 "Initialize every parameter group from group 0 of --init_checkpoint.")
     flags.define("bool", values, "allow_partial_init", False,
-                 "Allow an --init_checkpoint that lacks weights of the encoder; these start at "
-                 "random values.")
+                 "Allow an --init_checkpoint that lacks encoder weights, which are then random.")
     flags.define("integer", values, "max_seq_length", 512,
                  "Length of the records' sequences in tokens, as in create_pretraining_data.",
                  lower_bound=1)
     flags.define("integer", values, "max_predictions_per_seq", 20,
-                 "Maximum masked tokens per sequence, as in create_pretraining_data. With "
-                 "--masked_lm_budget the default is what that fraction needs.", lower_bound=1)
+                 "Maximum masked tokens per sequence, as in create_pretraining_data; by default what "
+                 "--masked_lm_budget needs, if given.", lower_bound=1)
     flags.define("bool", values, "do_train", True, "Train.")
     flags.define("bool", values, "do_eval", False,
-                 "Evaluate: with --do_train, at each checkpoint; without, the newest checkpoint of "
-                 "--output_dir, or --init_checkpoint.")
+                 "Evaluate every checkpoint of the training or, without --do_train, the newest of "
+                 "--output_dir, else --init_checkpoint.")
     flags.define("integer", values, "train_batch_size", 4096,
                  "Sequences per training step, on all devices together.", lower_bound=1)
     flags.define("integer", values, "eval_batch_size", 64, "Sequences per evaluation batch.",
                  lower_bound=1)
     flags.define("integer", values, "max_eval_steps", 100,
-                 "Batches per evaluation; small data are repeated. 0: all data once.",
+                 "Batches per evaluation, with repetition if data are few; 0: all data once.",
                  lower_bound=0)
     flags.define("float", values, "masked_lm_budget", 0.0,
-                 "For records made with --nostatic_masks: fraction of the tokens to mask, drawn "
-                 "again each time a record is read. The paper masks 0.15. 0: the records hold "
-                 "masks.", lower_bound=0, upper_bound=1)
+                 "Fraction of the tokens to mask (0.15 in the paper), drawn each time a record is "
+                 "read, for records made with --nostatic_masks; 0: the records hold masks.",
+                 lower_bound=0, upper_bound=1)
     flags.define("path", values, "eval_pairs", None,
-                 "Minimal pairs in BLiMP's format (see albert.score): each evaluation also reports "
-                 "how often the model prefers the acceptable sentence.", use="file")
+                 "Minimal pairs in BLiMP's format (see albert.score), for evaluations to report how "
+                 "often the model prefers the acceptable sentence.", use="file")
     flags.define("integer", values, "eval_pairs_per_paradigm", 100,
-                 "Number of pairs of each paradigm.", lower_bound=1)
+                 "Number of pairs per paradigm.", lower_bound=1)
     flags.define("path", values, "spm_model_file", None,
                  "SentencePiece model of the records, to store in --output_dir. Default: the one "
                  "that their manifest names, else that of --init_checkpoint.", use="file")
@@ -95,42 +94,37 @@ def _define_data_flags(values: flags.FlagValues) -> None:
     flags.define_text_flags(values, "Whether the records are lower-cased. Default: as their "
                             "manifest says, else true.")
     flags.define("float", values, "last_masked_lm_budget", None,
-                 "Fraction to mask at the last step, to which --masked_lm_budget changes linearly. "
-                 "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
-                 "et al. 2023). Evaluations mask this fraction.", above=0, upper_bound=1)
+                 "Fraction to mask at the last step, to which --masked_lm_budget changes linearly, "
+                 "and in evaluations; 30 to 15 % was up to 1.9 times as fast as 15 % throughout for "
+                 "BERT-base (Ankner et al. 2023).", above=0, upper_bound=1)
 
 
 def _define_schedule_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "optimizer", "lamb",
-                 "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon, which is LAMB "
-                 "with orthogonal updates of the layers' matrices.",
+                 "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon (LAMB with "
+                 "orthogonal updates of the layers' matrices).",
                  enum_values=["adamw", "lamb", "muon"])
     flags.define("float", values, "learning_rate", 0.00176,
-                 "Peak learning rate, reached at the end of the warm-up. The default is for "
-                 "batches of 4096 sequences; for others, see --scale_learning_rate.", above=0)
+                 "Peak learning rate, reached after the warm-up; for batches of other than 4096 "
+                 "sequences, see --scale_learning_rate.", above=0)
     flags.define("bool", values, "scale_learning_rate", False,
-                 "Multiply the learning rate by the square root of train_batch_size / 4096, as in "
-                 "the LAMB paper. --learning_rate is then the one for 4096 sequences.")
+                 "Multiply --learning_rate by sqrt(train_batch_size / 4096), as in the LAMB paper.")
     flags.define("float", values, "poly_power", 1.0,
-                 "Power of the learning rate's polynomial decay; 1: linear.",
-                 lower_bound=0)
+                 "Power of the learning rate's polynomial decay; 1: linear.", lower_bound=0)
     flags.define("integer", values, "num_decay_steps", 0,
-                 "Final steps in which the learning rate decays; before them it stays at its peak. A "
-                 "run stopped before them (--until_step) can be extended: rerun the command with more "
-                 "--num_train_steps. 0: decay from the start, as in the original.",
-                 lower_bound=0)
+                 "Final steps in which the learning rate decays, after staying at its peak (a run "
+                 "stopped before them by --until_step can be extended with more --num_train_steps); "
+                 "0: decay from the start, as in the original.", lower_bound=0)
     flags.define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
                  lower_bound=1)
     flags.define("integer", values, "num_warmup_steps", 3125,
                  "Steps in which the learning rate rises from 0 to --learning_rate.", lower_bound=0)
     flags.define("integer", values, "until_step", 0,
-                 "Stop at this step, before --num_train_steps, without changing the learning rate "
-                 "schedule. The same command without this flag resumes from there, for example with "
-                 "longer rows. 0: train to the end.", lower_bound=0)
+                 "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
+                 "later, for example with longer sequences; 0: train to the end.", lower_bound=0)
     flags.define("string", values, "depth_schedule", None,
-                 "LAYERS:STEP,...: up to each STEP, train with only LAYERS layers, which is "
-                 "faster. After the last STEP, the model has all its layers. All layers must "
-                 "share their weights.")
+                 "LAYERS:STEP,...: train only LAYERS layers up to each STEP, which is faster, and all "
+                 "layers afterwards; needs layers that share all weights.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
                  lower_bound=0)
 
@@ -138,16 +132,16 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
 def _check(values: flags.FlagValues) -> None:
     """Raises a FlagError for flags that contradict each other or have no effect."""
     if not (values.do_train or values.do_eval):
-        raise FlagError("at least one of --do_train and --do_eval is needed")
+        raise FlagError("at least one of --do_train and --do_eval is required")
     if values.init_embeddings != "random" and (values.init_checkpoint or not values.do_train):
-        raise FlagError("--init_embeddings goes with --do_train and without --init_checkpoint")
+        raise FlagError("--init_embeddings needs --do_train, and no --init_checkpoint")
     if values.eval_pairs and not (values.do_train and values.do_eval):
-        raise FlagError("--eval_pairs goes with --do_train and --do_eval; else use albert.score")
+        raise FlagError("--eval_pairs needs --do_train and --do_eval; otherwise use albert.score")
     if values["eval_pairs_per_paradigm"].present and not values.eval_pairs:
-        raise FlagError("--eval_pairs_per_paradigm goes with --eval_pairs")
+        raise FlagError("--eval_pairs_per_paradigm needs --eval_pairs")
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
-            raise FlagError(f"--{name} goes with --do_train")
+            raise FlagError(f"--{name} needs --do_train")
     if values.num_warmup_steps + values.num_decay_steps > values.num_train_steps:
         decay = f" and --num_decay_steps={values.num_decay_steps}" if values.num_decay_steps else ""
         raise FlagError(
@@ -158,19 +152,19 @@ def _check(values: flags.FlagValues) -> None:
 
 
 def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
-    """Returns the layers of each stage but the final one, which has all of them."""
+    """Returns the number of layers of each stage except the last, which has all."""
     stages = schedules.read(text, "depth_schedule", "LAYERS")
     if any(layers > config.num_hidden_layers for layers, _ in stages):
         raise FlagError(
             f"--depth_schedule={text}: the model has {config.num_hidden_layers} layers"
         )
     if stages and (config.num_hidden_groups > 1 or config.parameter_sharing != "all"):
-        raise FlagError("--depth_schedule: only layers that share all their weights can be added")
+        raise FlagError("--depth_schedule needs layers that share all their weights")
     return stages
 
 
 def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
-    """Returns what adds the accuracy on --eval_pairs to an evaluation, None without them."""
+    """Returns the function that adds the accuracy on --eval_pairs to an evaluation, if given."""
     if not values.eval_pairs:
         return None
     if tokenizer is None:
@@ -184,7 +178,7 @@ def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What the flags name, read and checked before an engine starts."""
+    """Inputs that the flags name, read and checked before an engine starts."""
 
     config: AlbertConfig
     start: Pretrained | None  # --init_checkpoint, if it is more than weights
@@ -226,7 +220,7 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
 def main(values: flags.FlagValues) -> None:
     inputs = read_inputs(values)
     measure_more = _pairs_scorer(values, inputs.config, inputs.tokenizer)
-    flags.start_engine(values)  # after the flags are known to be good: it takes seconds
+    flags.start_engine(values)  # takes seconds, so check the flags first
     from albert.training.current_engine import current
 
     with current().scope(values):
@@ -235,14 +229,15 @@ def main(values: flags.FlagValues) -> None:
 
 def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     """Returns the PretrainingTask, the RunConfig and the OptimizerConfig."""
+    from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
     from albert.training.run_settings import RunConfig
 
-    optimizer = flags.optimizer_config(values)
+    optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig))
     if values.scale_learning_rate:
         rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
-        log.info("learning rate of %d sequences: %.3g", values.train_batch_size, rate)
+        log.info("learning rate for %d sequences: %.3g", values.train_batch_size, rate)
     run = flags.select(values, RunConfig) | {"depth_schedule": inputs.depth_schedule}
     return PretrainingTask(**inputs.task_settings), RunConfig(**run), optimizer
 
@@ -264,7 +259,7 @@ def _run(values: flags.FlagValues, inputs: Inputs, measure_more) -> None:
     recorded["max_predictions_per_seq"] = task.max_predictions_per_seq
     if tokenizer:
         recorded["do_lower_case"] = tokenizer.do_lower_case
-        if current().is_chief:  # first, so that a killed run is a complete model, too
+        if current().is_chief:  # first, so that the directory of a killed run is complete, too
             pretraining_start.keep_vocabulary(tokenizer, files.make_dirs(run.output_dir))
     last = None
     if values.do_train:
@@ -293,18 +288,15 @@ def _evaluate(task, config, run, eval_files, init):
     """Evaluates the newest checkpoint of output_dir, else --init_checkpoint."""
     from albert.training import evaluation
 
-    own = list(checkpoints.list_steps(run.output_dir).values())
-    if not own and init is None:
-        raise FlagError(
-            f"--do_eval: no checkpoint in {run.output_dir}, and no --init_checkpoint is given"
-        )
-    weights = checkpoints.open_weights(own[-1], "output_dir") if own else init
-    found = evaluation.evaluate(task, config, run, eval_files, weights)
-    results = found.results
-    summaries.log_results(results)
-    if own:
-        evaluation.keep_if_best(task, config, run, eval_files, own[-1], results)
-    return found
+    of_run = list(checkpoints.list_steps(run.output_dir).values())
+    if not of_run and init is None:
+        raise FlagError(f"--do_eval: no checkpoint in {run.output_dir}: give --init_checkpoint")
+    weights = checkpoints.open_weights(of_run[-1], "output_dir") if of_run else init
+    result = evaluation.evaluate(task, config, run, eval_files, weights)
+    summaries.log_results(result.results)
+    if of_run:
+        evaluation.keep_if_best(task, config, run, eval_files, of_run[-1], result.results)
+    return result
 
 
 cli = flags.command(__doc__, define_flags, main)

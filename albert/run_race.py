@@ -36,20 +36,20 @@ FEATURE_FLAGS = {"train": "train_file", "dev": "eval_file", "test": "predict_fil
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags with its defaults, and a few of ours."""
+    """Defines the original's flags with its defaults, and a few new ones."""
     flags.define("path", values, "data_dir", None,
                  "Folder that contains the folder RACE. Required unless all feature files exist.",
                  use="file")
-    flags.define("enum", values, "task_name", RACE, "The task.", enum_values=[RACE])
+    flags.define("enum", values, "task_name", RACE, "Task.", enum_values=[RACE])
     for split, name in FEATURE_FLAGS.items():
         flags.define("path", values, name, None,
                      f"TFRecord file for the {split} data; written if it does not exist. Default: a "
                      "file in --cached_dir with a checksum in its name.", use="output")
     flags.define("integer", values, "max_qa_length", 128,
-                 "Maximum length in tokens of a question with an option; longer ones lose their start.",
+                 "Maximum tokens of a question with an option; longer ones are truncated at the start.",
                  lower_bound=1)
-    flags.define("bool", values, "high_only", False, "Use only the questions of level high.")
-    flags.define("bool", values, "middle_only", False, "Use only the questions of level middle.")
+    flags.define("bool", values, "high_only", False, "Use only questions of level high.")
+    flags.define("bool", values, "middle_only", False, "Use only questions of level middle.")
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "dropout_prob", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
@@ -63,34 +63,26 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def race_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give."""
+    """Returns the settings of the flags."""
     if values.max_qa_length > values.max_seq_length - 3:
         raise FlagError(
             f"--max_qa_length={values.max_qa_length} leaves no room in "
             f"--max_seq_length={values.max_seq_length}: [CLS] and [SEP] take three tokens"
         )
     if values.high_only and values.middle_only:
-        raise FlagError("give one of --high_only and --middle_only")
+        raise FlagError("give only one of --high_only and --middle_only")
     return settings_of(values)
-
-
-def levels_of(values: flags.FlagValues) -> list[str]:
-    """Returns the levels that are read."""
-    if values.high_only:
-        return ["high"]
-    return ["middle"] if values.middle_only else list(race.LEVELS)
 
 
 def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
     """Returns the questions of each split; none where a feature file replaces them."""
-    levels, questions = levels_of(values), {}
+    questions: dict[str, list[race.Question]] = {}
+    levels = [name for name in race.LEVELS if values[f"{name}_only"].value] or list(race.LEVELS)
     for split in splits:
         path = getattr(values, FEATURE_FLAGS[split])
         if split != "test" and _is_used_as_it_is(path, values.data_dir):
             if len(levels) < len(race.LEVELS):
-                raise FlagError(
-                    f"--{levels[0]}_only has no effect on the features that are in {path}"
-                )
+                raise FlagError(f"--{levels[0]}_only has no effect on the features in {path}")
             questions[split] = []
         elif values.data_dir:
             questions[split] = race.read_questions(values.data_dir, split, tokenizer, levels)
@@ -113,7 +105,7 @@ def _is_used_as_it_is(path: str | None, data_dir: str | None) -> bool:
 
 
 class RaceFineTuning(FineTuning):
-    """Fine-tunes a model that chooses among four options."""
+    """Fine-tunes a multiple-choice model."""
 
     def write_records(self, split):
         path, questions = getattr(self.values, FEATURE_FLAGS[split]), self.data.examples[split]
@@ -152,7 +144,7 @@ class RaceFineTuning(FineTuning):
 
 
 def _write_results(directory: str, results: dict, weights) -> str:
-    """Publishes the test set's results in the original's format, with the best dev result."""
+    """Publishes the test results in the original's format, with the best dev result."""
     from albert.training import evaluation
 
     best = evaluation.read_best(os.path.dirname(weights.origin))

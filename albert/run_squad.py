@@ -13,7 +13,7 @@ from albert.errors import FlagError
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "version_2_with_negative", False,
-                 "The questions are of SQuAD 2.0: some have no answer.")
+                 "Whether the data are SQuAD 2.0, where some questions have no answer.")
     question_answering.define_flags(values)
     question_answering.define_v1_flags(values)
     question_answering.define_v2_flags(values)
@@ -22,7 +22,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     if values.version_2_with_negative:
         if values.export_dir:
-            raise FlagError("--export_dir is of SQuAD 1.1: leave out --version_2_with_negative")
+            raise FlagError("--export_dir is for SQuAD 1.1: leave out --version_2_with_negative")
         question_answering.run(values, question_answering.Squad2FineTuning)
         return
     if ineffective := flags.given_as_typed(values, *question_answering.V2_FLAGS):

@@ -15,7 +15,7 @@ from albert.cli import flags, question_answering
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags with its defaults, and a few of ours."""
+    """Defines the original's flags with its defaults, and a few new ones."""
     question_answering.define_flags(values)
     question_answering.define_v1_flags(values)
 

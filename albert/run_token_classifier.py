@@ -1,4 +1,4 @@
-"""Fine-tunes ALBERT to label words: named entities, word classes, in CoNLL files.
+"""Fine-tunes ALBERT for token classification (named entities, parts of speech) on CoNLL files.
 
   python -m albert.run_token_classifier --data_dir=conll2003 --output_dir=out \\
       --init_checkpoint=albert_base/model.ckpt-best \\
@@ -9,10 +9,10 @@
 
 --data_dir holds train.txt, dev.txt and test.txt: one word per line, with columns
 separated by blanks or tabs (the word first, its label last), and an empty line after
-each sentence. Precision, recall and F1 are for entire entities, as conlleval counts
-them; the checkpoint with the best F1 is kept. With --scheme=none, labels belong to
-single words, and accuracy counts instead. Rerun the command and it resumes from
-the newest checkpoint of --output_dir.
+each sentence. Precision, recall and F1 are for entire entities, as in conlleval; the
+checkpoint with the best F1 is kept. With --scheme=none, labels belong to single words,
+and accuracy decides. Rerun the command and it resumes from the newest checkpoint of
+--output_dir.
 """
 
 import logging
@@ -33,23 +33,22 @@ log = logging.getLogger("albert")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The flags of run_classifier where they apply."""
+    """Defines those flags of run_classifier that apply, and new ones."""
     flags.define("path", values, "data_dir", None,
                  "Folder with train.txt, dev.txt and test.txt. Required.", use="file")
     flags.define("enum", values, "scheme", "bio",
-                 "How labels mark entities: B- begins one and I- continues it (bio); B- only "
-                 "begins one that touches another (iob1, as in the files of CoNLL-2003); E- ends "
-                 "one and S- is an entire one too (iobes); labels do not mark entities (none).",
-                 enum_values=conll.SCHEMES)
+                 "How labels mark entities: bio: B- begins one and I- continues it; iob1 (as in "
+                 "CoNLL-2003): B- only between adjacent ones; iobes: E- ends one, and S- is a single "
+                 "word; none: not at all.", enum_values=conll.SCHEMES)
     flags.define("string", values, "label_list", None,
-                 "Labels in the order of their ids, separated by commas or by blanks; by default "
-                 "those of train.txt, or those that the checkpoint was trained with.")
+                 "Labels in the order of their ids, separated by commas or blanks. Default: those of "
+                 "train.txt, or those that the checkpoint was trained with.")
     flags.define("integer", values, "word_column", 0,
                  "Column of the words, counted from 0, or backwards from -1.")
     flags.define("integer", values, "label_column", -1,
                  "Column of the labels, counted in the same way.")
     flags.define("bool", values, "skip_comments", False,
-                 "Skip lines that begin with # and a blank or tab.")
+                 "Skip comments: lines that begin with # and a blank or tab.")
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.",
                  lower_bound=0, below=1)
@@ -60,14 +59,8 @@ def define_flags(values: flags.FlagValues) -> None:
     )
 
 
-def token_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give."""
-    flags.require(values, "data_dir", "output_dir")
-    return settings_of(values)
-
-
 def layout_of(values: flags.FlagValues) -> conll.Layout:
-    """Returns the layout that the flags give."""
+    """Returns the layout that the flags describe."""
     if values.word_column == values.label_column:
         raise FlagError(f"--word_column and --label_column are both {values.word_column}")
     return conll.Layout(values.word_column, values.label_column, values.skip_comments)
@@ -76,7 +69,7 @@ def layout_of(values: flags.FlagValues) -> conll.Layout:
 def read_data(
     values: flags.FlagValues, splits: Sequence[str], labels: tuple[str, ...] | None
 ) -> FineTuningData:
-    """Returns the sentences of the splits; without `labels`, those of train.txt are taken."""
+    """Returns the sentences of the splits; `labels` are by default those of train.txt."""
     paths = {split: conll.file_path(values.data_dir, split) for split in splits}
     sentences, layout = {}, layout_of(values)
     for split, path in paths.items():
@@ -86,7 +79,7 @@ def read_data(
         if labels is None:  # train is the first
             labels = conll.collect_labels(sentences[split], values.scheme)
             if len(labels) < 2:
-                raise DataError(f"{path}: {labels[0]} is its only label, nothing to learn")
+                raise DataError(f"{path}: nothing to learn: {labels[0]} is its only label")
             log.info("labels: %s", " ".join(labels))
     if "train" in sentences:
         occurring = (label for sentence in sentences["train"] for label in sentence.labels)
@@ -95,7 +88,7 @@ def read_data(
 
 
 class TokenFineTuning(FineTuning):
-    """Fine-tunes a model that labels words."""
+    """Fine-tunes a token classifier."""
 
     def write_records(self, split):
         return conll.sentence_records(self.data, split, self.keeper)
@@ -124,7 +117,7 @@ class TokenFineTuning(FineTuning):
 
 
 def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
-    """Returns the labels that the checkpoint to be used was trained with."""
+    """Returns the labels that the checkpoint in use was trained with."""
     origin = weights_to_use(settings.checkpoint, settings.output_dir).origin
     labels = run_states.metadata_of(run_states.read_run_state(origin)).label_names
     if not labels:
@@ -133,8 +126,8 @@ def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
 
 
 def main(values: flags.FlagValues) -> None:
-    settings = token_settings(values)
-    labels = None
+    flags.require(values, "data_dir", "output_dir")
+    settings, labels = settings_of(values), None
     if values.label_list:
         labels = known_tasks.parse_labels(values.label_list, of_words=True)
         conll.check_labels(labels, values.scheme)

@@ -1,4 +1,4 @@
-"""Scores sentences with a pretrained ALBERT, and reports which of two it prefers.
+"""Scores sentences with a pretrained ALBERT, or tests which of two it prefers.
 
   python -m albert.score --model=albert_base --pairs_file=BLiMP.zip --output_file=blimp.json
   echo "The cats sleep." | python -m albert.score --model=albert_base
@@ -7,10 +7,9 @@ The score of a sentence is its pseudo-log-likelihood: the sum of the log-probabi
 tokens, masking one token at a time. Sentences are lines of --input_file or of the standard
 input; each gives one JSON object, in order. An empty line has no tokens and scores 0.
 
-With --pairs_file the model chooses between an acceptable and an unacceptable sentence. The command
-reports how often it prefers the acceptable one, as the mean over the paradigms; ties count half.
-For comparison it reports the same for random weights, on part of the pairs, and for the
-frequencies of the vocabulary's tokens. 0.5 is chance.
+With --pairs_file it reports how often the model prefers the acceptable sentence of a minimal pair:
+the mean over the paradigms, where ties count half, and 0.5 is chance. Baselines are random weights,
+on part of the pairs, and the frequencies of the vocabulary's tokens.
 """
 
 import contextlib
@@ -36,25 +35,24 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Minimal pairs in BLiMP's format: a *.jsonl file (compressed or not), a folder of "
                  "them, or a *.zip.", use="file")
     flags.define("integer", values, "pairs_per_paradigm", None,
-                 "Use only the first pairs of each paradigm, this many; default: all. 100 are enough "
-                 "for a curve.", lower_bound=1)
+                 "Number of pairs to use of each paradigm, the first ones; 100 are enough for a "
+                 "curve. Default: all.", lower_bound=1)
     flags.define("bool", values, "within_words", False,
-                 "Mask the later tokens of a word together with one of its tokens. Otherwise words "
-                 "of several tokens have an advantage, since each token gives the others away.")
+                 "Mask the later tokens of a word together with the scored one, which they would "
+                 "otherwise give away.")
     flags.define("path", values, "output_file", None,
-                 "File to write the results to, as JSON; the standard output by default.",
-                 use="output")
+                 "JSON file for the results. Default: the standard output.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:
     answering.check_flags(values)
     if not values.pairs_file:
         if values.pairs_per_paradigm is not None:
-            raise FlagError("--pairs_per_paradigm goes with --pairs_file")
+            raise FlagError("--pairs_per_paradigm needs --pairs_file")
         _score_texts(values)
         return
     if values.input_file != answering.STDIN:
-        raise FlagError("give one of --input_file and --pairs_file")
+        raise FlagError("give only one of --input_file and --pairs_file")
     pairs = minimal_pairs.read_pairs(values.pairs_file, values.pairs_per_paradigm)
     opened = answering.open_model(values)
     scoring = "within words" if values.within_words else "pieces"

@@ -18,28 +18,28 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Required.", use="texts")
     corpus_flags.define_flags(values, with_layout=False)
     flags.define("path", values, "model_prefix", None,
-                 "Path of the output, without .model and .vocab. Required.", use="output")
+                 "Output path without .model and .vocab. Required.", use="output")
     flags.define("integer", values, "vocab_size", 30000,
                  f"Number of tokens, including {len(vocabulary.LAYOUT)} special ones.",
                  above=len(vocabulary.LAYOUT))
     flags.define("float", values, "character_coverage", 0.99995,
-                 "Fraction of the text's characters that get a token; the rest becomes <unk>.",
+                 "Fraction of the text's characters that get a token; others become <unk>.",
                  lower_bound=0.98, upper_bound=1)
-    flags.define("enum", values, "model_type", "unigram", "Kind of segmentation model.",
+    flags.define("enum", values, "model_type", "unigram", "Segmentation algorithm.",
                  enum_values=["unigram", "bpe"])
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("bool", values, "hard_vocab_limit", True,
                  "Fail if the text is too short for --vocab_size; if false, write fewer tokens.")
     flags.define("bool", values, "keep_accents", False,
-                 "Keep accents and other marks (é, ü, ガ, the virama). The model file stores this for "
+                 "Keep accents and other marks (é, ü, ガ, the virama); stored in the model file for "
                  "all later commands.")
     flags.define("list", values, "user_defined_symbols", [],
                  "Additional tokens that are never split, such as [E1],[/E1].")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
-                 "Maximum number of sentences to train on; 0 for all.", lower_bound=0)
+                 "Maximum number of sentences to train on; 0: all.", lower_bound=0)
     flags.define("bool", values, "shuffle_input_sentence", True,
-                 "Sample those sentences at random instead of taking the first.")
-    flags.define("integer", values, "seed", 12345, "Seed of that sample.")
+                 "Sample these sentences at random instead of taking the first.")
+    flags.define("integer", values, "seed", 12345, "Seed of the sample.")
 
 
 def main(values: flags.FlagValues) -> None:

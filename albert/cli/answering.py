@@ -28,33 +28,30 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
                  use="model")
     define_vocabulary_flags(values)
     flags.define("path", values, "input_file", STDIN,
-                 "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
-                 "be compressed. Each line, even an empty one, gets its own output. - reads the "
-                 "standard input.", use="file")
+                 "Text file with one input per line (UTF-8, or UTF-16 with a byte-order mark; may be "
+                 "compressed); - reads the standard input.", use="file")
     flags.define("integer", values, "max_seq_length", None,
-                 "Maximum input length in tokens; longer inputs are truncated, or refused by "
-                 "fill_mask. Default: that of the training, else the maximum of the model.",
-                 lower_bound=4)
+                 "Maximum input length in tokens; longer inputs are truncated (fill_mask refuses "
+                 "them). Default: as in training, else the model's maximum.", lower_bound=4)
     flags.define("integer", values, "batch_size", batch_size,
-                 "Inputs computed together; fewer need less memory.", lower_bound=1)
+                 "Inputs per batch; smaller batches need less memory.", lower_bound=1)
     flags.define("enum", values, "mixed_precision", "float32",
-                 "Precision of weights and products. bfloat16: half the memory, and faster on "
-                 "processors and devices that support it; answers change in the third digit.",
+                 "Precision of weights and matrix products; bfloat16 halves the memory, is faster on "
+                 "hardware that supports it, and changes answers in the third digit.",
                  enum_values=list(DTYPES))
 
 
 def define_vocabulary_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of a vocabulary that the model's directory does not have."""
+    """Defines flags for a vocabulary that is not in the model's directory."""
     flags.define("path", values, "spm_model_file", None,
                  "SentencePiece model, if it is not in the directory.", use="file")
     flags.define("path", values, "vocab_file", None,
                  "WordPiece vocabulary, if it is not in the directory.", use="file")
-    flags.define_text_flags(values, "Put texts in lower case; by default what the directory says, "
-                            "else yes.")
+    flags.define_text_flags(values, "Lower-case texts. Default: as the directory says, else true.")
 
 
 def check_flags(values: flags.FlagValues) -> None:
-    """Raises a UserError for flags that are missing, and absent files."""
+    """Raises a UserError for missing flags and files."""
     flags.require(values, "model")
     if not (os.path.exists(values.model) or checkpoint_files.exists(values.model)):
         raise layouts.absent(values.model, "model", None)
@@ -66,7 +63,7 @@ def check_flags(values: flags.FlagValues) -> None:
 
 
 def open_model(values: flags.FlagValues) -> Session:
-    """Opens what --model and the vocabulary flags name, and checks that these fit each other."""
+    """Opens the model and vocabulary that the flags name, and checks that they match."""
     source = pretrained.open_path(values.model, "model")
     tokenizer = tokenizer_of(values, source)
     opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
@@ -82,7 +79,7 @@ def open_model(values: flags.FlagValues) -> Session:
 
 
 def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
-    """Returns the tokenizer of the flags, or of the directory."""
+    """Returns the tokenizer that the flags name, else the directory's."""
     given = values.spm_model_file, values.vocab_file, flags.text_settings(values)
     if tokenizer := source.tokenizer(*given):
         return tokenizer
@@ -92,7 +89,7 @@ def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.F
 def read_texts(path: str) -> list[str]:
     """Returns the lines of a text file, a pipe or the standard input; see `text_files`.
 
-    An empty line is a text too, so that there is one output for each line.
+    An empty line counts as a text, so that there is one output per line.
     """
     name, counts = source_name(path), text_files.ReadingCounts()
     with contextlib.ExitStack() as stack:
@@ -104,7 +101,7 @@ def read_texts(path: str) -> list[str]:
         texts = [text.removesuffix("\n").removesuffix("\r") for text, _ in lines]
     counts.check(max_bad=0)
     if not texts:
-        raise DataError(f"{name}: nothing in it")
+        raise DataError(f"{name}: empty input")
     return texts
 
 

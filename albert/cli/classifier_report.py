@@ -15,7 +15,7 @@ from albert.tasks import glue_metrics
 
 _MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters to show
-_NO_BETTER = ("**{} TF-IDF with logistic regression**, which takes a second: start from a larger "
+_NO_BETTER = ("**{} TF-IDF with logistic regression**, which trains in a second: start from a larger "
               "model (`--init_checkpoint=albert/albert-base-v2`) or label more texts.")
 _USAGE = """## Use it
 
@@ -52,10 +52,10 @@ def write(
     right = predicted == expected
     cells = [_cell(label) for label in labels]
     by_label = glue_metrics.by_label(confusion)
-    sure = probabilities.max(-1) * (predicted != expected)
-    surest = np.argsort(-sure, kind="stable")[:_MAX_ERRORS]
+    error_confidence = probabilities.max(-1) * ~right
+    worst = np.argsort(-error_confidence, kind="stable")[:_MAX_ERRORS]
     parts = [
-        f"# A classifier of {len(labels)} labels\n",
+        f"# Classifier with {len(labels)} labels\n",
         table((f"on {len(expected):,} held-out rows", ""), [
             ("accuracy", "{:.3f} (95 % interval: {:.3f} to {:.3f})".format(
                 accuracy, *interval(int(right.sum()), len(right)))),
@@ -64,7 +64,7 @@ def write(
              if tfidf is None else f"{(tfidf == expected).mean():.3f}"),
             ("always the most frequent label", f"{confusion.sum(1).max() / len(expected):.3f}"),
         ]),
-        verdict(right, tfidf == expected if tfidf is not None else None, probabilities.max(-1),
+        verdict(right, None if tfidf is None else tfidf == expected, probabilities.max(-1),
                 num_evaluations),
         "## By label\n",
         table(("label", *by_label, "rows"), [
@@ -73,13 +73,13 @@ def write(
             for i, label in enumerate(cells)
         ]),
         "## Confusion\n",
-        table(("is \\ taken for", *cells), [
+        table(("actual \\ predicted", *cells), [
             (f"**{label}**", *counts) for label, counts in zip(cells, confusion, strict=True)
         ]),
         "## Most confident errors\n",
-        table(("text", "is", "taken for", "probability"), [
-            (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{sure[i]:.3f}")
-            for i in surest.tolist() if sure[i]
+        table(("text", "actual", "predicted", "probability"), [
+            (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{error_confidence[i]:.3f}")
+            for i in worst.tolist() if not right[i]
         ]),
     ]
     return _publish(directory, parts, settings)
@@ -100,8 +100,9 @@ def write_several(
     scores = {"model": glue_metrics.of_several_labels(expected, predicted, labels)}
     if tfidf is not None:
         scores["TF-IDF"] = glue_metrics.of_several_labels(expected, tfidf, labels)
-    sure = np.where(predicted, probabilities, 1 - probabilities) * (predicted != expected)
-    surest = np.argsort(-sure, axis=None, kind="stable")[:_MAX_ERRORS]
+    wrong = predicted != expected
+    confidence = np.where(predicted, probabilities, 1 - probabilities) * wrong
+    worst = np.argsort(-confidence, axis=None, kind="stable")[:_MAX_ERRORS]
     rows = {"micro F1": "micro_f1", "macro F1": "macro_f1", "all labels of a text right":
             "eval_accuracy"} | {f"F1 of {_cell(name)}": f"f1_{name}" for name in labels}
     verdict = ""
@@ -116,10 +117,10 @@ def write_several(
         ]),
         verdict,
         "## Most confident errors\n",
-        table(("text", "label", "has it", "probability of it"), [
+        table(("text", "label", "actual", "probability"), [
             (_cell(texts[i]), _cell(labels[j]), "yes" if expected[i, j] else "no",
              f"{probabilities[i, j]:.3f}")
-            for i, j in zip(*np.unravel_index(surest, sure.shape), strict=True) if sure[i, j]
+            for i, j in zip(*np.unravel_index(worst, wrong.shape), strict=True) if wrong[i, j]
         ]),
     ], settings)
 
@@ -151,29 +152,30 @@ def verdict(
       confidence: the probability of each answer, [N].
       num_evaluations: see `write`.
     """
-    count, accuracy, told = len(right), right.mean(), []
+    count, accuracy, findings = len(right), right.mean(), []
     if tfidf_right is not None:
-        # Both answered the same rows, so rows that both get right or both get wrong say nothing.
+        # A paired comparison: rows that both get right, or both wrong, carry no information.
         gains = right.astype(float) - tfidf_right
         gain, error = gains.mean(), gains.std() / math.sqrt(count)
         if gain > 2 * error:
-            told.append(f"Better than TF-IDF by {100 * gain:.1f} points (± {100 * error:.1f}).")
+            findings.append(f"Better than TF-IDF by {100 * gain:.1f} points (± {100 * error:.1f}).")
         else:
             how = "Worse than" if gain < -2 * error else "No better than"
-            told.append(_NO_BETTER.format(how))
+            findings.append(_NO_BETTER.format(how))
     over, error = confidence.mean() - accuracy, math.sqrt(accuracy * (1 - accuracy) / count)
     if over > max(0.05, 2 * error):
-        told.append(f"Overconfident: on average it gives its answers {100 * confidence.mean():.0f} "
-                    f"%, and {100 * accuracy:.0f} % are right.")
+        findings.append(f"Overconfident: its mean confidence is {100 * confidence.mean():.0f} %, its "
+                        f"accuracy {100 * accuracy:.0f} %.")
     if num_evaluations > 1:
         # An upper bound on the expected maximum of `num_evaluations` independent errors.
-        most = error * math.sqrt(2 * math.log(num_evaluations))
-        told.append(f"The best of {num_evaluations} evaluations on these rows was kept, which "
-                    f"flatters the accuracy by at most about {100 * most:.1f} points; rows in "
-                    "`--test_file` that had no part in it show by how much.")
+        bias = error * math.sqrt(2 * math.log(num_evaluations))
+        findings.append(f"The checkpoint is the best of {num_evaluations} evaluations on these rows, "
+                        f"which inflates the accuracy by up to about {100 * bias:.1f} points; a "
+                        "separate `--test_file` gives an unbiased estimate.")
     if count < 500:
-        told.append(f"{count} rows measure little: see the interval, or add `--cross_validation=5`.")
-    return "\n".join(f"* {line}" for line in told) + "\n"
+        findings.append(f"{count} rows give a rough estimate only: see the interval, or add "
+                        "`--cross_validation=5`.")
+    return "\n".join(f"* {line}" for line in findings) + "\n"
 
 
 def _cell(text: str) -> str:

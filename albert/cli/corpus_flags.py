@@ -1,4 +1,4 @@
-"""Flags of the commands that read a corpus: its files and their form."""
+"""Flags of the commands that read a corpus: its files and their layout."""
 
 from albert.cli import flags
 from albert.text import corpus_files
@@ -11,21 +11,17 @@ FLAGS = ("text_field", "document_layout", "language")
 
 
 def define_flags(values: flags.FlagValues, with_layout: bool = True) -> None:
-    """Defines the flags of a corpus's form.
-
-    Args:
-      with_layout: the command reads documents, not only lines.
-    """
+    """Defines how a corpus is read; `with_layout` if the command reads documents, not only lines."""
     flags.define("string", values, "text_field", "text",
                  "Field of JSON lines, or column of a Parquet table, that holds the text.")
     if with_layout:
         flags.define("enum", values, "document_layout", corpus_files.AUTO,
                      "How plain text is divided into documents: by blank lines, one per line, or one "
-                     "per file; json: the files are JSON lines. auto: decide by a sample of the text "
-                     "and log the result.", enum_values=list(corpus_files.LAYOUTS))
+                     "per file; json: JSON lines; auto: detected from a sample of the text, and "
+                     "logged.", enum_values=list(corpus_files.LAYOUTS))
         flags.define("string", values, "language", "en",
-                     "Language of the text, as an ISO 639 code: it decides which full stops belong "
-                     "to abbreviations when sentences are split.")
+                     "Language of the text (ISO 639 code), for the abbreviations that sentence "
+                     "splitting must know.")
 
 
 def form_of(values: flags.FlagValues) -> corpus_files.Form:

@@ -24,7 +24,7 @@ class Identity:
     threshold: float | None = None  # given, a text may have several labels
 
     def recorded(self) -> dict[str, Any]:
-        """Returns what a run records with each checkpoint besides its flags."""
+        """Returns the values that a run records with each checkpoint in addition to its flags."""
         names = ("tokenizer_sha256", "do_lower_case", "num_choices")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
@@ -39,12 +39,12 @@ class Identity:
         metadata, flags = run_states.metadata_of(run_state), run_state.get("flags", {})
         remedy = ": use another --output_dir" if is_resumed else ""
         if is_resumed and metadata.task not in (None, self.task):
-            raise FlagError(f"{origin} is of task {metadata.task}, not {self.task}{remedy}")
+            raise FlagError(f"{origin} was trained for {metadata.task}, not {self.task}{remedy}")
         labels = () if metadata.problem_type == REGRESSION else metadata.label_names
         if self.labels and metadata.problem_type not in (None, REGRESSION) and (
             (metadata.problem_type == MULTI_LABEL) != (self.threshold is not None)
         ):
-            raise FlagError(f"{origin} is of another problem type, {metadata.problem_type}{remedy}")
+            raise FlagError(f"{origin} has another problem type: {metadata.problem_type}{remedy}")
         if None not in (labels, self.labels) and tuple(labels) != tuple(self.labels):
             raise FlagError(
                 f"{origin} was trained with {self._as_flag(labels)}, not with "
@@ -67,7 +67,7 @@ class Identity:
 
 
 def check_directory(directory: str, identity: Identity) -> None:
-    """Refuses to train in a directory that holds another model, or a run whose ids mean other things.
+    """Refuses to train in a directory with another model, or with a run whose ids mean other things.
 
     Call it before writing anything, so that the directory stays unchanged.
     """
@@ -75,20 +75,20 @@ def check_directory(directory: str, identity: Identity) -> None:
         return
     steps = checkpoints.list_steps(directory)
     best = os.path.join(directory, checkpoints.BEST)
-    is_of_a_run = steps or os.path.lexists(os.path.join(directory, "best.json"))
+    is_run = steps or os.path.lexists(os.path.join(directory, "best.json"))
     if layouts.layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE) or (
-        checkpoint_files.exists(best) and not is_of_a_run
+        checkpoint_files.exists(best) and not is_run
     ):
         raise FlagError(
-            f"--output_dir={directory} holds a model that is not a run's checkpoint: train in "
-            "another directory, or that model would be lost or opened instead of the new one"
+            f"--output_dir={directory} holds a model that is not a run's checkpoint: use another "
+            "directory, or that model would be overwritten, or opened instead of the new one"
         )
     for prefix in _comparable(best, *reversed(steps.values())):
         identity.check(prefix, is_resumed=True)
 
 
 def _comparable(best: str, *newest_first: str) -> Iterator[str]:
-    """Yields the best and the newest checkpoint whose run_state can be read."""
+    """Yields the best and the newest checkpoint whose run state is readable."""
     for group in ([best], newest_first):
         for prefix in group:
             try:
@@ -96,4 +96,4 @@ def _comparable(best: str, *newest_first: str) -> Iterator[str]:
                     yield prefix
                     break
             except DataError:
-                continue  # resuming sets it aside
+                continue  # resuming renames it

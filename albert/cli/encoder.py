@@ -20,7 +20,7 @@ FROM_HUB = "from_tf_hub"  # what the original's commands give as --spm_model_fil
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What fine-tuning starts from; its parts are checked to match."""
+    """The encoder that fine-tuning starts from; its parts are checked to match."""
 
     config: AlbertConfig
     tokenizer: tokenization.FullTokenizer
@@ -46,7 +46,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         config, vocabulary = source.config, source.vocabulary
         for name, asked in flags.text_settings(values).items():
             if asked != getattr(vocabulary.text, name):
-                log.warning("--%s=%s: no effect, the module's vocabulary decides it", name, asked)
+                log.warning("--%s=%s: no effect, the module's vocabulary has its own", name, asked)
     elif values.albert_config_file and any(given):
         origin = values.albert_config_file
         config = AlbertConfig.from_flag(origin)
@@ -62,7 +62,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         vocabulary = source.vocabulary.override(*given, flags.text_settings(values))
         if not vocabulary:
             raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
-        log.info("architecture and vocabulary of %s", origin)
+        log.info("architecture and vocabulary: %s", origin)
     config.check_length(max_seq_length, origin)
     tokenizer = vocabulary.open()
     tokenization.check_vocabulary(tokenizer, config)
@@ -75,23 +75,23 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for encoder flags that are missing or contradict each other."""
     if values.albert_hub_module_handle:
         if values.init_checkpoint:
-            raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
+            raise FlagError("give only one of --init_checkpoint and --albert_hub_module_handle")
         names = [
             name for name in ("albert_config_file", "spm_model_file", "vocab_file")
             if getattr(values, name) != FROM_HUB
         ]
         if ineffective := flags.given_as_typed(values, *names):  # the original's commands have them
-            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
+            log.warning("%s: no effect with --albert_hub_module_handle: the module has its own",
                         ", ".join(ineffective))
         return
-    # A directory may say what the flags do not.
-    says_more = model_hub.is_model(values.init_checkpoint or "")
-    if not (values.albert_config_file or says_more):
+    # A model's directory provides what the flags leave out.
+    is_model = model_hub.is_model(values.init_checkpoint or "")
+    if not (values.albert_config_file or is_model):
         raise FlagError(
-            "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
+            "--albert_config_file or --albert_hub_module_handle is required (or the directory of "
             "a model as --init_checkpoint)"
         )
-    if not (values.spm_model_file or values.vocab_file or says_more):
+    if not (values.spm_model_file or values.vocab_file or is_model):
         raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
     if values.spm_model_file and values.vocab_file:
-        log.warning("--vocab_file: no effect beside --spm_model_file")
+        log.warning("--vocab_file: no effect with --spm_model_file")

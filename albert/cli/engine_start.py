@@ -1,4 +1,4 @@
-"""TensorFlow and JAX as the commands import them: late, quick, and quiet if nothing is wrong."""
+"""Imports TensorFlow and JAX late, fast, and without noise."""
 
 import contextlib
 import gc
@@ -22,7 +22,7 @@ def set_environment() -> None:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
-# What TensorFlow prints on a sound machine without a GPU, whatever its log level is.
+# Printed by TensorFlow on a machine without a GPU, at any log level.
 _START_UP_NOISE = (
     "All log messages before absl::InitializeLog", "oneDNN custom operations",
     "Could not find cuda drivers", "failed call to cuInit", "This TensorFlow binary is optimized",
@@ -55,16 +55,16 @@ def _without_noise() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(stderr, 2)
         os.close(stderr)
-        # It ends at once, unless a process started in the block is still writing.
+        # It ends immediately, unless a process started in the block is still writing.
         with contextlib.suppress(subprocess.TimeoutExpired):
             grep.wait(1)
 
 
 @contextlib.contextmanager
 def _lean_imports(*absent: str) -> Iterator[None]:
-    """Makes importing an engine in the block a third faster (3.4 to 2.3 s of CPU time).
+    """Makes importing an engine in the block a third faster (2.3 instead of 3.4 s of CPU time).
 
-    Hides the `absent` modules from Keras, and those that it needs only for features no command
+    Hides the `absent` modules from Keras, and those that it needs only for features that no command
     uses. Excludes imported objects from garbage collection, during the import and afterwards.
     """
     hidden = [name for name in ("sklearn", "matplotlib", *absent) if name not in sys.modules]
@@ -93,7 +93,7 @@ def import_tensorflow() -> None:
             import tensorflow as tf
 
             tf.config.list_physical_devices()  # its first call looks for accelerators
-    logging.getLogger("tensorflow").addFilter(_is_no_advice_on_tracing)
+    logging.getLogger("tensorflow").addFilter(_is_not_retracing_warning)
 
 
 def start(engine: str) -> None:
@@ -107,14 +107,14 @@ def start(engine: str) -> None:
         import_tensorflow()
         import keras
     elif "keras" not in sys.modules:
-        # To set a seed, Keras imports TensorFlow too, if it is there, and remembers whether it
-        # was: that would take seconds here, and the accelerators' memory.
+        # To set a seed, Keras tries to import TensorFlow and remembers the result. Importing it
+        # would take seconds, and the accelerators' memory.
         with _lean_imports("tensorflow"):
             import keras
 
             keras.utils.set_random_seed(0)
 
 
-def _is_no_advice_on_tracing(record: logging.LogRecord) -> bool:
-    """Whether a TensorFlow message is anything but the warning that row lengths differ."""
+def _is_not_retracing_warning(record: logging.LogRecord) -> bool:
+    """Whether a TensorFlow message is anything but the warning that sequence lengths differ."""
     return "triggered tf.function retracing" not in str(record.msg)

@@ -33,8 +33,8 @@ log = logging.getLogger("albert")
 
 # Marks the directory of a finished run, which --num_runs does not repeat.
 FINISHED_FILE = "finished.json"
-# A finished run stays valid if these flags change: they do not change its training.
-_OUTSIDE_A_RUN = (
+# Flags that don't affect training: a finished run stays valid if they change.
+_NOT_OF_TRAINING = (
     "num_runs", "seed", "output_dir", "cached_dir", "do_predict", "predict_batch_size",
     "export_dir", "threshold_to_export", "log_steps", "keep_checkpoint_max",
 )
@@ -48,17 +48,17 @@ print(serve.structured_input_signature, serve.structured_outputs)
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """What to predict with or export: weights, and the run that trained them."""
+    """Trained weights, to predict with or to export, and their run."""
 
     run: "RunConfig"
     weights: "Weights"
-    evaluation: "Evaluation | None" = None  # of these weights, if this process has made it
+    evaluation: "Evaluation | None" = None  # of these weights, if this process evaluated them
 
 
 class FineTuning:
-    """A fine-tuning task: trains, evaluates, predicts and exports, as its settings say.
+    """Trains, evaluates, predicts and exports, as the settings say.
 
-    Subclasses are the tasks: they override `write_records`, `make_task`, `predict` and, if their
+    Each task has a subclass, which overrides `write_records`, `make_task`, `predict` and, if its
     command has --export_dir, `export`.
     """
 
@@ -72,11 +72,11 @@ class FineTuning:
         self.uses_weights = bool(settings.do_predict or settings.export_dir)
 
     def write_records(self, split: str) -> str:
-        """Returns the record file of a split's examples, written if it is absent."""
+        """Returns the record file of a split's examples, written if it does not exist."""
         raise NotImplementedError
 
     def make_task(self) -> "Task":
-        """Returns the task to train; the engine has been imported."""
+        """Returns the task to train; called after the engine was imported."""
         raise NotImplementedError
 
     def predict(self, result: TrainingResult) -> list[str]:
@@ -117,14 +117,14 @@ class FineTuning:
         """Predicts and exports with the weights of the only run, or of the best of several."""
         if self.settings.do_predict:
             written = self.predict(result)
-            log.info("predictions of %s: %s", result.weights.origin, ", ".join(written))
+            log.info("predicted with %s: %s", result.weights.origin, ", ".join(written))
         if self.settings.export_dir:
             self._export(result)
 
     def evaluate(
         self, result: TrainingResult, split: str, task: "Task | None" = None
     ) -> "Evaluation":
-        """Evaluates a split, with `task` instead of the training task if given."""
+        """Evaluates a split with `task`, by default the training task."""
         from albert.training import evaluation
 
         run = dataclasses.replace(result.run, eval_batch_size=self.settings.predict_batch_size)
@@ -134,7 +134,7 @@ class FineTuning:
 
     @functools.cached_property
     def keeper(self) -> RecordKeeper:
-        """Writes the record files."""
+        """Makes the record files."""
         return RecordKeeper(
             self.encoder.tokenizer, self.settings.max_seq_length, work_directory(self.values)
         )
@@ -179,13 +179,13 @@ class FineTuning:
     # === One run ===
 
     def _run_once(self, run: "RunConfig") -> TrainingResult | None:
-        """Trains and evaluates. Returns None if nothing is left to do with the weights."""
+        """Trains and evaluates; returns None if the weights have no further use."""
         from albert.training import evaluation
 
         settings = self.settings
         evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
         if not self.engine.is_chief:
-            return None  # one machine does the rest
+            return None  # the chief does the rest
         with self.engine.alone():
             self._write_card(run.output_dir)
             if not (settings.do_eval or self.uses_weights):
@@ -227,20 +227,20 @@ class FineTuning:
         """Writes the results of a checkpoint, after evaluating it unless training already has."""
         from albert.training import evaluation
 
-        found = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))
-        if found is None:
+        result = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))
+        if result is None:
             source, config = self.files["dev"], self.encoder.config
-            found = evaluation.evaluate(self.task, config, run, source, weights)
-            summaries.log_results(found.results)
+            result = evaluation.evaluate(self.task, config, run, source, weights)
+            summaries.log_results(result.results)
             best = os.path.join(run.output_dir, checkpoints.BEST)
             if weights.origin == best and evaluation.read_best(run.output_dir):
                 # Runs are compared by this value. Update it if it came from another dev file, say.
                 evaluation.keep_if_best(
-                    self.task, config, run, source, weights.origin, found.results
+                    self.task, config, run, source, weights.origin, result.results
                 )
-        path = summaries.write_results(run.output_dir, found.results)
+        path = summaries.write_results(run.output_dir, result.results)
         log.info("results of %s: %s", weights.origin, path)
-        return TrainingResult(run, weights, found)
+        return TrainingResult(run, weights, result)
 
     def _write_card(self, directory: str) -> None:
         if newest := checkpoints.newest_or_best(directory):
@@ -252,7 +252,7 @@ class FineTuning:
     # === Several runs ===
 
     def _run_several(self) -> TrainingResult | None:
-        """Makes the unfinished runs. Returns the weights of the best run if they are needed."""
+        """Executes the unfinished runs; returns the best run's weights if they are needed."""
         from albert.training import evaluation
 
         folders = self._directories()
@@ -265,7 +265,7 @@ class FineTuning:
         best = {seed: evaluation.read_best(folder) for seed, folder in folders.items()}
         ranked = [seed for seed in seeds if best[seed]]
         if not ranked:
-            raise FlagError("--num_runs: no run was evaluated, so none is the best: add --do_eval")
+            raise FlagError("--num_runs: no run was evaluated, so the best is unknown: add --do_eval")
         winner = max(ranked, key=lambda seed: best[seed]["value"])
         run = self._run_config(self.settings.seed, self.settings.output_dir)
         if self.settings.do_eval:
@@ -281,13 +281,13 @@ class FineTuning:
     def _run_unless_finished(self, run: "RunConfig") -> None:
         path = os.path.join(run.output_dir, FINISHED_FILE)
         recorded = self._recorded_flags()
-        made_from = {k: v for k, v in recorded.items() if k not in _OUTSIDE_A_RUN}
+        made_from = {k: v for k, v in recorded.items() if k not in _NOT_OF_TRAINING}
         made_from["records"] = [
             os.path.basename(self.files[split].paths[0]) for split in ("train", "dev")
             if split in self.files
         ]
         if os.path.exists(path) and files.is_same_json(files.read_json(path), made_from):
-            log.info("done already: %s", run.output_dir)
+            log.info("already finished: %s", run.output_dir)
         elif self.settings.do_train or self.settings.do_eval:
             self._run_once(run)
             if self.engine.is_chief:
@@ -307,8 +307,7 @@ class FineTuning:
             model_card.of_weights(
                 scratch, result.weights, config,
                 title=f"{name}: a fine-tuned ALBERT for serving",
-                summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes "
-                "it.",
+                summary="A TensorFlow SavedModel with one signature, for TensorFlow Serving.",
                 usage=_EXPORT_USAGE.format(name=name),
             )
 
@@ -332,18 +331,18 @@ def weights_to_use(
 
 
 def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the median of each number over the runs, under its name, and min, max and std.
+    """Returns the median of each metric over the runs, with min, max and sample standard deviation.
 
     Args:
-      results: {seed: evaluation results}; std is the sample standard deviation.
+      results: {seed: evaluation results}.
     """
     summary: dict[str, float] = {"num_runs": len(results)}
     keys = set(next(iter(results.values())))
     for seed, run in results.items():
         if odd := keys ^ set(run):
             raise DataError(
-                f"eval_results.json of the run of seed {seed} has other numbers than the first's "
-                f"({', '.join(sorted(odd))}): remove it, and the run is evaluated again"
+                f"eval_results.json of seed {seed} has other metrics than the first run's "
+                f"({', '.join(sorted(odd))}): remove it to evaluate the run again"
             )
     for key in sorted(keys):
         values = [run[key] for run in results.values()]

@@ -19,23 +19,23 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
                  use="file")
     flags.define("path", values, "vocab_file", None,
                  "WordPiece vocabulary, for an encoder without a SentencePiece model.", use="file")
-    flags.define_text_flags(values, "Lower-case the texts. Default: as the encoder's vocabulary "
-                            "says, else true.")
+    flags.define_text_flags(values, "Lower-case texts. Default: as the encoder's vocabulary says, "
+                            "else true.")
     flags.define("path", values, "init_checkpoint", None,
-                 "Checkpoint to initialize the weights from (without its step and moments).",
+                 "Checkpoint to initialize the weights from (without step and optimizer state).",
                  use="model")
     flags.define("path", values, "albert_hub_module_handle", None,
                  "TF-Hub module to take architecture, vocabulary and initial weights from.",
                  use="model")
     flags.define("path", values, "checkpoint", None,
-                 "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
-                 "of --output_dir, else its newest, else --init_checkpoint.", use="model")
+                 "Fine-tuned checkpoint to evaluate, predict with or export. Default: the best in "
+                 "--output_dir, else the newest, else --init_checkpoint.", use="model")
     flags.define("integer", values, "max_seq_length", max_seq_length,
                  "Maximum input length in tokens, with [CLS] and [SEP]; longer inputs are truncated.",
                  lower_bound=4)
     flags.define("float", values, "albert_dropout", None,
-                 "Both dropout rates of the encoder (ALBERT DR in the paper's table 14). Default: "
-                 "those of its configuration.", lower_bound=0, below=1)
+                 "Both dropout rates of the encoder (ALBERT DR in the paper's table 14). Default: as "
+                 "in its configuration.", lower_bound=0, below=1)
 
 
 def define_training_flags(
@@ -47,17 +47,13 @@ def define_training_flags(
     save_checkpoints_steps: int,
     by_default: bool,
 ) -> None:
-    """Defines the actions and the training settings.
-
-    With `by_default`, --do_train and --do_eval default to true.
-    """
+    """Defines actions and training settings; `by_default` is that of --do_train and --do_eval."""
     flags.define("bool", values, "do_train", by_default, "Train on the train file.")
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
     flags.define("path", values, "cached_dir", None,
                  "Folder for the record files made from the data, which contain the texts. Default: "
-                 ".NAME.work next to an --output_dir called NAME.",
-                 use="directory")
+                 ".NAME.work next to an --output_dir NAME.", use="directory")
     flags.define("integer", values, "train_batch_size", 32, "Examples per training step.",
                  lower_bound=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples per evaluation batch.",
@@ -72,16 +68,15 @@ def define_training_flags(
         flags.define("float", values, "num_train_epochs", None,
                      "Epochs over the training data, instead of --train_step.", above=0)
     flags.define("integer", values, "warmup_step", warmup_step,
-                 "Warm-up steps, in which the rate rises to --learning_rate.", lower_bound=0)
+                 "Warm-up steps, in which the learning rate rises to its peak.", lower_bound=0)
     flags.define("bool", values, "pad_to_max_seq_length", False,
-                 "Do all the work that the original does: pad rows to --max_seq_length, and compute "
-                 "the last layer at every token where only [CLS] is read. Slower; results differ "
-                 "only in the random numbers of dropout.")
-    flags.define("bool", values, "freeze_encoder", False,
-                 "Train only the task's head, and leave the encoder unchanged.")
+                 "Compute everything that the original computes: pad sequences to --max_seq_length, "
+                 "and run the last layer on all tokens even if only [CLS] is read. Slower; results "
+                 "differ only in the random numbers of dropout.")
+    flags.define("bool", values, "freeze_encoder", False, "Train only the task's head.")
     flags.define("integer", values, "num_runs", 1,
-                 "Number of runs, with the seeds --seed, --seed + 1 and so on, each in a folder of "
-                 "--output_dir. The median and the spread are reported; the best run predicts.",
+                 "Number of runs, with seeds --seed, --seed + 1, ..., each in a subfolder of "
+                 "--output_dir; reports median and spread, and predicts with the best run.",
                  lower_bound=1)
     flags.define("integer", values, "early_stopping_patience", 0,
                  "Stop training after this many evaluations without improvement; 0: never.",
@@ -99,14 +94,14 @@ _DECIDED_BY_DATA = (
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningSettings:
-    """What to do in fine-tuning; flags decide, and the data where no flag is given."""
+    """Settings of a fine-tuning: from the flags, or from the data where no flag is given."""
 
     output_dir: str
     do_train: bool
     do_eval: bool
     do_predict: bool
     export_dir: str | None
-    checkpoint: str | None  # what is evaluated, predicted with and exported instead of the best
+    checkpoint: str | None  # to evaluate, predict with and export instead of the best
     max_seq_length: int | None  # None: the texts decide
     train_batch_size: int
     eval_batch_size: int
@@ -126,15 +121,15 @@ class FineTuningSettings:
             raise FlagError(
                 f"--warmup_step={self.warmup_step} exceeds --train_step={self.train_step}"
             )
-        if self.seed + self.num_runs - 1 > flags.MOST_SEED:
+        if self.seed + self.num_runs - 1 > flags.MAX_SEED:
             raise FlagError(
-                f"--seed={self.seed}: the last of --num_runs={self.num_runs} would be above "
-                f"{flags.MOST_SEED}"
+                f"--seed={self.seed}: the last seed of --num_runs={self.num_runs} would exceed "
+                f"{flags.MAX_SEED}"
             )
         if self.early_stopping_patience and self.do_train and not self.do_eval:
-            raise FlagError("--early_stopping_patience needs --do_eval beside --do_train")
+            raise FlagError("--early_stopping_patience needs --do_eval")
         if self.checkpoint and self.num_runs > 1:
-            raise FlagError("--checkpoint is of one run: leave out --num_runs")
+            raise FlagError("--checkpoint has no effect with --num_runs: leave out one of them")
         if self.checkpoint and self.do_train:
             raise FlagError(
                 "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
@@ -147,30 +142,26 @@ class FineTuningSettings:
         return [split for split, is_used in used.items() if is_used]
 
     def with_steps(self, num_examples: int) -> "FineTuningSettings":
-        """Returns the settings with the steps that `num_train_epochs` takes, at least one."""
+        """Returns the settings with the number of steps of `num_train_epochs`, at least one."""
         if self.train_step is not None:
             return self
         steps = math.ceil(num_examples / self.train_batch_size * self.num_train_epochs)
         return dataclasses.replace(self, train_step=max(1, steps))
 
     def as_flags(self) -> dict[str, Any]:
-        """Returns the values that the data may decide, which a run records instead of the flags."""
+        """Returns the values that may come from the data, to record instead of the flags."""
         return {name: getattr(self, name) for name in _DECIDED_BY_DATA}
 
 
 def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
-    """Returns the settings that a command's flags give.
-
-    Args:
-      decided: fields whose value differs from the flag of the same name.
-    """
+    """Returns the settings of a command's flags; `decided` overrides flags of the same name."""
     flags.require(values, "output_dir")
     actions = ["do_train", "do_eval", "do_predict"]
     if "export_dir" in values:
         actions.append("export_dir")
     if not any(decided.get(name, getattr(values, name)) for name in actions):
         listed = ", ".join(f"--{name}" for name in actions[:-1])
-        raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
+        raise FlagError(f"at least one of {listed} and --{actions[-1]} is required")
     flags.refuse_together(values, "train_step", "num_train_epochs")
     if values.pad_to_max_seq_length and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
@@ -183,11 +174,11 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
 
 
 def work_directory(values: flags.FlagValues) -> str:
-    """Returns the directory of record files, which hold the user's texts: not the model's."""
+    """Returns the directory of record files, apart from the model's, since they hold the texts."""
     if values.cached_dir:
         return values.cached_dir
     path = locks.work_folder_of(values.output_dir)
     parent = os.path.dirname(path)
     if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
-        raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
+        raise FlagError(f"cannot write to {path}: name a folder for record files with --cached_dir")
     return path

@@ -34,11 +34,11 @@ from albert.storage import filesystem, shipped
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
 
-MOST_SEED = 2**32 - 1  # of NumPy and Keras
+MAX_SEED = 2**32 - 1  # of NumPy and Keras
 
 
 class _Number(absl_flags.ArgumentParser):
-    """Parses numbers in a range; `lower_bound` and `upper_bound` are included, the others are not."""
+    """Parses numbers in a range that includes `lower_bound` and `upper_bound`, but not the others."""
 
     def __init__(self, kind: type, may_be_nan: bool = False, **limits: float):
         super().__init__()
@@ -74,8 +74,8 @@ class _Number(absl_flags.ArgumentParser):
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
     """Defines one flag: kind is string, path, integer, float, bool, enum or list.
 
-    Numbers can have the limits of `_Number`. A path has a `use`, see `remote_paths`; a command opens
-    it itself if the flag `unless` is given.
+    Numbers can have the limits of `_Number`. A path has a `use` (see `remote_paths`), which is
+    ignored if the flag `unless` is given: the command then opens the address itself.
     """
     if kind in ("integer", "float"):
         parser = _Number(int if kind == "integer" else float, **kwargs)
@@ -96,22 +96,22 @@ def define_alias(values: FlagValues, name: str, original: str) -> None:
     absl_flags.DEFINE_alias(name, original, flag_values=values)
 
 
-def wanted_engine(values: FlagValues | None = None) -> str:
-    """Returns the engine that the flags ask for, or else the environment."""
-    told = values and (values.engine or ("jax" if values.use_tpu else None))
-    engine = told or os.environ.get("KERAS_BACKEND") or engines.default_engine()
-    engines.require(engine, f"--engine={engine}" if told else f"KERAS_BACKEND={engine}")
+def requested_engine(values: FlagValues | None = None) -> str:
+    """Returns the engine that the flags name, else the environment, else the default."""
+    of_flags = values and (values.engine or ("jax" if values.use_tpu else None))
+    engine = of_flags or os.environ.get("KERAS_BACKEND") or engines.default_engine()
+    engines.require(engine, f"--engine={engine}" if of_flags else f"KERAS_BACKEND={engine}")
     return engine
 
 
 def start_engine(values: FlagValues | None = None) -> None:
-    """Imports the chosen engine, which takes seconds, and Keras with it."""
-    start(wanted_engine(values))
+    """Imports the requested engine and Keras, which takes seconds."""
+    start(requested_engine(values))
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow, and Keras with it, for what JAX cannot do."""
-    wanted_engine()
+    """Imports TensorFlow and Keras, for what JAX cannot do."""
+    requested_engine()
     engines.require("tensorflow", "this command needs TensorFlow")
     start("tensorflow")
 
@@ -120,7 +120,7 @@ TEXT_FLAGS = ("do_lower_case", "keep_accents")
 
 
 def define_text_flags(values: FlagValues, lower_help: str) -> None:
-    """Defines how texts are prepared where the vocabulary does not specify it."""
+    """Defines how texts are preprocessed where the vocabulary does not specify it."""
     define("bool", values, "do_lower_case", True, lower_help)
     define("bool", values, "keep_accents", None,
            "Keep accents and other marks (é, ü, ガ, the virama); for SentencePiece. Default: as the "
@@ -128,26 +128,27 @@ def define_text_flags(values: FlagValues, lower_help: str) -> None:
 
 
 def text_settings(values: FlagValues) -> dict[str, bool]:
-    """Returns those of the settings that the user gave."""
-    found = {name: given(values, name) for name in TEXT_FLAGS}
-    return {name: value for name, value in found.items() if value is not None}
+    """Returns the settings of `TEXT_FLAGS` that the user gave."""
+    return {name: values[name].value for name in TEXT_FLAGS if given(values, name) is not None}
 
 
 def given(values: FlagValues, name: str):
-    """Returns a flag's value if the user gave it, else None, whatever its default is."""
+    """Returns a flag's value if the user gave it, else None."""
     return values[name].value if values[name].present else None
 
 
 def given_as_typed(values: FlagValues, *names: str) -> list[str]:
-    """Returns those of the flags that the user gave, as `--name` or `--noname`; not empty ones."""
-    found = [name for name in names if values[name].present and values[name].value not in ("", None)]
-    return [f"--{'no' * (values[name].value is False)}{name}" for name in found]
+    """Returns the nonempty flags that the user gave, as `--name` or `--noname`."""
+    return [
+        f"--{'no' * (values[name].value is False)}{name}" for name in names
+        if values[name].present and values[name].value not in ("", None)
+    ]
 
 
 def refuse_together(values: FlagValues, *names: str) -> None:
-    """Raises a FlagError if the user gave several of these flags, one of which would win."""
+    """Raises a FlagError if the user gave several of these flags."""
     if len(several := given_as_typed(values, *names)) > 1:
-        raise FlagError(f"give one of {' and '.join(several)}")
+        raise FlagError(f"give only one of {' and '.join(several)}")
 
 
 def require(values: FlagValues, *names: str) -> None:
@@ -171,13 +172,6 @@ def select(values: FlagValues, names) -> dict:
     if dataclasses.is_dataclass(names):
         names = [field.name for field in dataclasses.fields(names) if field.name in values]
     return {name: getattr(values, name) for name in names}
-
-
-def optimizer_config(values: FlagValues):
-    """Returns the OptimizerConfig of a command with the pretraining flags' names."""
-    from albert.optimization import OptimizerConfig
-
-    return OptimizerConfig(name=values.optimizer, **select(values, OptimizerConfig))
 
 
 _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
@@ -223,7 +217,7 @@ def parse_with_arguments(
 
 
 def _with_local_file(argument: str) -> str:
-    """Returns an argument; if it is `--flagfile=` and a remote file, with the path of a copy."""
+    """Returns an argument as it is, but `--flagfile=` of a remote file with the path of a copy."""
     name, equals, value = argument.partition("=")
     if name.lstrip("-") != "flagfile" or not filesystem.is_remote(value):
         return argument
@@ -248,7 +242,7 @@ def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """Names remote files as the user did."""
+    """Shows the addresses of remote files instead of the paths of their copies."""
 
     def format(self, record: logging.LogRecord) -> str:
         return filesystem.as_given(super().format(record))
@@ -273,7 +267,7 @@ def set_up_logging() -> None:
 
 
 def _is_stdout_closed() -> bool:
-    """Whether the standard output has no reader any more, as after `| head`."""
+    """Whether the standard output's reader has ended, as `| head` does."""
     pipe = poll()
     pipe.register(1, POLLOUT)
     if not any(events & POLLERR for _, events in pipe.poll(0)):
@@ -321,7 +315,7 @@ def run_command(
         if isinstance(error, BrokenPipeError) and _is_stdout_closed():
             if wants_help:
                 return 0
-            print("error: the standard output was closed before the end", file=sys.stderr)
+            print("error: the standard output was closed early", file=sys.stderr)
             return 2
         # A file the user named, or the disk under it; anything else is our bug.
         if error.filename is None:

@@ -1,4 +1,4 @@
-"""--train_file of `run_classifier`: labelled texts in one file, and settings that fit them.
+"""--train_file of `run_classifier`: labelled texts in one file, and settings that suit them.
 
 No TensorFlow at import.
 """
@@ -26,28 +26,27 @@ PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines where the labelled texts are, and how much of them is held out."""
+    """Defines where the labelled texts are, and how many are held out."""
     flags.define("path", values, "train_file", None,
                  "Your labelled texts (*.csv, *.tsv, *.jsonl, *.json or *.parquet), instead of "
                  "--task_name and --data_dir.", use="file")
     flags.define("path", values, "dev_file", None,
-                 "Labelled texts to evaluate on; by default a part of --train_file.", use="file")
+                 "Labelled texts to evaluate on. Default: a part of --train_file.", use="file")
     flags.define("float", values, "dev_share", 0.1,
                  "Fraction of --train_file to hold out, of each label.", above=0, below=1)
     flags.define("integer", values, "cross_validation", 0,
-                 "Number of folds: before training, train without each fold of --train_file in turn "
-                 "and evaluate on it. The report gives the mean, a better estimate where rows are "
-                 "few. 0: no cross-validation.", lower_bound=0)
+                 "Number of cross-validation folds of --train_file, for a better estimate in the "
+                 "report if rows are few; 0: none.", lower_bound=0)
     flags.define("path", values, "test_file", None,
                  "Texts for --do_predict, in the same columns as --train_file, labelled or not.",
                  use="file")
     flags.define("string", values, "label_list", None,
-                 "Labels of --train_file, separated by commas, in the order of their ids; by "
-                 "default those that occur.")
+                 "Comma-separated labels of --train_file, in the order of their ids. Default: those "
+                 "that occur.")
     flags.define("bool", values, "regression", False,
                  "Whether the labels of --train_file are numbers.")
     flags.define("string", values, "label_column", None,
-                 "Column of the label. If it holds lists, a text has several labels.")
+                 "Column of the label; if it holds lists, a text has several labels.")
     flags.define("list", values, "label_columns", [],
                  "Columns of labels that do not exclude each other, with 1 or 0 in each cell.")
     flags.define("float", values, "threshold", 0.5,
@@ -58,13 +57,13 @@ def define_flags(values: flags.FlagValues) -> None:
 def define_table_flags(values: flags.FlagValues) -> None:
     """Defines how tables are read."""
     flags.define("string", values, "text_column", None,
-                 "Column of the text: its name, or its number from 0. Default: a column with a usual "
-                 "name.")
+                 "Column of the text: its name, or its number from 0. Default: detected by common "
+                 "names.")
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
     flags.define("bool", values, "tsv_header", True,
                  "Whether tables start with the column names; detected by default.")
     flags.define("string", values, "encoding", None,
-                 "Encoding of tables, such as cp1252; by default UTF-8, or as a byte-order mark says.")
+                 "Encoding of tables, such as cp1252. Default: by byte-order mark, else UTF-8.")
 
 
 def check_table_flags(values: flags.FlagValues) -> None:
@@ -72,7 +71,7 @@ def check_table_flags(values: flags.FlagValues) -> None:
     try:
         codecs.lookup(values.encoding or "utf-8")
     except LookupError as error:
-        raise FlagError(f"--encoding={values.encoding} is not known: name it as cp1252") from error
+        raise FlagError(f"unknown --encoding={values.encoding}: give a name such as cp1252") from error
 
 
 def check_flags(values: flags.FlagValues) -> None:
@@ -80,30 +79,29 @@ def check_flags(values: flags.FlagValues) -> None:
     check_table_flags(values)
     if not values.train_file:
         if given := flags.given_as_typed(values, *FLAGS):
-            raise FlagError(f"{', '.join(given)}: goes with --train_file only")
+            raise FlagError(f"{', '.join(given)}: only with --train_file")
         return
     for name in ("data_dir", "task_name"):
-        if getattr(values, name):
-            raise FlagError(f"--{name} does not go with --train_file")
+        flags.refuse_together(values, "train_file", name)
     if values.do_predict and not values.test_file:
-        raise FlagError("--do_predict needs --test_file beside --train_file")
+        raise FlagError("--do_predict needs --test_file if --train_file is given")
     flags.refuse_together(values, "dev_file", "dev_share")
     flags.refuse_together(values, "dev_file", "cross_validation")
     if values.cross_validation == 1 or values.cross_validation and values.regression:
-        raise FlagError("--cross_validation needs labels, and at least two parts")
+        raise FlagError("--cross_validation needs labels, and at least two folds")
     for name in ("label_column", "label_list", "regression"):
         flags.refuse_together(values, "label_columns", name)
     if values.label_list and values.regression:
-        raise FlagError("give one of --regression and --label_list")
+        raise FlagError("give only one of --regression and --label_list")
     if values.do_train and not values.do_eval:
-        raise FlagError("--train_file holds rows out to measure with: add --do_eval")
+        raise FlagError("--train_file holds out rows for evaluation: add --do_eval")
 
 
 class OwnTexts:
-    """The examples of --train_file, and settings that fit them where no flag was given.
+    """The examples of --train_file, and settings that suit them where no flag was given.
 
     Attributes:
-      data: the examples to train on and to evaluate with.
+      data: the examples to train on and to evaluate on.
       choices: columns, labels and settings as (name, value), for the report.
     """
 
@@ -119,10 +117,12 @@ class OwnTexts:
             None if n is None else table.names[n]
             for n in (columns.text, columns.pair, columns.label)
         ]
-        wanted = [one if one is not None else name for one, name in zip(given, names, strict=True)]
+        columns_of_all = [
+            name if one is None else one for one, name in zip(given, names, strict=True)
+        ]
         for split in ("dev", "test"):
             if getattr(values, f"{split}_file"):
-                other = self._open(f"{split}_file", wanted, needs_label=split == "dev")
+                other = self._open(f"{split}_file", columns_of_all, needs_label=split == "dev")
                 files[split] = *other, own_file.rows_of(*other)
         labels: tuple[str, ...] = ()
         if values.label_list:
@@ -132,9 +132,9 @@ class OwnTexts:
             labels = tuple(own_file.labels_of(labelled, table, columns))
         has_several = isinstance(files["train"][-1][0][-1], tuple)
         if has_several and values.regression:
-            raise FlagError("--regression takes one number a text, not lists")
+            raise FlagError("--regression takes one number per text, not lists")
         if flags.given(values, "threshold") and not has_several:
-            raise FlagError("--threshold has no effect: no text has several labels")
+            raise FlagError("--threshold has no effect: every text has one label")
         examples = {
             split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess, has_several)
             for split, file in files.items()
@@ -170,7 +170,7 @@ class OwnTexts:
     def _open(
         self, flag: str, names: Sequence[str | None], needs_label: bool = True
     ) -> tuple[tables.Table, own_file.Columns]:
-        """Returns a file's table and what its columns hold, labels only if they are needed."""
+        """Returns a file's table and columns, with those of labels only if they are needed."""
         values, path = self._values, getattr(self._values, flag)
 
         def has_header(rows):
@@ -185,7 +185,7 @@ class OwnTexts:
         return (own_file.without_gaps(table, columns) if needs_label else table), columns
 
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
-        """Returns the settings, choosing those not given by the sizes of model and data."""
+        """Returns the settings, with those not given chosen by the sizes of model and data."""
         count, config = len(self.data.examples["train"]), self._encoder.config
         texts = [
             " ".join(filter(None, (example.text_a, example.text_b)))
@@ -195,8 +195,7 @@ class OwnTexts:
         settings = dataclasses.replace(
             settings,
             max_seq_length=self._choose(
-                "max_seq_length",
-                row_length(lengths, config.max_position_embeddings),
+                "max_seq_length", sequence_length(lengths, config.max_position_embeddings),
                 "99 % of the texts fit",
             ),
             learning_rate=self._choose(
@@ -207,23 +206,21 @@ class OwnTexts:
                 "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
             ),
             early_stopping_patience=self._choose(
-                "early_stopping_patience", PATIENCE, "evaluations without progress"
+                "early_stopping_patience", PATIENCE, "evaluations without improvement"
             ),
         )
         if flags.given(self._values, "train_step") is not None:
             return settings
-        passes = self._choose("num_train_epochs", epochs(count), f"for {count:,} rows")
-        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=passes)
+        num_epochs = self._choose("num_train_epochs", epochs(count), f"for {count:,} rows")
+        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=num_epochs)
         settings = settings.with_steps(count)
-        per_epoch = max(1, round(settings.train_step / passes))
+        per_epoch = max(1, round(settings.train_step / num_epochs))
         return dataclasses.replace(
             settings,
             warmup_step=self._choose(
                 "warmup_step", settings.train_step // 10, "a tenth of the steps"
             ),
-            save_checkpoints_steps=self._choose(
-                "save_checkpoints_steps", per_epoch, "each epoch"
-            ),
+            save_checkpoints_steps=self._choose("save_checkpoints_steps", per_epoch, "each epoch"),
         )
 
     def _choose(self, name: str, value: Any, why: str) -> Any:
@@ -239,22 +236,17 @@ class OwnTexts:
 
 
 def learning_rate(hidden_size: int) -> float:
-    """Returns a learning rate that suits models of this width; wider models need a lower rate."""
-    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
-        if hidden_size >= least:
-            return rate
-    return 3e-4
+    """Returns a learning rate for models of this width: the wider, the lower."""
+    rates = ((2048, 1e-5), (768, 3e-5), (256, 1e-4))
+    return next((rate for width, rate in rates if hidden_size >= width), 3e-4)
 
 
 def epochs(num_rows: int) -> float:
     """Returns the number of epochs: the fewer rows, the more."""
-    for least, count in ((5000, 3.0), (1000, 5.0)):
-        if num_rows >= least:
-            return count
-    return 10.0
+    return 3.0 if num_rows >= 5000 else 5.0 if num_rows >= 1000 else 10.0
 
 
-def row_length(lengths: Sequence[int], most: int) -> int:
+def sequence_length(lengths: Sequence[int], max_length: int) -> int:
     """Returns the sequence length, a multiple of 16, that fits 99 % of the texts."""
-    wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
-    return min(max(32, -(-wanted // 16) * 16), most)
+    needed = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
+    return min(max(32, -(-needed // 16) * 16), max_length)

@@ -1,4 +1,4 @@
-"""How a pretraining run masks records that hold no masks. No engine."""
+"""Masking of records that hold no masks, in pretraining. No engine."""
 
 import dataclasses
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger("albert")
 
 
 def num_predictions(values: flags.FlagValues) -> int:
-    """Returns --max_predictions_per_seq, which defaults to the number that --masked_lm_budget needs."""
+    """Returns --max_predictions_per_seq, by default the number that --masked_lm_budget needs."""
     if not values.masked_lm_budget:
         names = ("last_masked_lm_budget", *run_flags.MASKING_FLAGS)
         if name := next((name for name in names if values[name].present), None):
@@ -39,7 +39,7 @@ def num_predictions(values: flags.FlagValues) -> int:
 def masks(
     values: flags.FlagValues, source: RecordFiles, is_training: bool
 ) -> DynamicMasking | None:
-    """Returns how the masks of these files are drawn, or None if they hold masks."""
+    """Returns the dynamic masking of these files, or None if they hold masks."""
     pairs = dynamic_masking.files_without_masks(source)
     others = [path for path in source.paths if path not in pairs]
     if pairs and others:
@@ -74,7 +74,7 @@ def masks(
 def task_settings(
     values: flags.FlagValues, train_files: RecordFiles | None, eval_files: RecordFiles | None
 ) -> dict[str, Any]:
-    """Returns the arguments of a `PretrainingTask` that the records and the flags decide."""
+    """Returns the arguments of a `PretrainingTask` that depend on records and flags."""
     settings: dict[str, Any] = {
         "max_seq_length": values.max_seq_length,
         "max_predictions_per_seq": num_predictions(values),
@@ -92,10 +92,8 @@ def task_settings(
         )
         for path, share in shares:
             if share != values.mask_token_share:
-                log.warning(
-                    "%s was made with --mask_token_share=%g, and this run trains with %g: its "
-                    "figures compare with no run that trains otherwise", path, share,
-                    values.mask_token_share,
-                )
+                log.warning("%s was made with --mask_token_share=%g, but this run trains with %g: "
+                            "compare its results only with those of runs that do the same",
+                            path, share, values.mask_token_share)
                 break
     return settings

@@ -1,7 +1,6 @@
-"""What a pretraining run starts from: its architecture and its vocabulary. No engine at import.
+"""Architecture and vocabulary that a pretraining run starts from. No engine at import.
 
-The run itself reads ids and needs no vocabulary. It is stored with the checkpoints, so that
-whatever opens the run's directory finds it.
+The run itself reads ids. The vocabulary is stored with the checkpoints, for whatever opens them.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from albert.tokenization import FullTokenizer, check_vocabulary, identity
 
 log = logging.getLogger("albert")
 
-_FORMS = {"gelu": "gelu, the tanh form", "gelu_erf": "gelu, the exact one (erf)"}
+_GELUS = {"gelu": "gelu (tanh form)", "gelu_erf": "gelu (exact, erf)"}
 
 
 def open_start(values: flags.FlagValues) -> Pretrained | None:
@@ -42,9 +41,9 @@ def open_start(values: flags.FlagValues) -> Pretrained | None:
 
 def architecture(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
     """Returns the architecture: from the flag, the model to start from, or the run's directory."""
-    own = os.path.join(values.output_dir, "albert_config.json")
+    of_run = os.path.join(values.output_dir, "albert_config.json")
     if values.albert_config_file:
-        # A file of ours or of Hugging Face's, or a name.
+        # Our file, Hugging Face's, or a name.
         path = files.require_file(config_file(values.albert_config_file), "albert_config_file")
         if (theirs := files.read_json_object(path)).get("model_type"):
             config = huggingface.config_from_theirs(theirs, values.albert_config_file)
@@ -52,19 +51,19 @@ def architecture(values: flags.FlagValues, start: Pretrained | None) -> AlbertCo
             config = AlbertConfig.from_json_file(path)
     elif start:
         config = start.config
-    elif os.path.isfile(own):
-        return AlbertConfig.from_json_file(own)
+    elif os.path.isfile(of_run):
+        return AlbertConfig.from_json_file(of_run)
     else:
         raise FlagError("--albert_config_file is required (or the directory of a model as "
                         "--init_checkpoint)")
     if start:
-        act, theirs = (_FORMS.get(act, act) for act in (
+        act, theirs = (_GELUS.get(act, act) for act in (
             (one.hidden_act or "linear").lower() for one in (config, start.config)
         ))
-        log.info("start from %s; activation: %s", start.path, act)
+        log.info("starting from %s; activation: %s", start.path, act)
         if act != theirs:
-            log.warning("%s has the activation %s, and --albert_config_file another, which is "
-                        "taken: %s", start.path, theirs, act)
+            log.warning("%s has the activation %s, which --albert_config_file replaces by %s",
+                        start.path, theirs, act)
     return config
 
 
@@ -72,10 +71,10 @@ def vocabulary(
     values: flags.FlagValues, config: AlbertConfig, start: Pretrained | None,
     sources: Sequence[RecordFiles],
 ) -> FullTokenizer | None:
-    """Returns the vocabulary of the records: that of the flags, else the first one that matches.
+    """Returns the records' vocabulary: that of the flags, else the first one that matches.
 
     Searches where the records were made, in the model that the run starts from, and in
-    --output_dir. Logs if there is none.
+    --output_dir. Warns if there is none.
     """
     path, manifest = _made_with(sources)
     settings = flags.text_settings(values)
@@ -89,7 +88,7 @@ def vocabulary(
         if manifest.tokenizer_sha256 not in (None, tokenizer.sha256):
             raise FlagError(f"{path} was not made with {tokenizer.path}"
                             f"{''.join(f' and this --{name}' for name in settings)}: give the "
-                            "vocabulary of the records, or none")
+                            "records' vocabulary, or leave it out")
         return tokenizer
     tried = {}
     for candidate in _candidates(of_records, manifest, path, start, values.output_dir):
@@ -106,25 +105,25 @@ def vocabulary(
             log.info("vocabulary: %s", where)
             return tokenizer
         tried[where] = where
-    log.warning("%s will have no vocabulary: give the records' with --spm_model_file or "
+    log.warning("%s will have no vocabulary: give that of the records with --spm_model_file or "
                 "--vocab_file%s", values.output_dir,
-                f"; theirs is none of {', '.join(tried.values())}" if tried else "")
+                f"; none of these matches: {', '.join(tried.values())}" if tried else "")
     return None
 
 
 def _check_settings(
     start: Pretrained | None, of_records: Vocabulary, manifest: Manifest, path: str
 ) -> None:
-    """Refuses records whose text was prepared differently from what the start's tokenizer does."""
+    """Refuses records whose text was preprocessed differently than the start's tokenizer does."""
     theirs = start.vocabulary if start else Vocabulary()
     file, text = theirs.spm_model_file or theirs.vocab_file, of_records.text
     if file and text != theirs.text and manifest.tokenizer_sha256 == identity(
         files.sha256(file), bool(theirs.spm_model_file), text
     ):
-        asked = dataclasses.asdict(theirs.text).items() - dataclasses.asdict(text).items()
-        listed = ", ".join(f"{name}={value}" for name, value in sorted(asked))
-        raise FlagError(f"{path}: the tokenizer of {start.path} has {listed}, and these records were "
-                        f"made otherwise: make them with --spm_model_file={file}")
+        differing = dataclasses.asdict(theirs.text).items() - dataclasses.asdict(text).items()
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(differing))
+        raise FlagError(f"{path}: made without {listed}, which the tokenizer of {start.path} has: "
+                        f"make the records with --spm_model_file={file}")
 
 
 def keep_vocabulary(tokenizer: FullTokenizer, output_dir: str) -> None:
@@ -134,13 +133,13 @@ def keep_vocabulary(tokenizer: FullTokenizer, output_dir: str) -> None:
     if before and checkpoints.newest_or_best(output_dir):
         if (old := before.open()).sha256 != tokenizer.sha256:
             raise DataError(f"{output_dir} holds checkpoints with the vocabulary "
-                            f"{os.path.basename(old.path)}, and these records have another: give "
+                            f"{os.path.basename(old.path)}, but these records have another: use "
                             "another --output_dir")
     tokenizer_files.write(tokenizer, output_dir)
 
 
 def _made_with(sources: Sequence[RecordFiles]) -> tuple[str, Manifest]:
-    """Returns (record file, manifest) of the files whose manifest names the vocabulary."""
+    """Returns a record file whose manifest names the vocabulary, and the manifest."""
     made: dict[str, tuple[str, Manifest]] = {}
     for path, manifest in (one for source in sources for one in source.manifests()):
         if manifest.tokenizer_sha256:
@@ -153,28 +152,27 @@ def _made_with(sources: Sequence[RecordFiles]) -> tuple[str, Manifest]:
 
 def _of_records(manifest: Manifest, path: str) -> Vocabulary:
     """Returns the vocabulary of a manifest, by the path that it had when the records were made."""
-    told = manifest.vocabulary
-    paths = {name: told.get(name) for name in ("spm_model_file", "vocab_file")}
-    if not all(value is None or isinstance(value, str) for value in paths.values()):
+    recorded = manifest.vocabulary
+    spm, vocab = (recorded.get(name) for name in ("spm_model_file", "vocab_file"))
+    if not (isinstance(spm, str | None) and isinstance(vocab, str | None)):
         return Vocabulary()
-    text = tokenizer_files.text_settings(told, f"{path}: manifest")
-    vocab = None if paths["spm_model_file"] else paths["vocab_file"]
-    return Vocabulary(paths["spm_model_file"], vocab, text)
+    text = tokenizer_files.text_settings(recorded, f"{path}: manifest")
+    return Vocabulary(spm, None if spm else vocab, text)
 
 
 def _candidates(
     of_records: Vocabulary, manifest: Manifest, path: str, start: Pretrained | None,
     output_dir: str,
 ) -> Iterator[Vocabulary]:
-    """Yields the existing files that may be the records' vocabulary."""
+    """Yields the existing candidates for the records' vocabulary."""
     name = "spm_model_file" if of_records.spm_model_file else "vocab_file"
     address = filesystem.address_of(path)
     scheme, mark, rest = address.rpartition("://")
-    moved, beside = None, manifest.vocabulary.get("beside")  # as seen from the records
-    if isinstance(beside, str):
-        moved = scheme + mark + os.path.normpath(os.path.join(os.path.dirname(rest), beside))
+    moved, relative = None, manifest.vocabulary.get("beside")  # relative to the records
+    if isinstance(relative, str):
+        moved = scheme + mark + os.path.normpath(os.path.join(os.path.dirname(rest), relative))
     for where in (moved, getattr(of_records, name)):
-        # Manifests aren't trusted: one must not lead from local records to cloud storage.
+        # Manifests aren't trusted: that of local records must not cause access to cloud storage.
         if where and (mark or not filesystem.is_remote(where)):
             with contextlib.suppress(UserError):
                 local = filesystem.local_copy(where, "input_file")
@@ -182,8 +180,10 @@ def _candidates(
                     yield dataclasses.replace(of_records, **{name: local})
     if start and (start.vocabulary.spm_model_file or start.vocabulary.vocab_file):
         yield start.vocabulary
-    if os.path.isdir(output_dir) and (own := tokenizer_files.find(output_dir)) and not own.problem:
-        yield own
+    if os.path.isdir(output_dir):
+        of_run = tokenizer_files.find(output_dir)
+        if of_run and not of_run.problem:
+            yield of_run
 
 
 def of_cooccurrence(
@@ -192,7 +192,7 @@ def of_cooccurrence(
     """Returns token embeddings that are computed from the records when training starts.
 
     Raises:
-      FlagError: the vocabulary, which names the special tokens, is unknown.
+      FlagError: the vocabulary is unknown, and with it the ids of special tokens.
     """
     if tokenizer is None:
         raise FlagError("--init_embeddings=cooccurrence needs the records' vocabulary: give "

@@ -1,4 +1,4 @@
-"""What `run_squad`, `run_squad_v1` and `run_squad_v2` share.
+"""Shared code of `run_squad`, `run_squad_v1` and `run_squad_v2`.
 
 No TensorFlow at import: a command checks its input before loading it.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger("albert")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags of both versions with its defaults, and a few of ours."""
+    """Defines the original's flags of both versions with its defaults, and a few new ones."""
     flags.define("path", values, "train_file", None, "SQuAD JSON to train on.", use="file")
     flags.define("path", values, "predict_file", None,
                  "SQuAD JSON to predict; evaluated if it has answers.", use="file")
@@ -40,8 +40,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "predict_feature_file", None, "The same for --predict_file.",
                  use="output")
     flags.define("path", values, "predict_feature_left_file", None,
-                 "Has no effect. The original stores data there that is recomputed here.",
-                 use="output")
+                 "No effect: the original stores data there that is recomputed here.", use="output")
     fine_tuning_settings.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
                  "Stride in tokens between the windows that a long passage is split into.",
@@ -65,7 +64,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
-    flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
+    flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
     flags.define("path", values, "export_dir", None,
                  "Directory to write a SavedModel with start_logits and end_logits to.", use="output")
 
@@ -75,16 +74,16 @@ V2_FLAGS = ("dropout_prob", "end_n_top", "null_score_diff_threshold", "start_n_t
 
 def define_v2_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 2.0 only."""
-    flags.define("integer", values, "start_n_top", 5, "Number of first tokens of an answer to try.",
-                 lower_bound=1)
-    flags.define("integer", values, "end_n_top", 5, "Number of last tokens to try for each first one.",
-                 lower_bound=1)
+    flags.define("integer", values, "start_n_top", 5,
+                 "Beam size for the first token of an answer.", lower_bound=1)
+    flags.define("integer", values, "end_n_top", 5,
+                 "Beam size for the last token, per first token.", lower_bound=1)
     flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.",
                  lower_bound=0, below=1)
     flags.define("float", values, "null_score_diff_threshold", None,
-                 "Null odds above which a question has no answer. By default the one with the "
-                 "best F1 on --predict_file; if that has no answers, the one that the checkpoint's "
-                 "own evaluation found, else 0.")
+                 "Null odds above which a question has no answer. Default: that with the best F1 on "
+                 "--predict_file; if its answers are unknown, that of the checkpoint's evaluation, "
+                 "else 0.")
 
 
 def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
@@ -94,7 +93,7 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
     do_eval = flags.given(values, "do_eval")
     settings = settings_of(
         values,
-        do_eval=values.do_predict if do_eval is None else do_eval,  # as far as there are answers
+        do_eval=values.do_predict if do_eval is None else do_eval,  # if there are answers
         eval_batch_size=flags.given(values, "eval_batch_size") or values.predict_batch_size,
     )
     if settings.do_train:
@@ -104,7 +103,7 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
     if values.max_seq_length <= values.max_query_length + 3:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} must be greater than "
-            f"--max_query_length={values.max_query_length} + 3, or there is no room for passages"
+            f"--max_query_length={values.max_query_length} + 3, or no tokens are left for passages"
         )
     for name in ("start_n_top", "end_n_top"):
         if name in values and values[name].value > values.max_seq_length:
@@ -114,7 +113,7 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
 
 
 class Squad1FineTuning(FineTuning):
-    """The fine-tuning of a model for SQuAD 1.1, where every question has an answer.
+    """Fine-tunes for SQuAD 1.1, where every question has an answer.
 
     The examples of `dev` are the questions of --predict_file.
 
@@ -149,7 +148,7 @@ class Squad1FineTuning(FineTuning):
         return SquadV1Task(self.settings.max_seq_length, self.score if self.answers else None)
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns the official numbers of a model's outputs [windows, ...]."""
+        """Returns the official scores of a model's outputs [windows, ...]."""
         return self.evaluated(self.decode(predictions))[0]
 
     def decode(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -193,13 +192,13 @@ class Squad1FineTuning(FineTuning):
         return written
 
     def export(self, model, directory, complete):
-        from albert.tasks import serving  # knows TensorFlow
+        from albert.tasks import serving  # imports TensorFlow
 
         serving.export_answers(model, directory, self.settings.max_seq_length, complete)
 
 
 class Squad2FineTuning(Squad1FineTuning):
-    """The fine-tuning of a model for SQuAD 2.0, where a passage may not answer a question."""
+    """Fine-tunes for SQuAD 2.0, where a passage may not answer a question."""
 
     task_name = "squad_v2"
     with_negative = True
@@ -233,8 +232,8 @@ class Squad2FineTuning(Squad1FineTuning):
 
     def evaluated(self, decoded, origin=""):
         # Unless a threshold is given, the one with the best F1 decides which answers are withheld.
-        # If no answers are known, it is the one that the checkpoint's evaluation found, else 0,
-        # where an answer and no answer are equally likely.
+        # If the answers are unknown, it is that of the checkpoint's evaluation, else 0, where an
+        # answer and no answer are equally likely.
         answers, null_odds = decoded["predictions.json"], decoded["null_odds.json"]
         threshold = self.values.null_score_diff_threshold
         if self.answers:
@@ -270,10 +269,10 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
         if None in answers.values() or not (fine_tuning.with_negative or all(answers.values())):
             answers = None
             log.info("%s has questions without answers: no evaluation", path)
-            asked = ("do_eval", "early_stopping_patience")
-            if asked := [f"--{name}" for name in asked if flags.given(values, name)]:
+            names = ("do_eval", "early_stopping_patience")
+            if needing := [f"--{name}" for name in names if flags.given(values, name)]:
                 raise FlagError(
-                    f"{', '.join(asked)}: {path} has questions without answers, and cannot be "
+                    f"{', '.join(needing)}: {path} has questions without answers, and cannot be "
                     "evaluated"
                 )
             settings = dataclasses.replace(settings, do_eval=False)
@@ -283,13 +282,13 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
 
 def _answered(examples: list[SquadExample], path: str) -> list[SquadExample]:
     """Returns the questions that have an answer; logs how many don't."""
-    found = [example for example in examples if not example.is_impossible]
-    if not found:
-        raise DataError(f"{path}: no question has an answer: run_squad_v2 learns to give none")
-    if len(found) < len(examples):
-        log.warning("%s: %s of %s questions have no answer and are left out; run_squad_v2 learns to "
-                    "give none", path, f"{len(examples) - len(found):,}", f"{len(examples):,}")
-    return found
+    answered = [example for example in examples if not example.is_impossible]
+    if not answered:
+        raise DataError(f"{path}: no question has an answer: use run_squad_v2")
+    if len(answered) < len(examples):
+        log.warning("%s: skipped %s of %s questions, which have no answer; run_squad_v2 learns from "
+                    "them too", path, f"{len(examples) - len(answered):,}", f"{len(examples):,}")
+    return answered
 
 
 def _with_steps(
@@ -304,11 +303,11 @@ def _with_steps(
         steps = int(num_examples / settings.train_batch_size * settings.num_train_epochs)
         if not steps:
             raise FlagError(
-                f"{num_examples} questions make no step of --train_batch_size="
-                f"{settings.train_batch_size} in --num_train_epochs={settings.num_train_epochs}"
+                f"--num_train_epochs={settings.num_train_epochs} of {num_examples} questions are "
+                f"less than a batch: lower --train_batch_size={settings.train_batch_size}"
             )
     if warmup is None:
         warmup = int(steps * warmup_proportion)
-    log.info("%s questions: %s steps, %s of them to warm up",
+    log.info("%s questions: %s steps, %s of them warm-up",
              f"{num_examples:,}", f"{steps:,}", f"{warmup:,}")
     return dataclasses.replace(settings, train_step=steps, warmup_step=warmup)

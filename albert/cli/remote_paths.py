@@ -1,6 +1,6 @@
-"""Addresses in flags: a command's inputs are downloaded and its outputs uploaded.
+"""Addresses in flags: downloads a command's inputs and uploads its outputs.
 
-A path flag declares by its `use` what the command does with it:
+A path flag's `use` says what the command does with it:
 
     file        reads a file, or a directory with all that is in it
     model       reads a model: a directory, an archive, a checkpoint's prefix or one of its files,
@@ -28,7 +28,7 @@ _WRITTEN = ("output", "outputs", "prefix", "directory")
 
 @contextlib.contextmanager
 def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
-    """Replaces addresses in flags by local paths in the block, and uploads the outputs."""
+    """Replaces addresses in flags by local paths, and uploads the outputs after the block."""
     with scratch.uploaded():
         inputs: set[str] = set()
         for flag in (values[name] for name in values):
@@ -56,9 +56,9 @@ def _local(path: str, flag, inputs: set[str]) -> str:
         inputs.add(path)
         return filesystem.local_copy(path, flag.name)
     if path in inputs:
-        raise DataError(f"{path} is an input: it is not overwritten; name another file")
+        raise DataError(f"{path} is an input and would be overwritten: name another file")
     if "/" not in path.rstrip("/").split("://")[1] and flag.use != "directory":
-        raise FlagError(f"--{flag.name}: {path} is a bucket: name something in it")
+        raise FlagError(f"--{flag.name}: {path} is a bucket: name a path in it")
     fsspec_calls.require_bucket(path)
     if flag.use == "directory":
         return scratch.open_directory(path.rstrip("/"))

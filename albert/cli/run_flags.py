@@ -8,71 +8,62 @@ from albert.errors import FlagError
 
 log = logging.getLogger("albert")
 
-# The original reached a TPU over the network, by its name.
+# The original reached TPUs over the network, by name.
 _OLD_TPU_FLAGS = ("tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores")
 
 
 def define_device_flags(values: flags.FlagValues) -> None:
-    """The accelerator flags of the original, and how the step is compiled."""
-    flags.define(
-        "enum", values, "engine", None,
-        "Engine to compute with: TensorFlow, or JAX, which also runs on TPUs. Default: that of the "
-        "environment variable KERAS_BACKEND, else TensorFlow if it is installed.",
-        enum_values=list(engines.ENGINES),
-    )
-    flags.define(
-        "enum", values, "distribution_strategy", None,
-        "Devices to use: one, all of this machine, or those of several machines, which TF_CONFIG "
-        "lists (JAX finds those of a TPU slice automatically). Default: all available devices.",
-        enum_values=["one_device", "mirrored", "multi_worker"],
-    )
+    """Defines the original's accelerator flags, and how the step is compiled."""
+    flags.define("enum", values, "engine", None,
+                 "Engine to compute with; JAX also runs on TPUs. Default: the environment variable "
+                 "KERAS_BACKEND, else TensorFlow if it is installed.",
+                 enum_values=list(engines.ENGINES))
+    flags.define("enum", values, "distribution_strategy", None,
+                 "Devices to use: one, all of this machine, or those of all machines in TF_CONFIG "
+                 "(JAX finds those of a TPU slice itself). Default: all available devices.",
+                 enum_values=["one_device", "mirrored", "multi_worker"])
     flags.define("integer", values, "num_gpus", None,
                  "Number of GPUs to use on each machine; 0: none; default: all.", lower_bound=0)
     flags.define("integer", values, "num_virtual_devices", 0,
                  "Split the CPU into this many devices, to try out training on several devices.",
                  lower_bound=0)
-    flags.define("bool", values, "use_tpu", False,
-                 "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
+    flags.define("bool", values, "use_tpu", False, "Require the TPUs of this machine; needs JAX.")
     for name in _OLD_TPU_FLAGS[:-1]:
-        flags.define("string", values, name, None, "The original's. It has no effect: see --use_tpu.")
+        flags.define("string", values, name, None, "No effect (of the original): see --use_tpu.")
     flags.define("integer", values, "num_tpu_cores", 8,
-                 "The original's. It has no effect: all TPU cores are used.", lower_bound=1)
+                 "No effect (of the original): all TPU cores are used.", lower_bound=1)
     flags.define("bool", values, "use_xla", None,
                  "Compile the training step with XLA. Default: on GPUs, but not on CPUs, where it only "
-                 "helps small models on rows of one length. JAX always compiles.")
+                 "helps small models on sequences of one length; JAX always compiles.")
     define_step_flags(values)
 
 
 def define_step_flags(values: flags.FlagValues) -> None:
-    """How a training step is computed, on any device."""
+    """Defines how a training step is computed, on any device."""
     flags.define("integer", values, "gradient_accumulation_steps", 1,
-                 "Number of micro-batches that each device splits its rows into and computes one after "
-                 "another, to save memory; the result is the same.", lower_bound=1)
-    flags.define(
-        "enum", values, "attn_implementation", "eager",
-        "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
-        "recomputed in the backward pass; a little less memory, the same result.",
-        enum_values=["eager", "fused"],
-    )
+                 "Number of micro-batches into which each device splits its sequences, to save memory; "
+                 "the result is the same.", lower_bound=1)
+    flags.define("enum", values, "attn_implementation", "eager",
+                 "eager: plain matrix products; fused: the device's kernel, or blocks of queries whose "
+                 "scores are recomputed in the backward pass: slightly less memory, the same result.",
+                 enum_values=["eager", "fused"])
     flags.define("bool", values, "remat", False,
                  "Recompute each layer in the backward pass instead of keeping its activations.")
     flags.define("bool", values, "shard_moments", False,
-                 "Shard the optimizer's moments over the devices instead of keeping all of them on each, "
-                 "for large models. JAX only; the result is the same.")
+                 "Shard the optimizer's moments over the devices, for large models (JAX only); the "
+                 "result is the same.")
     flags.define("bool", values, "per_replica_loss", False,
-                 "Divide each replica's loss by the weights of its part and average, as the original "
-                 "does, instead of dividing by those of the entire batch.")
-    flags.define(
-        "enum", values, "mixed_precision", "float32",
-        "Precision of the matrix products; weights stay float32.",
-        enum_values=["float32", "bfloat16", "float16"],
-    )
+                 "Average the replicas' mean losses, as the original does, instead of weighting them "
+                 "by their numbers of predictions.")
+    flags.define("enum", values, "mixed_precision", "float32",
+                 "Precision of the matrix products; weights stay float32.",
+                 enum_values=["float32", "bfloat16", "float16"])
 
 
 def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -> None:
-    """The flags of a run that every training command shares."""
-    flags.define("path", values, "output_dir", None, "Where checkpoints and results go. Required.",
-                 use="directory")
+    """Defines the flags that all training commands share."""
+    flags.define("path", values, "output_dir", None,
+                 "Directory for checkpoints and results. Required.", use="directory")
     flags.define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
                  "Steps between checkpoints.", lower_bound=1)
     flags.define("integer", values, "keep_checkpoint_max", 5,
@@ -80,13 +71,13 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
     flags.define("integer", values, "iterations_per_loop", 1000,
                  "Maximum training steps per call into TensorFlow or JAX.", lower_bound=1)
     flags.define("bool", values, "skip_loss_spikes", False,
-                 "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
+                 "Skip updates with a loss above mean + 6 standard deviations of the last 128.")
     flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
-                 lower_bound=0, upper_bound=flags.MOST_SEED)
+                 lower_bound=0, upper_bound=flags.MAX_SEED)
     flags.define("bool", values, "pack_rows", True,
-                 "If rows are mostly padding, pack several examples into each, without attention between "
-                 "them. Off for SQuAD 1.1, where padding counts.")
+                 "Pack several short examples into a sequence, without attention between them; off for "
+                 "SQuAD 1.1, where padding counts.")
 
 
 # The flags of `define_masking_flags`.
@@ -97,14 +88,14 @@ MASKING_FLAGS = (
 
 
 def define_masking_flags(values: flags.FlagValues) -> None:
-    """How masks are drawn; see `masking.MaskingSettings`."""
+    """Defines how masks are drawn; see `masking.MaskingSettings`."""
     from albert.pretraining_data.masking import MAX_NGRAM
 
     flags.define("bool", values, "do_whole_word_mask", True,
                  "Mask whole words instead of single tokens.")
     flags.define("bool", values, "do_permutation", False, "Also permute as many tokens again.")
     flags.define("bool", values, "favor_shorter_ngram", True,
-                 "n-grams with p(n) ~ 1/n; if false, reversed.")
+                 "Draw n-gram lengths with p(n) ~ 1/n; if false, reversed.")
     flags.define("integer", values, "ngram", 3, "Maximum number of words masked together.",
                  lower_bound=1, upper_bound=MAX_NGRAM)
     flags.define("bool", values, "mask_across_segments", True,
@@ -113,27 +104,24 @@ def define_masking_flags(values: flags.FlagValues) -> None:
                  "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
                  "token (10 %) or the token itself replaces it.")
     flags.define("float", values, "mask_token_share", 0.8,
-                 "Fraction of the chosen tokens that become [MASK]; half of the others stay, half become "
-                 "a random token. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
-                 "2023). For a fair evaluation of such a model, use 1 for held-out records too.",
-                 lower_bound=0, upper_bound=1)
+                 "Fraction of the chosen tokens that become [MASK], while half of the others stay and "
+                 "half become random; 1 did no worse for BERT-large (Wettig et al. 2023), and needs "
+                 "held-out records with 1, too.", lower_bound=0, upper_bound=1)
 
 
 def check_device_flags(values: flags.FlagValues) -> None:
     """Refuses device flags that contradict each other; the devices themselves are checked later."""
     strategy = values.distribution_strategy
     if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
-        log.warning(
-            "%s: no effect. A TPU is no longer reached by its name: start the command on the TPU "
-            "machine itself, with --use_tpu (docs/guides/accelerators.md)", ", ".join(old),
-        )
+        log.warning("%s: no effect: run the command on the TPU machine itself, with --use_tpu "
+                    "(docs/guides/accelerators.md)", ", ".join(old))
     if values.use_tpu and values.engine == "tensorflow":
         raise FlagError("--use_tpu needs --engine=jax: TensorFlow does not run on TPUs any more")
     if values.use_tpu and values.num_virtual_devices > 1:
         raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
     if values.num_virtual_devices > 1 and strategy == "one_device":
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    engine = flags.wanted_engine(values)
+    engine = flags.requested_engine(values)
     if engine != "jax" and values.shard_moments:
         raise FlagError("--shard_moments needs --engine=jax")
     if engine == "jax" and values.use_xla is False:

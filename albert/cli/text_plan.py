@@ -1,8 +1,8 @@
-"""The formulas by which pretrain_from_text chooses a model for a text and a time budget.
+"""Formulas by which pretrain_from_text chooses a model for a text and a time budget.
 
-A size is affordable if the text and the time give it `TOKENS_PER_PARAMETER` tokens for each of its
-compute parameters (counted as if nothing were shared, since that determines the cost of a token).
-The largest affordable size is trained until the time is up, but for at most `MAX_PASSES` epochs.
+A size is affordable if text and time provide `TOKENS_PER_PARAMETER` tokens for each of its compute
+parameters (counted as if nothing were shared, since that determines the cost of a token). The
+largest affordable size is trained until the time is up, but for at most `MAX_PASSES` epochs.
 docs/guides/pretrain.md has the resulting table.
 """
 
@@ -101,8 +101,8 @@ def vocabulary_size(size: Size, text: Text) -> int:
 
     At least half of the entries are longer than one character.
     """
-    wanted = min(size.config.vocab_size, text.tokens / USES_OF_ENTRY)
-    return 100 * math.ceil(max(wanted, text.characters / CHARACTERS_SHARE, 200) / 100)
+    supported = min(size.config.vocab_size, text.tokens / USES_OF_ENTRY)
+    return 100 * math.ceil(max(supported, text.characters / CHARACTERS_SHARE, 200) / 100)
 
 
 def held_out_fraction(text: Text) -> float:

@@ -43,7 +43,7 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
     session = open_session(model)
     segments = _segments(held_out, session.tokenizer)
     parts = [
-        "# A model pretrained on your text\n", f"{plan}.\n",
+        "# Model pretrained on your text\n", f"{plan}.\n",
         table(("on held-out text", "model", "always the most frequent answer"), [
             (name, f"{100 * results[f'{key}_accuracy']:.1f} %",
              f"{100 * results[f'{key}_accuracy_baseline']:.1f} %")
@@ -62,11 +62,11 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
 def _verdict(results: dict[str, float]) -> str:
     accuracy, baseline = (results[f"masked_lm_accuracy{x}"] for x in ("", "_baseline"))
     if accuracy < max(1.5 * baseline, baseline + 0.05):
-        return ("It has learned little more than which tokens are frequent: give it more --hours, "
-                "or, for English, --start_from=small_en.\n")
+        return ("It has learned little more than token frequencies: give it more --hours or, for "
+                "English, --start_from=small_en.\n")
     if accuracy < 0.35:
-        return ("It knows words and short phrases. More --hours, or more text, would still help.\n")
-    return "It predicts words from their sentence. Fine-tune it on labelled texts.\n"
+        return "It knows words and short phrases. More --hours, or more text, would still help.\n"
+    return "It predicts words from their sentences. Fine-tune it on labelled texts.\n"
 
 
 def _segments(held_out: str, tokenizer: FullTokenizer) -> list[list[str]]:
@@ -105,16 +105,16 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
 
 def _questions(segments: list[list[str]], may_be_masked) -> list[tuple[str, str]]:
     """Returns (text with [MASK], masked token) for the first segments with a token to mask."""
-    found = []
+    questions = []
     for tokens in segments:
-        good = [i for i, token in enumerate(tokens)
-                if token.strip(_BLANK).isalpha() and may_be_masked(tokens, i)]
-        if good:
-            place = good[len(good) // 2]
-            blank = _BLANK * tokens[place].startswith(_BLANK)
-            masked = [*tokens[:place], f"{blank}[MASK]", *tokens[place + 1 :]]
-            found.append((_as_text(masked), tokens[place].strip(_BLANK)))
-    return found[:_EXAMPLES]
+        positions = [i for i, token in enumerate(tokens)
+                     if token.strip(_BLANK).isalpha() and may_be_masked(tokens, i)]
+        if positions:
+            i = positions[len(positions) // 2]
+            blank = _BLANK * tokens[i].startswith(_BLANK)
+            masked = [*tokens[:i], f"{blank}[MASK]", *tokens[i + 1 :]]
+            questions.append((_as_text(masked), tokens[i].strip(_BLANK)))
+    return questions[:_EXAMPLES]
 
 
 def _is_word(tokens: list[str], i: int) -> bool:
@@ -124,7 +124,7 @@ def _is_word(tokens: list[str], i: int) -> bool:
 
 
 def _nearest(session: AnsweringSession, segments: list[list[str]]) -> str:
-    """Returns some held-out texts, each with its nearest neighbours by mean vector."""
+    """Returns held-out texts, each with its nearest neighbours by mean vector."""
     texts = list(dict.fromkeys(_as_text(tokens) for tokens in segments if len(tokens) >= 5))
     if len(texts) < 2 * _NEIGHBOURS:
         return "Too few held-out sentences.\n"

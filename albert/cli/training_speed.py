@@ -1,6 +1,6 @@
-"""Measures how many tokens per second pretraining processes on this machine.
+"""Measures the tokens per second of pretraining on this machine.
 
-A separate process measures it, so that its memory and threads are released afterwards:
+It runs in a separate process, so that its memory and threads are released afterwards:
 
     python -m albert.cli.training_speed '{"config": {...}, "batch": 64, ...}'
 """
@@ -25,7 +25,7 @@ _MAX_STEPS = 200
 
 
 def measure(config: AlbertConfig, workload: Workload, seconds: float) -> float:
-    """Returns the tokens per second of steps on random sequences, after the first.
+    """Returns the tokens per second of steps on random sequences, without the first step.
 
     Raises:
       UserError: the steps failed, for example for lack of memory.
@@ -41,7 +41,7 @@ def measure(config: AlbertConfig, workload: Workload, seconds: float) -> float:
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"cannot measure the speed of training here: {last}")
+        raise UserError(f"cannot measure the training speed: {last}")
     return float(done.stdout.strip().splitlines()[-1])
 
 

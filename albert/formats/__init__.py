@@ -1,7 +1,7 @@
-"""Every form of a model in files: read and written.
+"""Reads and writes models in all their formats.
 
-    pretrained           opens a model, whoever wrote it: config, vocabulary, metadata, weights
-    layouts              decides which kind of model is at a path
+    pretrained           opens a model of any layout: config, vocabulary, metadata, weights
+    layouts              detects the layout of a model at a path
     model_classes        the registry of model classes
     model_metadata       metadata: labels, head and kind of a model, checked when read
     known_tasks          tasks and their labels
@@ -12,15 +12,15 @@
     weights              the tensors of any model's files, by their released names
     tokenizer_files      a model's vocabulary and its settings
     huggingface          Hugging Face's configuration and weights
-    hf_names             their names for our weights
-    hf_tensors           their files of tensors: safetensors, HDF5
-    tokenizer_json       their tokenizer.json, read and written
+    hf_names             Hugging Face's names of weights
+    hf_tensors           Hugging Face's tensor files: safetensors, HDF5
+    tokenizer_json       Hugging Face's tokenizer.json
     torch_pickle         PyTorch's pytorch_model.bin, read without executing it
     model_hub            downloads a released model, by its hub name or its address
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            modules that tf-models-official exported
     saved_model          writes SavedModels
-    model_card           the README.md of a directory that holds a model
+    model_card           the README.md of a model's directory
     vocabulary_transfer  another vocabulary for the same model
 """

@@ -14,7 +14,7 @@ from albert.storage.filesystem import cache_directory
 
 log = logging.getLogger("albert")
 
-MOST_BYTES = 16 << 30  # unpacked; the largest model has 1 GiB
+MAX_BYTES = 16 << 30  # unpacked; the largest model has 1 GiB
 ENDINGS = (".tar.gz", ".tgz", ".tar")
 _ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
 
@@ -36,7 +36,7 @@ def cached(name: str, identity: str, make: Callable[[str], None]) -> str:
         try:
             os.rename(scratch, target)
         except OSError:
-            if not os.path.isdir(target):  # another process did not make it in the meantime
+            if not os.path.isdir(target):  # which another process may have made in the meantime
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -53,7 +53,7 @@ def unpacked(path: str, flag: str) -> str:
     def unpack(folder: str) -> None:
         with tarfile.open(path) as archive:
             size = sum(member.size for member in archive)
-            if size > MOST_BYTES:
+            if size > MAX_BYTES:
                 raise ValueError(f"it would unpack to {size:,} bytes")
             # Refuses links, devices, and names that lead outside the folder.
             archive.extractall(folder, filter="data")
@@ -65,5 +65,5 @@ def unpacked(path: str, flag: str) -> str:
         target = cached(name, files.sha256(path), unpack)
     except _ERRORS as error:
         raise CheckpointError(f"--{flag}: cannot unpack {path}: {first_line(error)}") from error
-    log.info("%s: unpacked in %s", path, target)
+    log.info("unpacked %s in %s", path, target)
     return target

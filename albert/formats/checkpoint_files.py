@@ -1,4 +1,4 @@
-"""The files of one checkpoint, `<prefix>.index` and `<prefix>.data-*`: found, written.
+"""The files of one checkpoint, `<prefix>.index` and `<prefix>.data-*`.
 
 They have TensorFlow 1's format, like the original's. A checkpoint exists if its index does: the
 index is published last and removed first. No TensorFlow.
@@ -20,12 +20,12 @@ _OLD = re.compile(r"model\.ckpt-(\d+|best)\.safetensors$")
 
 
 def exists(prefix: str) -> bool:
-    """Whether there is a checkpoint of this prefix."""
+    """Whether there is a checkpoint with this prefix."""
     return os.path.isfile(prefix + INDEX)
 
 
 def prefix_of(path: str) -> str:
-    """Returns the prefix that a path means, which may be that of one of its files."""
+    """Returns the prefix of a checkpoint, given it or one of its files."""
     return _PARTS.sub("", path)
 
 
@@ -33,20 +33,20 @@ def prefixes(directory: str) -> list[str]:
     """Returns the names of a directory's checkpoints, sorted.
 
     Raises:
-      CheckpointError: it has checkpoints that only version 0.2 reads: a run would start over.
+      CheckpointError: it has checkpoints that only version 0.2 reads, so a run would start over.
     """
     names = os.listdir(directory) if os.path.isdir(directory) else []
     if old := sorted(filter(_OLD.match, names)):
         raise CheckpointError(
-            f"{os.path.join(directory, old[0])} is a checkpoint that version 0.2 wrote where "
-            "TensorFlow was not installed: convert it with the export_checkpoints of 0.2, where "
-            "TensorFlow is, or move it elsewhere to start over"
+            f"{os.path.join(directory, old[0])} is a checkpoint of version 0.2 without TensorFlow: "
+            "convert it with export_checkpoints of 0.2 with TensorFlow, or move it elsewhere to start "
+            "over"
         )
     return sorted(name.removesuffix(INDEX) for name in names if name.endswith(INDEX))
 
 
 def files_of(prefix: str) -> list[str]:
-    """Returns a checkpoint's files, the index first: the order in which to delete them."""
+    """Returns a checkpoint's files in the order in which to delete them: the index first."""
     paths = [prefix + INDEX, *tensor_bundle.shards(prefix), prefix + ".json"]
     return [path for path in paths if os.path.exists(path)]
 
@@ -57,7 +57,7 @@ def write(
     """Publishes a checkpoint.
 
     Args:
-      before: called when everything is written and nothing is published yet.
+      before: called after writing and before publishing.
 
     Raises:
       CheckpointError: it could not be written (disk full, for example); nothing is left behind.

@@ -1,8 +1,8 @@
-"""Finds the checkpoint that a path means, and starts models from it. No TensorFlow.
+"""Finds the checkpoint that a path means, and initializes models from it. No TensorFlow.
 
 The names in a checkpoint `model.ckpt-<step>` are the released ones, with `<variable>/adam_m`,
-`adam_v` and `global_step`, so a checkpoint of the original is one of ours. Its files are
-`checkpoint_files`' concern, the run's state in `model.ckpt-<step>.json` that of `run_states`.
+`adam_v` and `global_step`, as in the original's checkpoints. `checkpoint_files` handles its files,
+`run_states` the run's state in `model.ckpt-<step>.json`.
 """
 
 import dataclasses
@@ -34,9 +34,8 @@ _GROUP = re.compile(r"/group_\d+/")
 _OTHER_LAYOUTS = {
     "bert/encoder/layer_shared/": (
         "of the third-party albert_zh layout (one layer `bert/encoder/layer_shared`, word "
-        "embeddings multiplied by `word_embeddings_2` before the sum): another architecture than "
-        "ALBERT's, whose weights cannot give its results; Google's own Chinese models are "
-        "albert_base_zh to albert_xxlarge_zh"
+        "embeddings multiplied by `word_embeddings_2` before the sum), which is not ALBERT's "
+        "architecture; Google's Chinese models are albert_base_zh to albert_xxlarge_zh"
     ),
     "bert/encoder/layer_0/": (
         "a BERT (layers `bert/encoder/layer_0`, `layer_1` ... with separate weights), not an "
@@ -46,7 +45,7 @@ _OTHER_LAYOUTS = {
 
 
 class MismatchError(CheckpointError):
-    """A sound checkpoint of something else; unlike damage, never a reason to look further."""
+    """An undamaged checkpoint of something else: no reason to try an older one."""
 
 
 def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
@@ -70,23 +69,23 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     for scope, kind in _OTHER_LAYOUTS.items():
         if any(scope in name for name in names):
             raise CheckpointError(f"--{flag}: {prefix} is {kind}")
-    reader.check_whole()
+    reader.check_complete()
     return Weights(prefix, reader, released_names(names))
 
 
 def released_names(names: Iterable[str]) -> dict[str, str]:
     """Returns {released name: name in the file}.
 
-    Fine-tuning from a TF-Hub module put `module/` before the encoder's names;
-    older code counted `attention_<d>` and `ffn_<d>`, where releases have a
-    constant 1. Two that would become one keep their own names.
+    Fine-tuning from a TF-Hub module put `module/` before the encoder's names; older code numbered
+    `attention_<d>` and `ffn_<d>`, where releases have a constant 1. Names that would become equal
+    stay unchanged.
     """
-    found: dict[str, str] = {}
+    mapping: dict[str, str] = {}
     for name in names:
         plain = name.removeprefix("module/")
         released = _COUNTED.sub(r"/\1_1/", plain)
-        found[plain if released in found else released] = name
-    return found
+        mapping[plain if released in mapping else released] = name
+    return mapping
 
 
 def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
@@ -99,17 +98,14 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     if checkpoint_files.exists(prefix):
         return prefix
     if os.path.isdir(path):
-        if found := newest_or_best(path):
-            return found
+        if newest := newest_or_best(path):
+            return newest
         if run := best_run(path, flag):
             return resolve_prefix(run, flag)
         others = checkpoint_files.prefixes(path)
         if len(others) == 1:
             return os.path.join(path, others[0])
-        detail = (
-            f"several ({', '.join(others)}): name one" if others
-            else "no *.index file in it"
-        )
+        detail = f"several ({', '.join(others)}): name one" if others else "no *.index file in it"
         raise CheckpointError(f"--{flag}: directory {path} has {detail}")
     if os.path.isfile(path):
         kind = " (pickled or foreign files are never opened)" if path.endswith(_FOREIGN) else ""
@@ -126,8 +122,8 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
 def list_steps(directory: str) -> dict[int, str]:
     """Returns {step: prefix} in ascending order, from the files alone.
 
-    The `checkpoint` state file is never trusted: if it were damaged, the run
-    would start over and overwrite its checkpoints.
+    The `checkpoint` state file is not trusted: if it were damaged, the run would start over and
+    overwrite its checkpoints.
     """
     steps = [int(m.group(1)) for m in map(_STEP.match, checkpoint_files.prefixes(directory)) if m]
     return {step: os.path.join(directory, f"model.ckpt-{step}") for step in sorted(steps)}
@@ -153,7 +149,7 @@ def best_run(directory: str, flag: str) -> str | None:
     """Returns the folder of the best of several runs; None if there are no runs in the directory.
 
     Raises:
-      CheckpointError: none of them is known as the best.
+      CheckpointError: the best is unknown.
     """
     runs = runs_of(directory)
     if not runs:
@@ -162,11 +158,9 @@ def best_run(directory: str, flag: str) -> str | None:
     results = files.read_json_object(path) if os.path.isfile(path) else {}
     best = RUN_FOLDER.format(results.get("best_seed"))
     if best not in runs:
-        raise CheckpointError(
-            f"--{flag}: {directory} has the runs {', '.join(sorted(runs))}, none of which is known "
-            "as the best: name one"
-        )
-    log.info("%s: the best run, %s", directory, best)
+        raise CheckpointError(f"--{flag}: {directory} has the runs {', '.join(sorted(runs))}, and the "
+                              "best is unknown: name one")
+    log.info("%s: using the best run, %s", directory, best)
     return os.path.join(directory, best)
 
 
@@ -176,16 +170,15 @@ def check_architecture(
     """Refuses a checkpoint of another architecture or, if given, of another task.
 
     Raises:
-      MismatchError: lists each differing key with both values.
+      MismatchError: lists the differences.
     """
     if task is not None and run_state.get("task", task) != task:
-        raise MismatchError(
-            f"{origin} is of task {run_state['task']}, not {task}: use another --output_dir"
-        )
+        raise MismatchError(f"{origin} was trained for {run_state['task']}, not {task}: use another "
+                            "--output_dir")
     theirs = run_state.get("config")
     if theirs is None:
         return
-    # Dropout and initialisation may change between runs; no weight depends on them.
+    # Dropout and initialization may change between runs: they don't affect the shapes.
     free = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
     ours = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     keys = [k for k in ours if k != "extra" and k not in free]
@@ -196,17 +189,15 @@ def check_architecture(
         if theirs.get(k) != ours[k]
     ]
     if differ:
-        raise MismatchError(
-            f"{origin} is of another architecture ({'; '.join(differ)}): "
-            "use its config, or another --output_dir"
-        )
+        raise MismatchError(f"{origin} has another architecture ({'; '.join(differ)}): use its config, "
+                            "or another --output_dir")
 
 
 def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Returns the named tensors of a checkpoint.
 
     Raises:
-      CheckpointError: one is absent, has another shape, or the file is damaged.
+      CheckpointError: one is missing or has another shape, or the file is damaged.
     """
     weights = open_weights(prefix)
     problems = [f"{n}: not in the checkpoint" for n in shapes if n not in weights.shapes]
@@ -219,7 +210,7 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
 def _misfits(
     sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: Weights
 ) -> list[str]:
-    """Returns a line for each weight of another shape there; `sources` are {name: name there}."""
+    """Returns a line for each weight with another shape; `sources` are {name: name in `weights`}."""
     return [
         f"{name}: checkpoint {list(weights.shapes[theirs])}, model {list(shapes[name])}"
         for name, theirs in sources.items() if weights.shapes[theirs] != tuple(shapes[name])
@@ -237,31 +228,29 @@ def warm_start(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns (tensors to assign, summary) for initializing weights only.
 
-    Heads may be absent from the checkpoint (they keep their initial values); a `bert/`
-    variable may not, and no shape may differ. With `init_from_group0`, every group takes the
-    weights of group 0. With `may_lack_pooler` the pooler may be absent: Hugging Face's
-    classes that do not read it have none. With `is_part`, anything may be absent.
+    The checkpoint may lack heads, which keep their initial values, but no `bert/` variable, and no
+    shape may differ. With `init_from_group0`, every group takes the weights of group 0. With
+    `may_lack_pooler`, the pooler may be missing, as in Hugging Face's classes that do not read it.
+    With `is_part`, anything may be missing.
 
     Raises:
-      CheckpointError: lists each variable that is absent or of another shape.
+      CheckpointError: lists each variable that is missing or has another shape.
     """
     source = {n: _GROUP.sub("/group_0/", n) if init_from_group0 else n for n in shapes}
-    found = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
-    new = [n for n in shapes if n not in found]
-    ignored = sorted(set(weights.shapes) - set(found.values()))
-    problems = _misfits(found, shapes, weights)
+    matches = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
+    new = [n for n in shapes if n not in matches]
+    ignored = sorted(set(weights.shapes) - set(matches.values()))
+    problems = _misfits(matches, shapes, weights)
     encoder = [n for n in shapes if n.startswith("bert/")]
-    absent = [n for n in encoder if n not in found and not is_part]
+    absent = [n for n in encoder if n not in matches and not is_part]
     pooler = [n for n in encoder if n.startswith("bert/pooler/")]
     if may_lack_pooler and pooler and set(pooler) <= set(absent) and absent != encoder:
-        log.warning(
-            "%s has no pooler: the pooled output is of random weights until it is trained",
-            weights.origin,
-        )
+        log.warning("%s has no pooler: the pooled output is random until it is trained",
+                    weights.origin)
         absent = [n for n in absent if n not in pooler]
     if absent and (not allow_partial_init or absent == encoder):
         problems += [f"{n} {list(shapes[n])}: not in the checkpoint" for n in absent]
-    if not (found or problems):
+    if not (matches or problems):
         problems = ["it has none of the model's weights"]
     if problems:
         unused = [f"{n} {list(weights.shapes[n])}" for n in ignored if not is_slot(n)]
@@ -270,9 +259,9 @@ def warm_start(
             f"unused in the checkpoint: {some(unused or ['nothing'])}"
         )
     if absent:
-        log.warning("left at random values, absent from %s: %s", weights.origin, some(absent))
-    account = {"checkpoint": weights.origin, "loaded": list(found), "new": new, "ignored": ignored}
-    return {n: weights.read(theirs) for n, theirs in found.items()}, account
+        log.warning("missing in %s, so initialized randomly: %s", weights.origin, some(absent))
+    summary = {"checkpoint": weights.origin, "loaded": list(matches), "new": new, "ignored": ignored}
+    return {n: weights.read(theirs) for n, theirs in matches.items()}, summary
 
 
 def is_slot(name: str) -> bool:
@@ -280,15 +269,15 @@ def is_slot(name: str) -> bool:
     return bool(_SLOT.search(name))
 
 
-def describe_start(account: Mapping[str, Any]) -> str:
-    """Summarizes a warm start in one line."""
+def describe_start(summary: Mapping[str, Any]) -> str:
+    """Returns the summary of `warm_start` as one line."""
 
     def listing(names):
-        shown = sorted({n.rsplit("/", 1)[-1] for n in names})
-        return f" ({', '.join(shown[:6])}{', ...' if len(shown) > 6 else ''})" if names else ""
+        leaves = sorted({n.rsplit("/", 1)[-1] for n in names})
+        return f" ({', '.join(leaves[:6])}{', ...' if len(leaves) > 6 else ''})" if names else ""
 
-    new, ignored = account["new"], account["ignored"]
+    new, ignored = summary["new"], summary["ignored"]
     return (
-        f"from {account['checkpoint']}: loaded {len(account['loaded'])}, "
+        f"from {summary['checkpoint']}: loaded {len(summary['loaded'])}, "
         f"new {len(new)}{listing(new)}, ignored {len(ignored)}{listing(ignored)}"
     )

@@ -1,8 +1,8 @@
 """Maps the names of our weights to those of Hugging Face's ALBERT, and back.
 
-Kernels are stored there as [out, in] (ours are [in, out]). Names begin with `albert.` in models
-with a head, but not in the bare encoder. Their TensorFlow classes use other names
-(`from_tensorflow`). The head for SQuAD 2.0 exists only here, so its weights keep our names.
+Their kernels are [out, in], ours [in, out]. Names begin with `albert.` in models with a head, but not
+in the bare encoder. Their TensorFlow classes use other names (`from_tensorflow`). They have no head
+for SQuAD 2.0, so its weights keep our names.
 """
 
 import re
@@ -64,7 +64,7 @@ _OURS_OF_BLOCK = {theirs: ours for ours, theirs in _THEIRS_OF_BLOCK.items()}
 
 
 def their_name(name: str) -> str:
-    """Returns Hugging Face's name of one of our weights; of a head that they lack, the same."""
+    """Returns Hugging Face's name of a weight; for a head that they lack, the same name."""
     block = BLOCK.fullmatch(name)
     if not block:
         return _THEIRS.get(name, name)
@@ -73,7 +73,7 @@ def their_name(name: str) -> str:
 
 
 def our_name(name: str) -> str | None:
-    """Returns our name of one of Hugging Face's tensors, or None if it is no weight of ours."""
+    """Returns our name of a tensor of Hugging Face's, or None if we don't have it."""
     if "/" in name and not name.startswith("bert/"):  # of a head that they lack
         return name
     name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))  # old files
@@ -85,10 +85,10 @@ def our_name(name: str) -> str | None:
 
 
 def from_tensorflow(name: str) -> str | None:
-    """Returns PyTorch's name of a tensor of their TensorFlow classes; None if it is none.
+    """Returns PyTorch's name of a tensor of their TensorFlow classes, or None if it is not one.
 
-    As in `tf_albert_for_masked_lm/albert/encoder/albert_layer_groups_._0/albert_layers_._0/ffn/
-    kernel:0`; safetensors of theirs leave out the first part.
+    An example is `tf_albert_for_masked_lm/albert/encoder/albert_layer_groups_._0/albert_layers_._0/
+    ffn/kernel:0`; their safetensors files leave out the first part.
     """
     if "/" not in name:
         return None

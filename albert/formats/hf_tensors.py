@@ -1,4 +1,4 @@
-"""Hugging Face's files of tensors, read as data: safetensors, shards, HDF5, PyTorch's pickles.
+"""Reads Hugging Face's tensor files as data: safetensors, shards, HDF5, PyTorch's pickles.
 
 Their TensorFlow classes wrote HDF5 (`tf_model.h5`): a group for each layer, whose attribute
 `weight_names` lists the data sets. Keras, which could execute code from a file, never opens it.
@@ -75,18 +75,18 @@ def _open_h5(path: str) -> tuple[Shapes, Read]:
     import h5py  # which Keras needs too
 
     try:
-        found, size = _of_tf_classes(h5py.File(path, "r")), os.path.getsize(path)
-        for name, value in found.items():
+        datasets, size = _datasets_of(h5py.File(path, "r")), os.path.getsize(path)
+        for name, value in datasets.items():
             if not isinstance(value, h5py.Dataset) or value.is_virtual or value.external:
-                raise ValueError(f"{name} is no array of this file")
+                raise ValueError(f"{name} is not an array in this file")
             if value.shape is None or value.dtype.kind not in "fiu":
-                raise ValueError(f"{name} is no array of numbers")
+                raise ValueError(f"{name} is not an array of numbers")
             # A filter is code, and can unpack to any size.
             if value.id.get_create_plist().get_nfilters():
                 raise ValueError(f"{name} is compressed")
             if value.nbytes > min(size, value.id.get_storage_size()):
                 raise ValueError(f"{name} claims {value.nbytes:,} bytes, which are not there")
-        if not found:
+        if not datasets:
             raise ValueError("it has no weights")
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
@@ -95,24 +95,24 @@ def _open_h5(path: str) -> tuple[Shapes, Read]:
 
     def read(name: str) -> np.ndarray:
         try:
-            return found[name][()]
+            return datasets[name][()]
         except (OSError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{path}: cannot read {name}: {first_line(error)}") from error
 
-    return {name: tuple(value.shape) for name, value in found.items()}, read
+    return {name: tuple(value.shape) for name, value in datasets.items()}, read
 
 
-def _of_tf_classes(stream: Any) -> dict[str, Any]:
-    found = {}
-    for layer in stream:
-        group = _inside(stream, layer)
+def _datasets_of(file: Any) -> dict[str, Any]:
+    datasets = {}
+    for layer in file:
+        group = _item_at(file, layer)
         for name in group.attrs["weight_names"]:
             name = name.decode() if isinstance(name, bytes) else name
-            found[name] = _inside(group, name)
-    return found
+            datasets[name] = _item_at(group, name)
+    return datasets
 
 
-def _inside(group: Any, path: str) -> Any:
+def _item_at(group: Any, path: str) -> Any:
     """Returns the item at a path below an HDF5 group.
 
     Raises:

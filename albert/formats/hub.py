@@ -1,7 +1,7 @@
-"""Reads TF-Hub modules as data. A module is never called here.
+"""Reads TF-Hub modules as data, without calling them.
 
-Two kinds are read: ours (a TensorFlow 2 SavedModel with `weights` by released
-name) and the original's TF1 format (a name-based bundle of variables).
+There are two kinds: ours (a TensorFlow 2 SavedModel with `weights` by released name) and the
+original's TF1 format (a name-based bundle of variables).
 """
 
 import dataclasses
@@ -23,21 +23,21 @@ TOKENIZATION_ASSET = "tokenization.json"
 
 
 def is_directory(path: str) -> bool:
-    """Whether a directory is a module; one with a SavedModel next to our files is not."""
+    """Whether a directory is a module, not a SavedModel next to our files."""
     is_ours = os.path.isfile(os.path.join(path, "albert_config.json"))
     return os.path.isdir(os.path.join(path, "variables")) and not is_ours
 
 
 def is_foreign(directory: str) -> bool:
-    """Whether a module has no configuration among its assets, as ours and the original's have."""
+    """Whether a module lacks the configuration that ours and the original's have in their assets."""
     return not os.path.isfile(os.path.join(directory, "assets", CONFIG_ASSET))
 
 
 def fetch(handle: str, flag: str) -> str:
-    """Returns a module's directory, that of an https:// address by way of TF-Hub's cache.
+    """Returns a module's directory; TF-Hub's cache for an https:// address.
 
     Raises:
-      CheckpointError: not there, not reachable, or no module.
+      CheckpointError: it does not exist, cannot be reached, or is not a module.
     """
     directory = handle
     if "://" in handle:
@@ -71,7 +71,7 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
             f"{CONFIG_ASSET} in {assets}"
         )
     path = os.path.join(assets, TOKENIZATION_ASSET)
-    # The released modules are for lower-cased text, which only their graphs say.
+    # The released modules are for lower-cased text, but only their graphs say so.
     settings = files.read_json_object(path) if os.path.isfile(path) else {}
     text = tokenizer_files.text_settings(settings, path)
     return AlbertConfig.from_json_file(config), vocabulary_of(directory, text)
@@ -91,19 +91,19 @@ def vocabulary_of(directory: str, text: TextSettings) -> Vocabulary:
 
 
 def open_module_weights(directory: str) -> Weights:
-    """Returns the encoder's and heads' tensors by released name.
+    """Returns the tensors of encoder and heads by released name.
 
     Raises:
-      CheckpointError: they are damaged or of another kind of module.
+      CheckpointError: they are damaged or belong to another kind of module.
     """
     prefix = os.path.join(directory, "variables", "variables")
     reader = tensor_bundle.BundleReader(prefix)
-    reader.check_whole()
+    reader.check_complete()
     names = list(reader.shapes)
     if tensor_bundle.OBJECT_GRAPH in names:
         keys = _keys_of_weights(reader.read(tensor_bundle.OBJECT_GRAPH).item(), directory)
         if not set(keys.values()) <= set(names):
-            raise CheckpointError(f"{directory}: its object graph names absent variables")
+            raise CheckpointError(f"{directory}: its object graph names missing variables")
     else:
         keys = {name.removeprefix("module/"): name for name in names}
     return Weights(directory, reader, keys)
@@ -112,8 +112,8 @@ def open_module_weights(directory: str) -> Weights:
 def _keys_of_weights(object_graph: bytes, origin: str) -> dict[str, str]:
     """Returns {released name: key in the bundle} from the root's `weights` dictionary.
 
-    A variable with several owners has only one key, so the keys are found by
-    walking the graph, not derived from names.
+    A variable with several owners has only one key, so keys are looked up in the graph, not derived
+    from names.
     """
     try:
         # A `TrackableObjectGraph`: the nodes, and of each its children and attributes.

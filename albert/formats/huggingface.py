@@ -1,7 +1,6 @@
-"""Hugging Face's layout of an ALBERT: configuration and weights, both ways.
+"""Converts configuration and weights between Hugging Face's layout and ours.
 
-A directory there holds `config.json`, weights (`hf_tensors`) and a tokenizer. Nothing is ever
-unpickled: `pytorch_model.bin` is refused.
+A directory there holds `config.json`, weights (`hf_tensors`) and a tokenizer.
 """
 
 import dataclasses
@@ -32,18 +31,18 @@ from albert.storage import files
 log = logging.getLogger("albert")
 
 CONFIG_FILE = "config.json"
-# Files with weights, the first of which is taken.
+# Files with weights, in order of preference.
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_FILES = (
     WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5", "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-METADATA_KEY = "albert_facts"  # ours in their config.json; their library preserves and ignores it
+METADATA_KEY = "albert_facts"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
     "linear": "linear",
 }
-# V, E, H, L, N of the released models; their first conversions say "gelu" for the tanh form.
+# V, E, H, L, N of the released models, whose first conversions say "gelu" for the tanh form.
 _RELEASED = {
     (30000, 128, 768, 12, 12), (30000, 128, 1024, 24, 16),
     (30000, 128, 2048, 24, 16), (30000, 128, 4096, 12, 64),
@@ -65,10 +64,9 @@ def check_kind(values: Any, origin: str) -> None:
 def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto") -> AlbertConfig:
     """Returns the architecture of a Hugging Face `config.json`.
 
-    `gelu` says what their "gelu" means: "erf", the exact function, as their
-    library computes it; "tanh", the approximation that every released model
-    was trained with, although the conversions of version 1 say "gelu"; "auto"
-    takes tanh for the released sizes without a fine-tuned head, else erf.
+    `gelu` is the meaning of their "gelu": "erf", the exact function, as their library computes it;
+    "tanh", the approximation with which all released models were trained, although the conversions
+    of version 1 say "gelu"; "auto": tanh for the released sizes without a fine-tuned head, else erf.
 
     Raises:
       ConfigError: not an ALBERT, or something this toolkit does not compute.
@@ -79,14 +77,14 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
         raise ConfigError(f"{origin}: architectures must be a list of names")
     epsilon = values.get("layer_norm_eps", 1e-12)
     if epsilon != 1e-12:
-        raise ConfigError(f"{origin}: layer_norm_eps is {epsilon}; ALBERT is computed with 1e-12")
+        raise ConfigError(f"{origin}: layer_norm_eps is {epsilon}; only 1e-12 is supported")
     positions = values.get("position_embedding_type", "absolute")
     if positions != "absolute":
         raise ConfigError(f"{origin}: position_embedding_type {positions!r} is not supported")
     if ours := _our_config(values, origin):
         return ours
     names = {f.name for f in dataclasses.fields(AlbertConfig)} - {"extra", "hidden_act"}
-    # Missing keys take the defaults of their class, which are ours except for these.
+    # Missing keys have the defaults of their class, which differ from ours in these.
     known = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096,
              "num_hidden_layers": 12, "intermediate_size": 16384}
     known |= {k: v for k, v in values.items() if k in names}
@@ -99,7 +97,7 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
 
 
 def _our_config(values: Mapping[str, Any], origin: str) -> AlbertConfig | None:
-    """Returns the architecture that we wrote as well; None if absent or if theirs was changed."""
+    """Returns the architecture that this toolkit added; None if absent, or if theirs was changed."""
     metadata = values.get(METADATA_KEY)
     ours = metadata.get("config") if isinstance(metadata, dict) else None
     if ours is None:
@@ -126,8 +124,8 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
         gelu = "tanh" if is_released and not is_fine_tuned else "erf"
         log.warning(
             "%s says hidden_act \"gelu\", which PyTorch computes exactly (erf), while the released "
-            "models were trained with the tanh form: taking %s; albert.convert_hf with --gelu=tanh "
-            "or --gelu=erf makes a model with the other", origin, gelu,
+            "models were trained with the tanh form: using %s; to convert the model to another form, "
+            "use albert.convert_hf with --gelu=tanh or --gelu=erf", origin, gelu,
         )
     return "gelu" if gelu == "tanh" else "gelu_erf"
 
@@ -173,8 +171,8 @@ def config_to_theirs(
 ) -> dict[str, Any]:
     """Returns the `config.json` of the metadata's architecture.
 
-    `token_ids` gives `pad`, `cls` and `sep`; `num_labels` how many outputs the head
-    has, if these are labels. METADATA_KEY holds everything that their format has no key for.
+    `token_ids` has `pad`, `cls` and `sep`; `num_labels` is the head's number of outputs, if these
+    are labels. METADATA_KEY holds everything for which their format has no key.
     """
     values = _their_sizes(config) | {
         "architectures": [metadata.architecture],
@@ -216,12 +214,12 @@ def _their_sizes(config: AlbertConfig) -> dict[str, Any]:
 
 
 def _their_group(layer: int, layers: int, groups: int) -> int:
-    """Returns a layer's group there, which in odd cases differs from the original's."""
+    """Returns a layer's group in their library, which in rare cases differs from the original's."""
     return int(layer / (layers / groups))
 
 
 def _groups_there(config: AlbertConfig) -> int:
-    """Returns the number of groups that decide there which layer has which weights."""
+    """Returns the number of groups with which their layers have the same weights as ours."""
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     is_alike = config.parameter_sharing == "all" and all(
         config.group_of_layer(i) == _their_group(i, layers, groups) for i in range(layers)
@@ -230,7 +228,7 @@ def _groups_there(config: AlbertConfig) -> int:
 
 
 def _owner(config: AlbertConfig, name: str) -> Callable[[int], int]:
-    """Returns the function from a layer to the group that owns its weight of this name here."""
+    """Returns the function from a layer to our group that has its weight of this name."""
     is_attention = BLOCK.fullmatch(name)[3].startswith(("attention_1/", "LayerNorm/"))
     return config.attention_group if is_attention else config.feed_forward_group
 
@@ -241,12 +239,12 @@ def _owner(config: AlbertConfig, name: str) -> Callable[[int], int]:
 def tensors_to_theirs(
     config: AlbertConfig, tensors: Mapping[str, np.ndarray], architecture: str
 ) -> dict[str, np.ndarray]:
-    """Returns {their name: array} of our named weights, as `architecture` has them.
+    """Returns {their name: array} of our named weights, for their class `architecture`.
 
-    Weights of a head that exists only here keep their names, and are ignored there.
+    Weights of a head that they lack keep their names, and are ignored by their library.
     """
     tensors = dict(tensors)
-    if not config.has_embedding_projection:  # there it always exists
+    if not config.has_embedding_projection:  # which theirs always has
         tensors[MAPPING + "kernel"] = np.eye(config.hidden_size, dtype=np.float32)
         tensors[MAPPING + "bias"] = np.zeros(config.hidden_size, np.float32)
     theirs = {}
@@ -262,7 +260,7 @@ def tensors_to_theirs(
 
 
 def _names_there(name: str, config: AlbertConfig) -> list[str]:
-    """Returns a weight's name, or of one in a block that with each group that has it there."""
+    """Returns a weight's name or, in a block, its names with all of their groups that have it."""
     block = BLOCK.fullmatch(name)
     if not block:
         return [name]
@@ -282,14 +280,14 @@ class TensorFile:
     def __init__(self, path: str, config: AlbertConfig):
         self.path = path
         self._config = config
-        self._found, self._read = hf_tensors.open_tensors(path)
-        plain = {from_tensorflow(name): name for name in self._found}
+        self._shapes, self._read = hf_tensors.open_tensors(path)
+        plain = {from_tensorflow(name): name for name in self._shapes}
         self._is_tensorflow = None not in plain
-        if not self._is_tensorflow:  # PyTorch's wrappers put "module." before everything
-            plain = {name.removeprefix("module."): name for name in self._found}
-        elif "predictions.decoder.bias" in plain:  # is added there; the other is not trained
+        if not self._is_tensorflow:  # PyTorch's wrappers prefix all names with "module."
+            plain = {name.removeprefix("module."): name for name in self._shapes}
+        elif "predictions.decoder.bias" in plain:  # in use there; the other one is not trained
             plain["predictions.bias"] = plain.pop("predictions.decoder.bias")
-        # The bare encoder's names lack the head models' "albert.".
+        # The bare encoder's names lack the prefix "albert.".
         of_encoder = ("embeddings.", "encoder.", "pooler.")
         prefixed = {
             "albert." * name.startswith(of_encoder) + name: key for name, key in plain.items()
@@ -302,17 +300,17 @@ class TensorFile:
         if not config.has_embedding_projection and MAPPING + "kernel" in self._keys:
             self._drop_identity()
         if not any(name.startswith("bert/") for name in self._keys):
-            some = ", ".join(sorted(self._found)[:3])
-            raise CheckpointError(f"{path} holds no ALBERT encoder (its tensors: {some} ...)")
+            names = ", ".join(sorted(self._shapes)[:3])
+            raise CheckpointError(f"{path} holds no ALBERT encoder (its tensors: {names} ...)")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """{our name: shape in our orientation}."""
-        shapes = {name: self._found[key] for name, key in self._keys.items()}
+        shapes = {name: self._shapes[key] for name, key in self._keys.items()}
         return {n: s[::-1] if self._is_turned(n) else s for n, s in shapes.items()}
 
     def _is_turned(self, name: str) -> bool:
-        """Whether a matrix is transposed there: [out, in] instead of [in, out], or vice versa."""
+        """Whether a matrix must be transposed."""
         is_theirs_turned = self._is_tensorflow and re.search(r"/kernel(:0)?$", self._keys[name])
         return name.endswith("/kernel") != bool(is_theirs_turned)
 
@@ -323,24 +321,22 @@ class TensorFile:
             try:
                 value = value.astype(np.float32)
             except (TypeError, ValueError) as error:
-                raise CheckpointError(f"{self.path}: {name} is not of numbers") from error
+                raise CheckpointError(f"{self.path}: {name} does not hold numbers") from error
         return np.ascontiguousarray(value.T) if self._is_turned(name) else value
 
     def _check_ties(self, prefixed: Mapping[str, str]) -> None:
         for copy, original in TIED.items():
             if copy not in prefixed:
                 continue
-            kept = prefixed.get(original)
-            if kept is None:  # old files keep the copy only
+            key = prefixed.get(original)
+            if key is None:  # as in old files
                 self._keys[our_name(original)] = prefixed[copy]
-            elif not np.array_equal(self._read(prefixed[copy]), self._read(kept)):
-                raise CheckpointError(
-                    f"{self.path}: {copy} is not a copy of {original}; an ALBERT with an output "
-                    "matrix of its own is another model"
-                )
+            elif not np.array_equal(self._read(prefixed[copy]), self._read(key)):
+                raise CheckpointError(f"{self.path}: {copy} is not a copy of {original}; an ALBERT with "
+                                      "a separate output matrix is not supported")
 
     def _regroup(self) -> None:
-        """Gives each of our groups the weights that its first layer has there."""
+        """Gives each of our groups the weights of its first layer."""
         config, layers = self._config, self._config.num_hidden_layers
         blocks = {n: key for n, key in self._keys.items() if BLOCK.fullmatch(n)}
         groups = config.num_hidden_groups
@@ -355,12 +351,12 @@ class TensorFile:
                     self._keys.setdefault(ours, key)
 
     def _drop_identity(self) -> None:
-        """If E = H, there is no projection here, so theirs must be the identity."""
+        """Drops their projection if E = H; we have none then, so it must be the identity."""
         kernel, bias = self.read(MAPPING + "kernel"), self.read(MAPPING + "bias")
         if not np.array_equal(kernel, np.eye(len(kernel))) or bias.any():
             raise CheckpointError(
-                f"{self.path}: embedding_size equals hidden_size, and yet its "
-                "embedding_hidden_mapping_in is not the identity; the original has none then"
+                f"{self.path}: embedding_hidden_mapping_in must be the identity, as embedding_size "
+                "equals hidden_size, where the original has none"
             )
         self._keys = {n: key for n, key in self._keys.items() if not n.startswith(MAPPING)}
 

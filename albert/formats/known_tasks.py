@@ -1,4 +1,4 @@
-"""Tasks that a run can be trained for, and their labels. No TensorFlow."""
+"""Tasks of runs, and their labels. No TensorFlow."""
 
 import csv
 
@@ -18,10 +18,10 @@ TSV, WORDS, RACE = "tsv", "token_classification", "race"
 
 
 def split_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
-    """Returns the labels of a --label_list: separated by commas, or by blanks for labels of words.
+    """Returns the labels of a --label_list: separated by commas or, for labels of words, by blanks.
 
-    A label that contains a comma is quoted.
-    A lone comma between blanks is a label of words, as in the Penn Treebank.
+    A label that contains a comma is quoted. A lone comma between blanks is a label of words, as in
+    the Penn Treebank.
     """
     parts = text.split()
     if of_words and len(parts) > 1 and not any("," in part for part in parts if part != ","):

@@ -1,4 +1,4 @@
-"""Decides which kind of model is at a path; no other module does. No TensorFlow."""
+"""Detects the layout of a model at a path. No TensorFlow."""
 
 import enum
 import logging
@@ -14,7 +14,7 @@ CONFIG_FILE = "albert_config.json"
 
 
 class Layout(enum.Enum):
-    """How a model is laid out in files. The value says which files make it that."""
+    """How a model is laid out in files; the value describes the files."""
 
     HUGGING_FACE = "config.json with model.safetensors, tf_model.h5 or pytorch_model.bin"
     ALBERT = f"{CONFIG_FILE} with model.ckpt*"  # a released archive, or a run's directory
@@ -44,12 +44,12 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     """Returns the local path of the model that a user's path means, and its layout.
 
     A path may be a remote address, the name of a built-in model or of one on the hub, a packed
-    archive or the https:// address of one, a directory that contains one model directory, or a
-    directory with several runs, of which the best is taken.
+    archive or its https:// address, a directory that contains one model directory, or a directory
+    with several runs (whose best is returned).
 
     Raises:
-      CheckpointError: an archive is damaged, none of several runs is known as the best, or a
-        directory holds two models.
+      CheckpointError: an archive is damaged, the best of several runs is unknown, or a directory
+        holds two models.
     """
     path = model_hub.local_path(shipped.path_of(path), flag)
     path = filesystem.local_copy(path, flag)
@@ -60,7 +60,7 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
         below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]
         models = [folder for folder in below if os.path.isdir(folder) and layout_of(folder)]
         if len(models) == 1:
-            log.info("%s: the model in %s", path, models[0])
+            log.info("%s: using the model in %s", path, models[0])
             path, layout = models[0], layout_of(models[0])
     if layout is Layout.RUNS:
         path = checkpoints.best_run(path, flag)
@@ -76,7 +76,7 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
 
 
 def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
-    """Returns the error for a path at which there is no model with its configuration."""
+    """Returns the error for a path without a model and its configuration."""
     if os.path.isfile(path):
         return CheckpointError(f"--{flag}: {path} is neither a checkpoint nor a packed archive")
     if not os.path.isdir(path):

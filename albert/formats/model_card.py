@@ -1,4 +1,4 @@
-"""The model card, README.md, of every directory that holds a model for others to use."""
+"""The model card, README.md, of every directory with a model."""
 
 import contextlib
 import json
@@ -33,8 +33,8 @@ _LIMITATIONS = """\
   before you rely on them.
 - Texts of more than {max_length} tokens must be truncated or split.
 - {case}
-- Pretrained outputs are a start for fine-tuning: `pooled_output` was trained to
-  distinguish two segments in order from swapped ones, not for similarity of meaning.
+- Outputs of a pretrained model need fine-tuning: `pooled_output` was trained to
+  distinguish ordered segments from swapped ones, not for semantic similarity.
 """
 _USAGE = """
 import albert
@@ -66,7 +66,7 @@ _CITATION = """\
 
 @contextlib.contextmanager
 def publish_model(path: str, *last: str) -> Iterator[str]:
-    """Like `files.publish_dir`, but keeps a README.md of the user's."""
+    """Like `files.publish_dir`, but keeps a README.md that the user wrote."""
     with files.publish_dir(path, *last) as scratch:
         yield scratch
         if _is_of_the_user(os.path.join(path, NAME)):
@@ -74,7 +74,7 @@ def publish_model(path: str, *last: str) -> Iterator[str]:
 
 
 def _is_of_the_user(path: str) -> bool:
-    """Whether a file exists that does not begin like a card."""
+    """Whether a path exists and does not begin like a card."""
     if os.path.isdir(path) or not filesystem.exists(path):
         return os.path.isdir(path)
     with filesystem.open_read(path) as stream:
@@ -98,14 +98,14 @@ def write(
 
     Args:
       usage: Python code that uses the model.
-      label_names: those of a classifier's outputs, in their order.
+      label_names: of a classifier's outputs, in order.
       run_state: the JSON next to the checkpoint; empty for one of the original toolkit, None for
         a model that no run saved.
       results: evaluation results, {name: value}.
     """
     path = os.path.join(path, NAME) if os.path.isdir(path) else path
     if _is_of_the_user(path):
-        log.warning("%s is no model card of this toolkit: it stays, and none is written", path)
+        log.warning("no model card written: %s is not one of this toolkit, and stays", path)
         return path
     architecture = config.to_dict() | ({} if parameters is None else {"parameters": parameters})
     architecture = {
@@ -117,9 +117,8 @@ def write(
         "Use": f"```python\n{usage.strip()}\n```\n" if usage else "",
         "Architecture": _ARCHITECTURE + _table(architecture),
         "Tokenizer": _tokenizer(tokenizer) if tokenizer else "",
-        "Labels": f"Of the outputs, in their order:\n\n```json\n{labels}\n```\n"
-        if label_names else "",
-        "Where it comes from": _origin(run_state),
+        "Labels": f"Of the outputs, in order:\n\n```json\n{labels}\n```\n" if label_names else "",
+        "Origin": _origin(run_state),
         "Evaluation": _table(results) if results
         else "No evaluation of this checkpoint was recorded.\n",
         "Limitations": _LIMITATIONS.format(
@@ -145,10 +144,10 @@ def of_weights(
     """Publishes the card of a model and returns its path.
 
     Args:
-      path: the file, or the directory whose README.md it is.
-      weights: the model's; the run's state next to them says where it is from.
-      name: the directory's name in the usage; by default its real name.
-      parts: of `write`, instead of those of the model's class.
+      path: the file, or the directory of its README.md.
+      weights: the model's, with the run's state next to them.
+      name: the directory's name in the usage; by default its actual name.
+      parts: arguments of `write`, instead of those of the model's class.
     """
     run_state = run_states.read_run_state(weights.origin)
     shapes = (shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n))
@@ -177,7 +176,7 @@ def of_model(
 
 
 def input_lines(kind: ModelClass, options: str = ', return_tensors="np", padding=True') -> str:
-    """Returns the code that makes a class's `inputs`; `options` follow the tokenizer's texts."""
+    """Returns the code that makes a class's `inputs`; `options` follow the texts."""
     lines = f"inputs = tokenizer({kind.example}{options})"
     if kind.task == model_classes.CHOICE:
         lines += "\ninputs = {name: rows[None] for name, rows in inputs.items()}  # one question"
@@ -185,7 +184,7 @@ def input_lines(kind: ModelClass, options: str = ', return_tensors="np", padding
 
 
 def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[str, str]:
-    """Returns title, summary and usage of a directory with a model of a class of `albert`."""
+    """Returns title, summary and usage for a model of a class of `albert`."""
     kind = MODEL_CLASSES.get(architecture, model_classes.ENCODER)
     usage = _USAGE if has_tokenizer else _USAGE_OF_IDS
     return {
@@ -223,25 +222,23 @@ def _tokenizer(tokenizer: FullTokenizer) -> str:
 
 def _case(tokenizer: FullTokenizer | None) -> str:
     if tokenizer is None:
-        return "Use the tokenizer that it was trained with."
+        return "Use the tokenizer with which it was trained."
     keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case
-    lost = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
-    return f"Lost before the model sees a text: {' and '.join(lost) or 'control characters'}."
+    removed = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
+    return f"Preprocessing removes {' and '.join(removed) or 'control characters'} from texts."
 
 
 def _origin(run_state: Mapping[str, Any] | None) -> str:
     if run_state == {}:
-        return (
-            "From a checkpoint without a record of its training, as the original toolkit wrote "
-            "them: the data and settings are not known here.\n"
-        )
+        return ("A checkpoint without a record of its training, as written by the original toolkit: "
+                "data and settings are unknown.\n")
     if not run_state or "task" not in run_state:
-        return "Saved from a Python program or converted; its data and settings are unknown.\n"
+        return "Saved by a Python program, or converted; data and settings are unknown.\n"
     flags = {k: v for k, v in run_state.get("flags", {}).items() if v not in (None, False, "")}
     flags.pop("labels", None)  # of the data; the card lists them elsewhere
     listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
     step, task, version = (run_state.get(k, "unknown") for k in ("step", "task", "version"))
     return (
         f"Step {step} of the task `{task}`, trained with version {version} of this toolkit, "
-        f"exported with {__version__}; data and settings:\n\n```\n{listing}```\n"
+        f"exported with version {__version__}; data and settings:\n\n```\n{listing}```\n"
     )

@@ -1,6 +1,6 @@
-"""The registry of model classes: what each class of `albert.modeling` is for. No Keras.
+"""The registry of the model classes of `albert.modeling`. No Keras.
 
-Export, prediction, ONNX, model cards, Hugging Face's layout and `from_pretrained` ask it.
+Export, prediction, ONNX, model cards, Hugging Face's layout and `from_pretrained` use it.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ class ModelClass:
     """One class of `albert.modeling`."""
 
     name: str  # also at Hugging Face, if it `is_at_hugging_face`
-    outputs: tuple[str, ...]  # that are exported; the model card shows the first
-    gives: str  # on the model card: "An ALBERT that gives ..."
+    outputs: tuple[str, ...]  # to export; the model card shows the first
+    gives: str  # in the model card: "An ALBERT that gives ..."
     head: str | None = None  # value of export_model's --head
-    weight: str | None = None  # whose presence says that a checkpoint has this head
-    task: str | None = None  # of `predict`; None for a class that is only pretrained
-    run_tasks: tuple[str, ...] = ()  # tasks, besides GLUE's, that a run trains this class for
+    weight: str | None = None  # a checkpoint with this weight has this head
+    task: str | None = None  # of `predict`; None for pretrained models
+    run_tasks: tuple[str, ...] = ()  # tasks of runs that train this class, besides GLUE's
     has_labels: bool = False  # whether its outputs have names
     reads_pooler: bool = False  # otherwise Hugging Face's class has no pooler
     is_at_hugging_face: bool = True
-    example: str = '"A text."'  # on the model card: the tokenizer's arguments
+    example: str = '"A text."'  # in the model card: the tokenizer's arguments
 
 
 _ALL = (
@@ -84,8 +84,8 @@ CLASS_OF_RUN = {task: one.name for one in _ALL for task in one.run_tasks}
 def class_of_weights(names: Iterable[str]) -> ModelClass:
     """Returns the class of the head among a checkpoint's weights, else the encoder's.
 
-    A fine-tuned head counts before one of pretraining. Three classes share `output_weights`: of
-    these it is the classifier of texts.
+    Fine-tuned heads have priority over those of pretraining. Of the three classes that share
+    `output_weights` it is sequence classification.
     """
     names = set(names)
     fine_tuned_first = sorted(_ALL, key=lambda one: one.task is None)
@@ -93,11 +93,11 @@ def class_of_weights(names: Iterable[str]) -> ModelClass:
 
 
 def is_labelled(name: str | None) -> bool:
-    """Whether the outputs of the class of this name have names."""
+    """Whether the outputs of this class have names."""
     return name in MODEL_CLASSES and MODEL_CLASSES[name].has_labels
 
 
 def reads_pooler(kind: type) -> bool:
-    """Whether the outputs of a class, or of a subclass of a user's, depend on the pooler."""
+    """Whether the outputs of a class, or of a user's subclass, depend on the pooler."""
     names = (base.__name__ for base in kind.__mro__)
     return next(MODEL_CLASSES[name].reads_pooler for name in names if name in MODEL_CLASSES)

@@ -1,7 +1,7 @@
-"""Released models that are not here yet: by name from a hub, or packed at an https:// address.
+"""Downloads released models: by name from a hub, or an archive at an https:// address.
 
-The hub is Hugging Face's, or that of $HF_ENDPOINT; its library keeps what it downloads in its own
-cache, and follows $HF_HUB_OFFLINE, $HF_HOME and $HF_TOKEN. No TensorFlow.
+The hub is Hugging Face's, or that of $HF_ENDPOINT; its library has a cache, and respects
+$HF_HUB_OFFLINE, $HF_HOME and $HF_TOKEN. No TensorFlow.
 """
 
 import glob
@@ -29,19 +29,20 @@ _ARCHIVE = re.compile(r"https?://[^?#]+\.(tar\.gz|tgz|tar)", re.IGNORECASE)
 _ATTEMPTS = 5
 _TIMEOUT = 30  # seconds without a byte
 _CHUNK = 1 << 20  # bytes
-_FIRST_ANSWER = 3  # seconds until a hub counts as out of reach, if nothing of the model is here
+_RERUN = "Rerun the command to resume the download"
+_FIRST_ANSWER = 3  # seconds until a hub counts as out of reach, if the cache has nothing of the model
 
 
 def is_model(path: str) -> bool:
-    """Whether a path is that of a model with its configuration and vocabulary, here or elsewhere."""
-    is_here = archives.is_archive(path) or os.path.isdir(shipped.path_of(path))
-    return is_here or is_name(path) or bool(_ARCHIVE.fullmatch(path))
+    """Whether a path means a model with configuration and vocabulary, local or remote."""
+    is_local = archives.is_archive(path) or os.path.isdir(shipped.path_of(path))
+    return is_local or is_name(path) or bool(_ARCHIVE.fullmatch(path))
 
 
 def is_name(path: str) -> bool:
     """Whether a path means a model of the hub: `owner/name` or `owner/name@revision`.
 
-    A local path, or one that looks like a checkpoint next to others here, is not a name.
+    A local path, or one that looks like a checkpoint next to local ones, is not a name.
     """
     if not _NAME.fullmatch(path) or path.endswith(archives.ENDINGS) or os.path.lexists(path):
         return False
@@ -53,23 +54,23 @@ def with_revision(path: str, revision: str | None) -> str:
     """Returns the name of a model of the hub at a branch, a tag or a commit.
 
     Raises:
-      CheckpointError: a revision of something that isn't a model of the hub.
+      CheckpointError: the path is not the name of a model of the hub.
     """
     if revision is None:
         return path
     if not is_name(path) or "@" in path:
-        raise CheckpointError(f"revision={revision!r} has no meaning for {path}: no model of the hub")
+        raise CheckpointError(f"revision={revision!r}: {path} is not the name of a model of the hub")
     return f"{path}@{revision}"
 
 
 def local_path(path: str, flag: str = "path", with_weights: bool = True) -> str:
-    """Downloads the model of a name or an address and returns its path; returns other paths as is.
+    """Downloads the model of a name or an address and returns its path; other paths are unchanged.
 
     Args:
-      with_weights: whether more is needed than the tokenizer.
+      with_weights: whether more than the tokenizer is needed.
 
     Raises:
-      CheckpointError: it is not there, may not be read, or cannot be reached.
+      CheckpointError: it does not exist, may not be read, or cannot be reached.
     """
     if is_name(path):
         return _download(path, flag, with_weights)
@@ -86,15 +87,13 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
     try:
         from huggingface_hub import constants, errors, utils
     except ImportError as error:
-        raise CheckpointError(
-            f"--{flag}: no directory {path!r} here; to download a model of that name: "
-            "pip install huggingface_hub"
-        ) from error
+        raise CheckpointError(f"--{flag}: no directory {path!r} here; to download a model of this name: "
+                              "pip install huggingface_hub") from error
     if not sys.stderr.isatty():
         utils.disable_progress_bars()
     start = time.monotonic()
     try:
-        found = list(_files(name, revision, with_weights))
+        paths = list(_files(name, revision, with_weights))
     except errors.RevisionNotFoundError as error:
         raise CheckpointError(f"--{flag}: {name} has no revision {revision!r}") from error
     except errors.RepositoryNotFoundError as error:
@@ -106,23 +105,19 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
     except errors.LocalEntryNotFoundError as error:
         is_offline = constants.HF_HUB_OFFLINE
         why = "HF_HUB_OFFLINE is set" if is_offline else f"{constants.ENDPOINT} can't be reached"
-        raise CheckpointError(
-            f"--{flag}: no directory {path!r} here, and the model of that name is not whole in the "
-            f"cache ({why})"
-        ) from error
+        raise CheckpointError(f"--{flag}: no directory {path!r} here, and no complete model of this "
+                              f"name in the cache ({why})") from error
     except errors.EntryNotFoundError as error:
         raise CheckpointError(
             f"--{flag}: {name} at {constants.ENDPOINT} has no {huggingface.CONFIG_FILE}"
         ) from error
     except (OSError, errors.HfHubHTTPError, errors.HFValidationError) as error:
-        raise CheckpointError(
-            f"--{flag}: cannot download {name} from {constants.ENDPOINT}: {first_line(error)}. What has "
-            "arrived is kept: the same command continues"
-        ) from error
-    directory = os.path.dirname(found[0])
+        raise CheckpointError(f"--{flag}: cannot download {name} from {constants.ENDPOINT}: "
+                              f"{first_line(error)}. {_RERUN}") from error
+    directory = os.path.dirname(paths[0])
     if with_weights:
-        size = sum(map(os.path.getsize, found)) / 1e6
-        log.info("%s: %d files, %.1f MB, at commit %s (%.0f s)", name, len(found), size,
+        size = sum(map(os.path.getsize, paths)) / 1e6
+        log.info("%s: %d files, %.1f MB, at commit %s (%.0f s)", name, len(paths), size,
                  os.path.basename(directory)[:12], time.monotonic() - start)
     return directory
 
@@ -136,9 +131,9 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
         _require_answer(name, revision)
     config = hf_hub_download(name, huggingface.CONFIG_FILE, revision=revision)
     yield config
-    if with_weights:  # don't download them in vain
+    if with_weights:  # before downloading them
         huggingface.check_kind(files.read_json(config), f"{name}/{huggingface.CONFIG_FILE}")
-    commit = os.path.basename(os.path.dirname(config))  # so that all files are from one commit
+    commit = os.path.basename(os.path.dirname(config))  # all files must be from one commit
 
     def get(file: str) -> str | None:
         cached = try_to_load_from_cache(name, file, revision=commit)
@@ -146,7 +141,7 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
             return cached if isinstance(cached, str) else None
         try:
             return hf_hub_download(name, file, revision=commit)
-        except errors.LocalEntryNotFoundError:  # absent, unless the hub can't be reached
+        except errors.LocalEntryNotFoundError:  # missing, or the hub can't be reached
             if constants.HF_HUB_OFFLINE:
                 return None
             raise
@@ -158,9 +153,8 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
         return
     weights = next(filter(None, map(get, huggingface.WEIGHTS_FILES)), None)
     if weights is None:
-        raise CheckpointError(
-            f"{name} has no weights that can be read: none of {', '.join(huggingface.WEIGHTS_FILES)}"
-        )
+        raise CheckpointError(f"{name} has no readable weights: none of "
+                              f"{', '.join(huggingface.WEIGHTS_FILES)}")
     yield weights
     if weights.endswith(".json"):
         for shard in sorted(set(files.read_json_object(weights).get("weight_map", {}).values())):
@@ -170,7 +164,7 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
 
 
 def _require_answer(name: str, revision: str | None) -> None:
-    """Raises a LocalEntryNotFoundError where the library would try for minutes to reach the hub."""
+    """Raises a LocalEntryNotFoundError if the hub is out of reach; the library would try for minutes."""
     from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
 
     wait = constants.HF_HUB_ETAG_TIMEOUT  # the user's, or the default
@@ -209,12 +203,9 @@ def _download_archive(url: str, flag: str) -> str:
             time.sleep(min(0.5 * 2**attempt, 8))
     reason = first_line(getattr(problem, "reason", None) or problem)
     if os.path.exists(target):
-        log.warning("%s cannot be reached (%s): the copy of an earlier download is used", url, reason)
+        log.warning("%s cannot be reached (%s): using the earlier download", url, reason)
         return target
-    raise CheckpointError(
-        f"--{flag}: cannot download {url}: {reason}. What has arrived is kept: the same command "
-        "continues"
-    ) from problem
+    raise CheckpointError(f"--{flag}: cannot download {url}: {reason}. {_RERUN}") from problem
 
 
 def _fetch(url: str, target: str) -> None:
@@ -235,7 +226,7 @@ def _fetch(url: str, target: str) -> None:
             return
         if begun and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             files.write_json(known, {**tags, "part": None})  # it was already complete: start over
-            raise ConnectionError(f"{begun:,} bytes are more than there are") from error
+            raise ConnectionError(f"the file has fewer than {begun:,} bytes") from error
         raise
     with answer:
         begun = begun if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0

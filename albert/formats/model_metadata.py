@@ -1,7 +1,7 @@
-"""A model's metadata, besides its architecture and weights: typed, and checked when read.
+"""A model's metadata, except for architecture and weights, checked when read.
 
-They are written to and read from every layout: without the names of its labels a classifier
-answers with numbers, and without its problem type it applies the wrong function.
+Every layout stores them: without label names a classifier answers with numbers, and without its
+problem type it applies the wrong function.
 """
 
 import dataclasses
@@ -15,15 +15,14 @@ from albert.tokenization import TextSettings
 
 SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
 REGRESSION = "regression"
-PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)  # by Hugging Face's names
-
+PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)  # Hugging Face's names
 
 Kind = tuple[Callable[[Any], bool], str]  # whether a parsed value is valid, and what it must be
 
 
-def is_count(value: Any, least: int = 0) -> bool:
-    """Whether a parsed value is an integer, not below `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def is_count(value: Any, minimum: int = 0) -> bool:
+    """Whether a parsed value is an integer of at least `minimum`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def is_number(value: Any) -> bool:
@@ -44,8 +43,8 @@ LABELS: Kind = (_is_labels, "a list of texts")
 BOOL: Kind = (lambda value: isinstance(value, bool), "true or false")
 OBJECT: Kind = (lambda value: isinstance(value, dict), "an object")
 
-# Settings of building a model and truncating its inputs that aren't in its config: names of flags
-# and of constructor arguments.
+# Settings for building a model and truncating its inputs that aren't in its config, by the names of
+# flags and constructor arguments.
 SETTINGS: dict[str, Kind] = {
     "classifier_dropout": RATE,
     **dict.fromkeys(
@@ -72,12 +71,12 @@ class Metadata:
     """Metadata of a model; None if unknown."""
 
     architecture: str | None = None  # its class in `albert`
-    task: str | None = None  # what it was trained for, by the name that a run gives it
+    task: str | None = None  # for which it was trained, by a run's name
     label_names: tuple[str, ...] | None = None  # in the order of their ids
     problem_type: str | None = None  # of a classifier
-    num_texts: int | None = None  # of an input: a text or a pair
+    num_texts: int | None = None  # per input: a text or a pair
     max_seq_length: int | None = None  # of its training
-    text: TextSettings | None = None  # how texts were prepared for it
+    text: TextSettings | None = None  # how texts were preprocessed for it
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)  # see SETTINGS
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,12 +113,12 @@ def pick(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(values: Mapping[str, Any], kinds: Mapping[str, Kind], origin: str) -> None:
-    """Refuses parsed values of the wrong kind; absent values and null are valid.
+    """Refuses parsed values of the wrong kind; missing values and null are valid.
 
     Raises:
-      DataError: names the file, the key, and the value that is needed.
+      DataError: names the file, the key, and what the value must be.
     """
-    for key, (is_good, wanted) in kinds.items():
+    for key, (is_valid, expected) in kinds.items():
         value = values.get(key)
-        if value is not None and not is_good(value):
-            raise DataError(f"{origin}: {key} must be {wanted}, got {value!r:.80}")
+        if value is not None and not is_valid(value):
+            raise DataError(f"{origin}: {key} must be {expected}, got {value!r:.80}")

@@ -1,7 +1,6 @@
-"""A directory with a pretrained or fine-tuned ALBERT, whoever wrote it: opened, loaded, written.
+"""Opens, loads and writes directories with a pretrained or fine-tuned ALBERT, in any layout.
 
-`layouts` decides which kind of model a path is. No TensorFlow at import, nor until weights are
-needed.
+No TensorFlow at import, nor until weights are needed.
 """
 
 import dataclasses
@@ -51,21 +50,21 @@ class Pretrained:
     path: str  # as given: a directory, a checkpoint's prefix or a module's address
     directory: str
     config: AlbertConfig
-    vocabulary: Vocabulary  # an empty one if it has none
+    vocabulary: Vocabulary  # empty if it has none
     metadata: Metadata
-    weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
+    weights: Callable[[], Weights]  # opened once; may raise a CheckpointError
 
     def __post_init__(self):
         object.__setattr__(self, "weights", functools.cache(self.weights))
 
     def tokenizer(self, *given: Any) -> FullTokenizer | None:
-        """Returns the tokenizer of the model's vocabulary or of a `given` one, None if it has none.
+        """Returns the tokenizer of the model's vocabulary or of a `given` one, None without either.
 
         Args:
           given: the arguments of `Vocabulary.override`, if any.
 
         Raises:
-          DataError: it is damaged, or not of the config's vocabulary size.
+          DataError: it is damaged, or differs from the config's vocabulary size.
         """
         vocabulary = self.vocabulary.override(*given) if given else self.vocabulary
         if not vocabulary:
@@ -77,13 +76,13 @@ class Pretrained:
 
 @filesystem.addresses_in_errors()
 def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
-    """Returns what a directory of any of the layouts holds, or that of a checkpoint's prefix.
+    """Returns the model in a directory of any layout, or at a checkpoint's prefix.
 
-    See `layouts.locate` for what else a path may be. `flag` is named in errors; `gelu`: see
+    See `layouts.locate` for other paths. `flag` is named in errors; `gelu`: see
     `huggingface.config_from_theirs`.
 
     Raises:
-      CheckpointError: it is of none of the layouts; ConfigError, DataError: a malformed file.
+      CheckpointError: it has none of the layouts; ConfigError, DataError: a malformed file.
     """
     path, layout = layouts.locate(path, flag)
     match layout:
@@ -105,48 +104,50 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
 
 
 def opened(model: "str | Pretrained") -> Pretrained:
-    """Opens the model at a path, unless it is opened already."""
+    """Opens the model at a path, unless it is already open."""
     return model if isinstance(model, Pretrained) else open_path(model)
 
 
 def open_archive(
     directory: str, path: str, flag: str, config_file: str | None = None
 ) -> Pretrained:
-    """Returns an output directory of ours or a released archive.
+    """Returns the model in an output directory or a released archive.
 
     Args:
-      path: the checkpoint's prefix, or the directory whose best or newest it is.
-      config_file: the architecture, if not the directory's own.
+      path: the checkpoint's prefix, or a directory, whose best or newest checkpoint is used.
+      config_file: the architecture, if not the directory's.
     """
     try:
         prefix = checkpoints.resolve_prefix(path)
         run_state = run_states.read_run_state(prefix)
-    except CheckpointError:  # raised again when the weights are wanted
+    except CheckpointError:  # raised again when the weights are needed
         prefix, run_state = path, {}
     metadata = run_states.metadata_of(run_state)
     if (threshold := run_states.null_threshold(prefix, run_state)) is not None:
         settings = {**metadata.settings, "null_score_diff_threshold": threshold}
         metadata = dataclasses.replace(metadata, settings=settings)
-    vocabulary = tokenizer_files.find(directory, metadata.text)
     config = AlbertConfig.from_flag(config_file or os.path.join(directory, layouts.CONFIG_FILE))
     checkpoints.check_architecture(run_state, config, prefix)
     return Pretrained(
-        path,
-        directory,
-        config,
-        vocabulary,
-        dataclasses.replace(metadata, text=vocabulary.text if vocabulary else metadata.text),
+        path, directory, config, *_with_vocabulary(directory, metadata),
         lambda: checkpoints.open_weights(prefix, flag),
     )
+
+
+def _with_vocabulary(directory: str, metadata: Metadata) -> tuple[Vocabulary, Metadata]:
+    """Returns the vocabulary of a directory, and the metadata with its text settings."""
+    vocabulary = tokenizer_files.find(directory, metadata.text)
+    text = vocabulary.text if vocabulary else metadata.text
+    return vocabulary, dataclasses.replace(metadata, text=text)
 
 
 def open_named(directory: str, checkpoint_name: str, config_file: str | None) -> Pretrained:
     """Returns the model of the original's flags --albert_directory and --checkpoint_name.
 
-    A directory in another layout holds one model, so that it needs no name.
+    A directory in another layout holds one model, which needs no name.
 
     Args:
-      config_file: the architecture, if not the directory's own.
+      config_file: the architecture, if not the directory's.
     """
     prefix = os.path.join(directory, checkpoint_name)
     is_named = os.path.isfile(os.path.join(directory, layouts.CONFIG_FILE)) and (
@@ -159,24 +160,19 @@ def open_named(directory: str, checkpoint_name: str, config_file: str | None) ->
 
 
 def open_hugging_face(directory: str, gelu: str = "auto") -> Pretrained:
-    """Returns a directory of Hugging Face's layout."""
+    """Returns the model in a directory of Hugging Face's layout."""
     origin = os.path.join(directory, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
     config = huggingface.config_from_theirs(values, origin, gelu)
     metadata = huggingface.metadata_from_theirs(values, origin)
-    vocabulary = tokenizer_files.find(directory, metadata.text)
     return Pretrained(
-        directory,
-        directory,
-        config,
-        vocabulary,
-        dataclasses.replace(metadata, text=vocabulary.text if vocabulary else metadata.text),
+        directory, directory, config, *_with_vocabulary(directory, metadata),
         lambda: open_tensors(huggingface.find_weights(directory), config),
     )
 
 
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
-    """Returns a TF-Hub module in a directory or at an https:// address."""
+    """Returns the model of a TF-Hub module in a directory or at an https:// address."""
     directory = hub.fetch(handle, flag)
     if hub.is_foreign(directory) and tf_models.is_directory(directory):
         config, vocabulary = tf_models.read_config(directory), tf_models.vocabulary(directory)
@@ -193,12 +189,12 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
 
 
 def open_any_weights(path: str, flag: str = "init_checkpoint") -> Weights:
-    """Returns the named tensors of a checkpoint, or of whatever `open_path` takes.
+    """Returns the named tensors of a checkpoint, or of whatever `open_path` accepts.
 
-    A checkpoint needs no other files next to it.
+    A checkpoint needs no files next to it.
 
     Raises:
-      CheckpointError: nothing there, of another kind, or damaged.
+      CheckpointError: it does not exist, is of another kind, or damaged.
     """
     path, layout = layouts.locate(path, flag)
     if layout in (Layout.HUB_MODULE, Layout.HUGGING_FACE):
@@ -214,15 +210,14 @@ def open_tensors(path: str, config: AlbertConfig) -> Weights:
     """
     tensors = huggingface.TensorFile(path, config)
     if tensors.ignored:
-        log.warning("%s: not weights of an ALBERT, ignored: %s", path,
-                    some(sorted(tensors.ignored)))
+        log.warning("%s: ignored tensors that no ALBERT has: %s", path, some(sorted(tensors.ignored)))
     return Weights(path, tensors, list(tensors.shapes))
 
 
 # === Models ===
 
 def class_of(source: Pretrained) -> str:
-    """Returns the name of the class that a model was saved as, else the one of its weights."""
+    """Returns the name of the class with which a model was saved, else that of its weights."""
     return source.metadata.architecture or class_of_weights(source.weights().shapes).name
 
 
@@ -239,13 +234,13 @@ def load(
 ) -> "keras.Model":
     """Returns a model of class `kind` with the weights of an opened one.
 
-    `options` go to the class; by default they are those that it was saved with, and a
-    classifier's `num_labels` is the number of `label_names`, else what the weights say. A head
-    that the weights lack starts at random values, with a warning, or is an error if the model
-    must be `complete`. With `ignore_mismatched_sizes` a head of another shape counts as missing.
+    `options` are arguments of the class, by default those with which it was saved; a classifier's
+    `num_labels` is by default the number of `label_names`, else that of the weights. A head that the
+    weights lack is initialized randomly, with a warning, or is an error if the model must be
+    `complete`. With `ignore_mismatched_sizes` a head of another shape counts as missing.
 
     Raises:
-      CheckpointError: weights are absent or of another shape.
+      CheckpointError: weights are missing or have another shape.
     """
     weights, known = source.weights(), inspect.signature(kind).parameters
     if label_names is not None and "num_labels" in known:
@@ -262,16 +257,15 @@ def load(
         options["encoder_options"] = encoder_options
     model = kind(source.config, **options)
     new = assign(model, weights, ignore_mismatched_sizes)["new"]
-    # What the model never reads may be absent.
+    # A pooler that the model does not read may be missing.
     has_use = reads_pooler(kind)
     needed = [name for name in new if has_use or not name.startswith("bert/pooler/")]
     if needed and complete:
-        raise CheckpointError(
-            f"{source.path} has no trained {some(needed)}: it was not trained for this"
-        )
+        raise CheckpointError(f"{source.path} has no trained {some(needed)}: it was trained for "
+                              "something else")
     if new:
         log.warning("%s: new, to be trained: %s", source.path, some(new))
-    # The task belongs to the head; the preparation of texts belongs to the encoder.
+    # The task belongs to the head, the preprocessing of texts to the encoder.
     metadata = source.metadata if is_same and not needed else Metadata(text=source.metadata.text)
     model.metadata = dataclasses.replace(metadata, architecture=kind.__name__)
     if label_names is not None:
@@ -282,12 +276,12 @@ def load(
 def assign(
     model: "keras.Model", weights: Weights, ignore_mismatched_sizes: bool = False
 ) -> dict[str, Any]:
-    """Gives a model the weights of the same names; returns the summary of a warm start.
+    """Assigns the weights of the same names to a model; returns the summary of a warm start.
 
-    The pooler may be absent, and a head that may be ignored may have another shape.
+    The pooler may be missing. With `ignore_mismatched_sizes`, a head may have another shape.
 
     Raises:
-      CheckpointError: another of the encoder's weights is absent, or of another shape.
+      CheckpointError: another of the encoder's weights is missing, or has another shape.
     """
     from albert.model.weight_names import named_weights, parameter_shapes
 
@@ -299,15 +293,15 @@ def assign(
     if misfits and not ignore_mismatched_sizes:
         name = misfits[0]
         raise CheckpointError(
-            f"{weights.origin}: {name} is {list(weights.shapes[name])}, not {list(shapes[name])}: "
-            "another head. ignore_mismatched_sizes=True starts a new one"
+            f"{weights.origin}: {name} has the shape {list(weights.shapes[name])}, not "
+            f"{list(shapes[name])}: for a new head, give ignore_mismatched_sizes=True"
         )
-    wanted = {name: shape for name, shape in shapes.items() if name not in misfits}
-    tensors, account = checkpoints.warm_start(wanted, weights, may_lack_pooler=True)
-    account["new"] += misfits
+    matching = {name: shape for name, shape in shapes.items() if name not in misfits}
+    tensors, summary = checkpoints.warm_start(matching, weights, may_lack_pooler=True)
+    summary["new"] += misfits
     for name, value in tensors.items():
         named[name].assign(value)
-    return account
+    return summary
 
 
 def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None) -> None:
@@ -322,16 +316,12 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     from albert.model.quantization import quantized_layers
 
     if quantized_layers(model):
-        raise CheckpointError(
-            f"{path}: this directory would hold float weights, and the model is quantized: save it "
-            "by model.save('NAME.keras'), or save_pretrained before quantize"
-        )
+        raise CheckpointError(f"{path}: cannot save a quantized model in this format: use "
+                              "model.save('NAME.keras'), or save_pretrained before quantize")
     if os.path.isdir(path) and checkpoints.list_steps(path):
-        raise CheckpointError(
-            f"{path} holds the checkpoints of a run, which would be a second model there: save to "
-            "another directory"
-        )
-    older = checkpoints.BEST + checkpoint_files.INDEX  # how 0.2 saved models
+        raise CheckpointError(f"{path} holds a run's checkpoints: save to another directory, since a "
+                              "directory holds one model")
+    older = checkpoints.BEST + checkpoint_files.INDEX  # of version 0.2
     with model_card.publish_model(path, huggingface.WEIGHTS_FILE, older) as scratch:
         write(scratch, model, tokenizer)
         model_card.of_model(scratch, model, tokenizer, os.path.basename(os.path.abspath(path)))
@@ -346,8 +336,8 @@ def write(
     Args:
       max_length: of the tokenizer; by default the model's.
       dtype: of the weights.
-      keeps_pooler: whether a pooler that the model does not read is written; Hugging Face's
-        classes have none.
+      keeps_pooler: whether to write a pooler that the model does not read, which Hugging Face's
+        classes lack.
     """
     from albert.model.weight_names import named_weights
 

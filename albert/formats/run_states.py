@@ -1,7 +1,7 @@
 """`model.ckpt-<step>.json`, next to a checkpoint: a run's state, or a finished model's metadata.
 
-A run writes its state and its flags, `export_checkpoints` the model's metadata. The file may be
-edited by hand or come from elsewhere, so the type of every value is checked. No TensorFlow.
+A run writes its state and flags, `export_checkpoints` the model's metadata. The file may be edited by
+hand or come from elsewhere, so the type of every value is checked. No TensorFlow.
 """
 
 import os
@@ -60,7 +60,7 @@ _KINDS: dict[str, Kind] = {
     "recent_losses": (_is_numbers, "a list of numbers"),
     "skipped": (_is_skipped, "counts of recent and consecutive steps and a list of bad ones"),
 }
-# The flags of a run that anything else reads.
+# The flags of a run that other code reads.
 _FLAGS: dict[str, Kind] = {
     **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT,
     "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT,
@@ -69,19 +69,19 @@ _FLAGS: dict[str, Kind] = {
 
 
 def read_run_state(prefix: str) -> dict[str, Any]:
-    """Returns `<prefix>.json`; empty for a checkpoint of the original toolkit.
+    """Returns the content of `<prefix>.json`; empty for a checkpoint of the original toolkit.
 
     Raises:
-      DataError: it is damaged, or contains a value that no run writes.
+      DataError: it is damaged, or contains an invalid value.
     """
     path = prefix + ".json"
     if not filesystem.exists(path):
         return {}
     run_state = files.read_sealed_json(path)
     if not {"config", "records_seen"} & set(run_state):
-        raise DataError(f"{path}: not what a run writes beside a checkpoint")
+        raise DataError(f"{path}: not the state of a run")
     model_metadata.check(run_state, _KINDS, path)
-    # Null means no value; for a flag, that it was not given.
+    # Null is valid for flags only.
     if absent := [key for key in _KINDS if key in run_state and run_state[key] is None]:
         raise DataError(f"{path}: {absent[0]} must be {_KINDS[absent[0]][1]}, got None")
     model_metadata.check(run_state.get("flags", {}), _FLAGS, f"{path}: flags")
@@ -91,7 +91,7 @@ def read_run_state(prefix: str) -> dict[str, Any]:
 
 
 def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
-    """Returns the eval_results.json of a checkpoint's directory if it is for this step."""
+    """Returns the eval_results.json of a checkpoint's directory if it belongs to this step."""
     path = os.path.join(os.path.dirname(prefix), "eval_results.json")
     results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
     return results if results.get("global_step") == step else {}
@@ -101,12 +101,12 @@ def null_threshold(prefix: str, run_state: Mapping[str, Any]) -> float | None:
     """Returns the odds above which a SQuAD 2.0 checkpoint leaves a question unanswered.
 
     That is --null_score_diff_threshold of its run, else the threshold with the best F1 in the
-    checkpoint's own evaluation, else None.
+    checkpoint's evaluation, else None.
     """
     given = run_state.get("flags", {}).get("null_score_diff_threshold")
     best = results_beside(prefix, run_state.get("step")).get("best_f1_thresh")
-    found = best if given is None else given
-    return found if found is not None and FINITE[0](found) else None
+    threshold = best if given is None else given
+    return threshold if threshold is not None and FINITE[0](threshold) else None
 
 
 def of_metadata(metadata: Metadata, config: AlbertConfig) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def of_metadata(metadata: Metadata, config: AlbertConfig) -> dict[str, Any]:
 
 
 def metadata_of(run_state: Mapping[str, Any]) -> Metadata:
-    """Returns the metadata in what `read_run_state` returned."""
+    """Returns the metadata in a result of `read_run_state`."""
     if "facts" in run_state:
         return Metadata.from_dict(run_state["facts"], "facts")
     task, flags = run_state.get("task"), run_state.get("flags", {})

@@ -20,8 +20,7 @@ def save(module: tf.Module, directory: str, signatures: Mapping[str, Any]) -> No
     try:
         tf.saved_model.save(module, directory, signatures=signatures)
     except (tf.errors.OpError, OSError) as error:
-        reason = first_line(error)
-        raise UserError(f"cannot write a SavedModel: {reason}; is the disk full?") from error
+        raise UserError(f"cannot write a SavedModel: {first_line(error)}; is the disk full?") from error
 
 
 def publish(
@@ -30,13 +29,13 @@ def publish(
     signatures: Mapping[str, Any],
     complete: Callable[[str], None],
 ) -> None:
-    """Publishes a SavedModel with its card, see `model_card.publish_model`.
+    """Publishes a SavedModel with its card; see `model_card.publish_model`.
 
     Args:
-      complete: adds the model's card to the directory that it is given.
+      complete: adds the model's card to a directory.
 
     Raises:
-      UserError: it could not be written; an earlier one is untouched.
+      UserError: it could not be written; an earlier one is unchanged.
     """
     with model_card.publish_model(directory, MAIN_FILE) as scratch:
         save(module, scratch, signatures)

@@ -1,12 +1,11 @@
-"""TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-*`: arrays by name.
+"""Reads and writes TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-*`, with NumPy.
 
-They are read and written in NumPy. The index is a sorted table in LevelDB's block format that maps
-a tensor's name to its location; every block and every tensor has a checksum.
+The index is a sorted table in LevelDB's block format that maps a tensor's name to its location; every
+block and every tensor has a checksum.
 """
 
 import math
 import os
-import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,9 +19,8 @@ from albert.records.protobuf import field, fields, varint, varint_at
 from albert.records.tfrecord import mask_crc, masked_crc32c
 from albert.storage import filesystem
 
-SUFFIXES = (".data-00000-of-00001", ".index")  # as they are written: the index last
+SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 # What parsing damaged bytes raises.
 _MALFORMED = (IndexError, ValueError, struct.error, OverflowError)
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
@@ -52,7 +50,7 @@ class BundleReader:
     """The tensors of one bundle.
 
     Raises:
-      CheckpointError: it is no bundle, or its index is damaged.
+      CheckpointError: it is not a bundle, or its index is damaged.
     """
 
     def __init__(self, prefix: str):
@@ -86,18 +84,18 @@ class BundleReader:
         try:
             return self._read(self._entries[name])
         except OSError as error:
-            why = error.strerror
+            reason = error.strerror
         except _MALFORMED as error:
-            why = first_line(error)
-        raise CheckpointError(f"{self._prefix}: cannot read {name}: {why}")
+            reason = first_line(error)
+        raise CheckpointError(f"{self._prefix}: cannot read {name}: {reason}")
 
     def _read(self, entry: _Entry) -> np.ndarray:
         if entry.is_sliced:
-            raise ValueError("it is stored in parts, by a partitioner; save it whole")
+            raise ValueError("it is partitioned; save it without a partitioner")
         if entry.dtype not in _DTYPES and entry.dtype != _STRING:
-            raise ValueError(f"it is of TensorFlow's type {entry.dtype}")
-        if not self._is_there(entry):
-            raise ValueError("its file is cut short")
+            raise ValueError(f"it is of TensorFlow's type {entry.dtype}, which is not supported")
+        if not self._is_complete(entry):
+            raise ValueError("its file is truncated")
         with open(filesystem.local_copy(self._shard(entry.shard)), "rb") as stream:
             stream.seek(entry.offset)
             content = stream.read(entry.size)
@@ -111,34 +109,31 @@ class BundleReader:
     def _shard(self, number: int) -> str:
         return f"{self._prefix}.data-{number:05d}-of-{self._shards:05d}"
 
-    def _is_there(self, entry: _Entry) -> bool:
+    def _is_complete(self, entry: _Entry) -> bool:
         """Whether the file contains the entire tensor, and the tensor has the size it states."""
         if entry.dtype in _DTYPES and not entry.is_sliced:
             if entry.size != math.prod(entry.shape) * np.dtype(_DTYPES[entry.dtype]).itemsize:
                 return False
         return entry.offset + entry.size <= os.path.getsize(self._shard(entry.shard))
 
-    def check_whole(self) -> None:
-        """Refuses data files that are too short for their tensors, including those nobody reads.
+    def check_complete(self) -> None:
+        """Refuses data files that are missing, or too short for their tensors, used or not.
 
         Raises:
-          CheckpointError: names what cannot be read.
+          CheckpointError: names the missing files or tensors.
         """
-        if missing := missing_shards(self._prefix, self._shards):
+        paths = list(map(self._shard, range(self._shards)))
+        if missing := [os.path.basename(path) for path in paths if not os.path.isfile(path)]:
+            raise CheckpointError(f"{self._prefix}.index lacks {', '.join(missing)}: a checkpoint needs "
+                                  "all of its files")
+        truncated = sorted(name for name, entry in self._entries.items() if not self._is_complete(entry))
+        if truncated:
             raise CheckpointError(
-                f"{self._prefix}.index is there, but not {', '.join(missing)}: "
-                "a checkpoint needs all of its files"
+                f"{self._prefix} is truncated: its data files have "
+                f"{sum(map(os.path.getsize, paths)):,} bytes, its tensors "
+                f"{sum(entry.size for entry in self._entries.values()):,}; cannot be read: "
+                f"{some(truncated)}; copy it again"
             )
-        lost = sorted(name for name, entry in self._entries.items() if not self._is_there(entry))
-        if lost:
-            raise CheckpointError(
-                f"{self._prefix} is cut short: its data files have {self._found():,} bytes, its "
-                f"tensors {sum(entry.size for entry in self._entries.values()):,}; "
-                f"cannot be read: {some(lost)}; copy it again"
-            )
-
-    def _found(self) -> int:
-        return sum(os.path.getsize(self._shard(number)) for number in range(self._shards))
 
 
 # === The index ===
@@ -162,7 +157,7 @@ def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes
     size, at = varint_at(handle, at)
     block, tail = table[offset : offset + size], table[offset + size : offset + size + 5]
     if len(block) != size or len(tail) != 5:
-        raise ValueError("its index is cut short")
+        raise ValueError("its index is truncated")
     if masked_crc32c(block + tail[:1]) != struct.unpack("<I", tail[1:])[0]:
         raise ValueError("the checksum of its index does not match: the file is damaged")
     if tail[0]:
@@ -171,37 +166,37 @@ def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes
     end, at, key = len(block) - 4 * (restarts + 1), 0, b""
     while at < end:  # keys omit the prefix that they share with the one before
         shared, at = varint_at(block, at)
-        own, at = varint_at(block, at)
+        added, at = varint_at(block, at)
         length, at = varint_at(block, at)
-        key = key[:shared] + block[at : at + own]
-        yield key, block[at + own : at + own + length]
-        at += own + length
+        key = key[:shared] + block[at : at + added]
+        yield key, block[at + added : at + added + length]
+        at += added + length
 
 
 def _number_of_shards(header: bytes) -> int:
     """Returns the number of data files in a `BundleHeaderProto`."""
-    found = dict(fields(header))
-    if number_of(found, 2):
+    message = dict(fields(header))
+    if number_of(message, 2):
         raise ValueError("it was written on a big-endian machine")
-    return number_of(found, 1)
+    return number_of(message, 1)
 
 
-def number_of(found: Mapping[int, bytes], name: int) -> int:
-    """Returns a number among a message's fields; an absent one is zero."""
-    return varint_at(found[name], 0)[0] if name in found else 0
+def number_of(message: Mapping[int, bytes], field_number: int) -> int:
+    """Returns a number among a message's fields; a missing one is zero."""
+    return varint_at(message[field_number], 0)[0] if field_number in message else 0
 
 
 def _entry_of(value: bytes) -> _Entry:
-    found = dict(fields(value))
-    sizes = (dict(fields(size)) for number, size in fields(found.get(2, b"")) if number == 2)
+    message = dict(fields(value))
+    sizes = (dict(fields(size)) for number, size in fields(message.get(2, b"")) if number == 2)
     return _Entry(
-        dtype=number_of(found, 1),
+        dtype=number_of(message, 1),
         shape=tuple(number_of(size, 1) for size in sizes),
-        shard=number_of(found, 3),
-        offset=number_of(found, 4),
-        size=number_of(found, 5),
-        crc=struct.unpack("<I", found.get(6, bytes(4)))[0],
-        is_sliced=7 in found,
+        shard=number_of(message, 3),
+        offset=number_of(message, 4),
+        size=number_of(message, 5),
+        crc=struct.unpack("<I", message.get(6, bytes(4)))[0],
+        is_sliced=7 in message,
     )
 
 
@@ -217,18 +212,12 @@ def _strings_of(content: bytes, entry: _Entry) -> np.ndarray:
     if mask_crc(crc) != entry.crc or sum(lengths) != len(rest):
         raise ValueError("its checksum does not match: the file is damaged")
     ends = np.cumsum([0, *lengths]).tolist()
-    found = np.empty(len(lengths), object)
-    found[:] = [rest[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
-    return found.reshape(entry.shape)
+    strings = np.empty(len(lengths), object)
+    strings[:] = [rest[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return strings.reshape(entry.shape)
 
 
 # === The data files ===
-
-
-def missing_shards(prefix: str, count: int) -> list[str]:
-    """Returns the names of the data files that belong to a bundle and are not there."""
-    paths = (f"{prefix}.data-{number:05d}-of-{count:05d}" for number in range(count))
-    return [os.path.basename(path) for path in paths if not os.path.isfile(path)]
 
 
 def shards(prefix: str) -> list[str]:
@@ -239,7 +228,7 @@ def shards(prefix: str) -> list[str]:
 
 
 def write(prefix: str, tensors: Mapping[str, Any]) -> None:
-    """Writes a bundle of one data file. Raises an OSError where it cannot."""
+    """Writes a bundle with one data file; raises an OSError if it cannot."""
     data, index = (prefix + suffix for suffix in SUFFIXES)
     rows, offset = [(b"", _HEADER)], 0
     with open(data, "wb") as stream:
@@ -268,9 +257,9 @@ def _entry(value: np.ndarray, offset: int, content: bytes) -> bytes:
 
 
 def _table(rows: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Returns a sorted table of one block: that of its keys and values."""
+    """Returns a sorted table whose rows are in one block."""
     table, handles = bytearray(), []
-    for content in (rows, []):  # other tables have statistics in the second
+    for content in (rows, []):  # the second block may hold statistics
         handles.append(_append_block(table, content))
     handles.append(_append_block(table, [(rows[-1][0], handles[0])]))
     footer = (handles[1] + handles[2]).ljust(_FOOTER_BYTES - 8, b"\0")
@@ -278,7 +267,7 @@ def _table(rows: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 def _append_block(table: bytearray, rows: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Appends a block, whose keys are complete; returns its offset and size."""
+    """Appends a block without shared prefixes of keys; returns its offset and size."""
     block, restarts = bytearray(), [0]
     for key, value in rows:
         if block:

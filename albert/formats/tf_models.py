@@ -1,6 +1,6 @@
-"""A TF-Hub module that tf-models-official exported (`albert_en_*/2` and `/3`), read as data.
+"""Reads TF-Hub modules that tf-models-official exported (`albert_en_*/2` and `/3`) as data.
 
-Its variables have the layers' names. Its architecture is in Keras's metadata, its vocabulary in the
+Variables have the layers' names, the architecture is in Keras's metadata, the vocabulary in the
 assets. The graph is never run.
 """
 
@@ -75,7 +75,7 @@ def read_config(directory: str) -> AlbertConfig:
     """Returns the architecture from Keras's metadata.
 
     Raises:
-      CheckpointError: they are not there; ConfigError: they are malformed.
+      CheckpointError: it is missing; ConfigError: it is malformed.
     """
     for name in _METADATA_FILES:
         path = os.path.join(directory, name)
@@ -83,8 +83,8 @@ def read_config(directory: str) -> AlbertConfig:
             continue
         with open(path, "rb") as stream:
             content = stream.read()
-        if found := _ENCODER.search(content):
-            text = content[found.end() :].decode("utf-8", "replace")
+        if match := _ENCODER.search(content):
+            text = content[match.end() :].decode("utf-8", "replace")
             try:
                 theirs, _ = json.JSONDecoder().raw_decode(text)
             except (ValueError, RecursionError) as error:
@@ -102,25 +102,25 @@ def vocabulary(directory: str) -> Vocabulary:
 
 
 def open_weights(directory: str) -> Weights:
-    """Returns the tensors of the encoder, and of the masked-LM head if it is there, by released name.
+    """Returns the tensors of the encoder, and of the masked-LM head if any, by released name.
 
     Raises:
-      CheckpointError: they are damaged, or not of such an encoder.
+      CheckpointError: they are damaged, or belong to another model.
     """
     reader = _Reader(os.path.join(directory, "variables", "variables"))
     keys = {_OURS[name]: name for name in reader.shapes if name in _OURS}
     needed = {ours for ours in _OURS.values() if not ours.startswith("cls/")}
     if absent := sorted(needed - set(keys)):
-        raise CheckpointError(f"{directory} is not of such an encoder: it has no {some(absent)}")
+        raise CheckpointError(f"{directory} is not a module of an ALBERT: it has no {some(absent)}")
     return Weights(directory, reader, keys)
 
 
 class _Reader:
-    """Their variables by the layers' names. Those of attention have an axis for the heads."""
+    """Their variables by the layers' names; those of attention have an axis for the heads."""
 
     def __init__(self, prefix: str):
         self._bundle = tensor_bundle.BundleReader(prefix)
-        self._bundle.check_whole()
+        self._bundle.check_complete()
         self._keys = _named(self._bundle)
         self.shapes = {
             name: _without_heads(name, self._bundle.shapes[key]) for name, key in self._keys.items()

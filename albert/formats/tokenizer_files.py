@@ -1,8 +1,8 @@
-"""A vocabulary and its settings in a model's directory: found, read, written. No TensorFlow.
+"""Reads and writes a vocabulary and its settings in a model's directory. No TensorFlow.
 
-A directory of ours or of Hugging Face's layout holds one `*.model` or `*vocab*.txt`, and
-`tokenizer_config.json`. Each setting there is either honoured or refused by name: ignoring one would
-silently change the ids, and so the answers.
+A directory in our layout or Hugging Face's holds one `*.model` or `*vocab*.txt`, and
+`tokenizer_config.json`. Each setting there is either respected or refused by name: ignoring one could
+silently change the ids.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ NAMES = (
     "spiece.model", "vocab.txt", FAST_FILE, SETTINGS_FILE, "special_tokens_map.json",
     "added_tokens.json",
 )
-# Our key: which file is the vocabulary, if there are several.
+# Our key for the vocabulary's file, if there are several.
 _FILE_KEY = "vocabulary_file"
 # Hugging Face writes a number of 31 digits for "no limit".
 _NO_LIMIT = 1 << 30
@@ -37,7 +37,7 @@ _CLASSES = (
     "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast",
     "PreTrainedTokenizerFast", "TokenizersBackend",
 )
-# The values that these have here; any other would change how texts are split or rows are built.
+# The supported values; others would change how texts are split or sequences are built.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "tokenizer_class": _CLASSES,
     "cls_token": ("[CLS]",), "sep_token": ("[SEP]",), "mask_token": ("[MASK]",),
@@ -61,13 +61,13 @@ _SPECIAL = {"[CLS]", "[SEP]", "[MASK]", "<pad>", "[PAD]", "<unk>", "[UNK]"}
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Where a model's vocabulary is, and how texts are prepared for it."""
+    """Where a model's vocabulary is, and how texts are preprocessed for it."""
 
     spm_model_file: str | None = None  # SentencePiece model, if there is one
     vocab_file: str | None = None  # WordPiece vocabulary otherwise
     text: TextSettings = TextSettings()
-    max_length: int | None = None  # in tokens, if the directory says it
-    problem: str = ""  # why the vocabulary that is there cannot be opened
+    max_length: int | None = None  # in tokens, if known
+    problem: str = ""  # why the existing vocabulary cannot be opened
     added: Mapping[str, int] = dataclasses.field(default_factory=dict)  # ids of added tokens
 
     def __bool__(self) -> bool:
@@ -77,7 +77,7 @@ class Vocabulary:
         """Returns the tokenizer.
 
         Raises:
-          DataError: there is no vocabulary, it is damaged, or none that this toolkit knows.
+          DataError: there is no vocabulary, or it is damaged or not supported.
         """
         if self.problem:
             raise DataError(self.problem)
@@ -90,7 +90,7 @@ class Vocabulary:
         self, spm_model_file: str | None, vocab_file: str | None,
         given: Mapping[str, bool | None] = MappingProxyType({}),
     ) -> "Vocabulary":
-        """Returns the same with the user's values instead; None means not given.
+        """Returns the vocabulary with the user's values; None means not given.
 
         Args:
           given: some of `TextSettings`; the others are those stored in the given file.
@@ -108,11 +108,11 @@ class Vocabulary:
         if given.get("keep_accents") and chosen.vocab_file:
             raise FlagError("--keep_accents is for SentencePiece: a WordPiece vocabulary keeps "
                             "accents with --nodo_lower_case")
-        said = sentencepiece.trained_with(chosen.spm_model_file)
+        stored = sentencepiece.trained_with(chosen.spm_model_file)
         for name, value in given.items():
-            if said.get(name, value) != value:
+            if stored.get(name, value) != value:
                 raise FlagError(f"--{'no' * (not value)}{name}: {chosen.spm_model_file} was trained "
-                                "otherwise, and has no tokens for such text")
+                                "differently, and has no tokens for such text")
         return dataclasses.replace(chosen, text=dataclasses.replace(chosen.text, **given))
 
 
@@ -120,11 +120,11 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     """Returns the vocabulary of a directory, an empty one if it has none.
 
     Args:
-      default: how texts are prepared where `tokenizer_config.json` does not say it; by default as
-        `tokenizer.json` says, if the vocabulary lies there.
+      default: how texts are preprocessed if `tokenizer_config.json` does not say it; by default as
+        `tokenizer.json` says, if it contains the vocabulary.
 
     Raises:
-      DataError: a setting is malformed, or one that this toolkit cannot honour.
+      DataError: a setting is malformed or not supported.
     """
     path = os.path.join(directory, SETTINGS_FILE)
     values = files.read_json_object(path) if os.path.isfile(path) else {}
@@ -134,67 +134,65 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
         try:
             spm, of_file, added = _from_fast(fast)
             default = default or of_file
-        except DataError as error:  # irrelevant to callers that bring a vocabulary or need none
+        except DataError as error:  # irrelevant to callers that have a vocabulary or need none
             problem = str(error)
     for name in ("special_tokens_map.json", "added_tokens.json"):
-        beside = os.path.join(directory, name)
-        if os.path.isfile(beside) and name.startswith("special"):
-            _check_fixed(files.read_json_object(beside), beside)
-        elif os.path.isfile(beside):
-            tokens = files.read_json_object(beside).items()
-            added |= _added([{"content": token, "id": i} for token, i in tokens], beside)
+        file = os.path.join(directory, name)
+        if os.path.isfile(file) and name.startswith("special"):
+            _check_fixed(files.read_json_object(file), file)
+        elif os.path.isfile(file):
+            tokens = files.read_json_object(file).items()
+            added |= _added([{"content": token, "id": i} for token, i in tokens], file)
     _check_fixed(values, path)
     added |= _added(_decoder(values.get("added_tokens_decoder") or {}, path), path)
     text = text_settings(values, path, default or TextSettings(**sentencepiece.trained_with(spm)))
     strip = values.get("strip_accents")
     if vocab and strip not in (None, text.do_lower_case):
-        raise DataError(
-            f"{path}: strip_accents is {strip!r}: here accents go where text is lower-cased, and "
-            "nowhere else"
-        )
+        raise DataError(f"{path}: strip_accents is {strip!r}, but accents are stripped if and only if "
+                        "text is lower-cased")
     known = {*_FIXED, *_IRRELEVANT, *_TEXT_KEYS, "model_max_length", _FILE_KEY}
     if unknown := sorted(set(values) - known):
-        log.warning("%s: settings without effect here: %s", path, ", ".join(unknown))
+        log.warning("%s: ignored settings: %s", path, ", ".join(unknown))
     max_length = _max_length(values.get("model_max_length"), path)
     return Vocabulary(spm, vocab, text, max_length, problem, added)
 
 
 def _text_of_file(path: str, default: TextSettings) -> TextSettings:
-    """Returns how texts are prepared for a vocabulary, from its file or the settings next to it."""
+    """Returns how texts are preprocessed for a vocabulary, from its file or the settings next to it."""
     directory = os.path.dirname(os.path.abspath(path))
-    beside = os.path.join(directory, SETTINGS_FILE)
+    settings_path = os.path.join(directory, SETTINGS_FILE)
     default = dataclasses.replace(default, **sentencepiece.trained_with(path))
-    if not os.path.isfile(beside):
+    if not os.path.isfile(settings_path):
         return default
-    values = files.read_json_object(beside)
-    is_its_own = os.path.abspath(path) in _files(directory, values.get(_FILE_KEY), beside)
-    return text_settings(values, beside, default) if is_its_own else default
+    values = files.read_json_object(settings_path)
+    is_of_file = os.path.abspath(path) in _files(directory, values.get(_FILE_KEY), settings_path)
+    return text_settings(values, settings_path, default) if is_of_file else default
 
 
 def text_settings(
     values: Mapping[str, Any], origin: str, default: TextSettings = TextSettings()
 ) -> TextSettings:
-    """Returns the settings among parsed values, those of `default` where they are missing.
+    """Returns the settings among parsed values; missing ones are those of `default`.
 
     Raises:
       DataError: one is neither true nor false.
     """
-    found = {key: values[key] for key in _TEXT_KEYS if values.get(key) is not None}
-    for key, value in found.items():
+    settings = {key: values[key] for key in _TEXT_KEYS if values.get(key) is not None}
+    for key, value in settings.items():
         if not isinstance(value, bool):
             raise DataError(f"{origin}: {key} must be true or false, got {value!r}")
-    return dataclasses.replace(default, **found)
+    return dataclasses.replace(default, **settings)
 
 
 def settings_of(tokenizer: FullTokenizer, max_length: int | None) -> dict[str, Any]:
-    """Returns the settings as `tokenizer_config.json` has them, ours and Hugging Face's."""
+    """Returns the settings for `tokenizer_config.json`, ours and Hugging Face's."""
     keys = _TEXT_KEYS if tokenizer.is_spm else ("do_lower_case",)
     values = {key: getattr(tokenizer.settings, key) for key in keys}
     return values | ({} if max_length is None else {"model_max_length": max_length})
 
 
 def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = None) -> None:
-    """Writes the vocabulary, its settings, and what Hugging Face's `AutoTokenizer` reads."""
+    """Writes the vocabulary, its settings, and the files that Hugging Face's `AutoTokenizer` reads."""
     is_spm = tokenizer.is_spm
     name = "spiece.model" if is_spm else "vocab.txt"
     path = os.path.join(directory, name)
@@ -213,13 +211,13 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = Non
         values |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
     elif fast := tokenizer_json.contents(tokenizer):
         files.write_json(os.path.join(directory, FAST_FILE), fast)
-        values["tokenizer_class"] = "PreTrainedTokenizerFast"  # which uses that file unchanged
+        values["tokenizer_class"] = "PreTrainedTokenizerFast"  # uses that file unchanged
     files.write_json(os.path.join(directory, "special_tokens_map.json"), special)
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
 
 
 def _from_fast(path: str) -> tuple[str, TextSettings, dict[str, int]]:
-    """Returns a SentencePiece model made from a `tokenizer.json`, and caches it."""
+    """Returns a SentencePiece model made from a `tokenizer.json`, in the cache."""
     model, settings, tokens = tokenizer_json.sentencepiece_model(path)
 
     def write(folder: str) -> None:
@@ -231,13 +229,13 @@ def _from_fast(path: str) -> tuple[str, TextSettings, dict[str, int]]:
 
 
 def only_file(directory: str, ending: str, part: str = "") -> str | None:
-    """Returns the one file of a directory with such a name, if there is exactly one."""
-    found = [n for n in sorted(os.listdir(directory)) if n.endswith(ending) and part in n]
-    return os.path.join(directory, found[0]) if len(found) == 1 else None
+    """Returns the file of a directory with such a name, if there is exactly one."""
+    names = [n for n in os.listdir(directory) if n.endswith(ending) and part in n]
+    return os.path.join(directory, names[0]) if len(names) == 1 else None
 
 
 def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | None]:
-    """Returns (SentencePiece model, WordPiece vocabulary); a vocabulary named in settings wins."""
+    """Returns (SentencePiece model, WordPiece vocabulary); one `named` in settings has priority."""
     if named is not None:
         if not isinstance(named, str) or os.path.basename(named) != named:
             raise DataError(f"{origin}: {_FILE_KEY} {named!r} is not a plain file name")
@@ -249,15 +247,13 @@ def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | N
 
 
 def _check_fixed(values: Mapping[str, Any], origin: str) -> None:
-    for key, good in _FIXED.items():
+    for key, supported in _FIXED.items():
         value = values.get(key)
         if isinstance(value, dict) and "content" in value:
             value = value["content"]
-        if value not in (None, *good):
-            raise DataError(
-                f"{origin}: {key} is {value!r}: this toolkit knows only "
-                f"{' and '.join(map(repr, good))} there"
-            )
+        if value not in (None, *supported):
+            raise DataError(f"{origin}: {key} is {value!r}; supported: "
+                            f"{' and '.join(map(repr, supported))}")
 
 
 def _decoder(values: Any, origin: str) -> list[dict[str, Any]]:
@@ -274,7 +270,7 @@ def _added(tokens: Sequence[Mapping[str, Any]], origin: str) -> dict[str, int]:
     for token in tokens:
         content, i = token.get("content"), token.get("id")
         if not isinstance(content, str) or type(i) is not int or not content.strip():
-            raise DataError(f"{origin}: no added token: {token}")
+            raise DataError(f"{origin}: not an added token: {token}")
         if content in _SPECIAL:
             continue
         if unsupported := [key for key in ("special", "single_word") if token.get(key)]:

@@ -1,8 +1,7 @@
-"""A `tokenizer.json` of Hugging Face's tokenizers library: a SentencePiece model in another form.
+"""A `tokenizer.json` of Hugging Face's tokenizers library: a SentencePiece model in another format.
 
-Their ALBERT class interprets the SentencePiece model differently (version 5 splits "(hi)" into "("
-and "▁hi", where the model was trained with "▁", "(" and "hi"). So the file that is written here
-spells out each of our steps.
+Their ALBERT class interprets SentencePiece models differently (version 5 splits "(hi)" into "(" and
+"▁hi", but the model was trained with "▁", "(" and "hi"). So the file spells out each of our steps.
 """
 
 import base64
@@ -15,7 +14,7 @@ from albert.errors import DataError
 from albert.storage import files
 from albert.tokenization import FullTokenizer, TextSettings, ends_in_digit_comma
 
-# Our own preprocessing, or SentencePiece, does the same as these normalizers.
+# Normalizers that do the same as our preprocessing, or SentencePiece.
 _SPACES = {" {2,}", r"\s+"}
 _QUOTES = {("``", '"'), ("''", '"')}
 _NEVER = -1e4  # far below the score of any token of a trained model
@@ -23,18 +22,16 @@ _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "alwa
 
 
 def sentencepiece_model(path: str) -> tuple[bytes, TextSettings, list[dict[str, Any]]]:
-    """Returns a SentencePiece model of the vocabulary in a `tokenizer.json`, and how to prepare texts.
-
-    The third value lists the tokens added to that vocabulary.
+    """Returns a SentencePiece model of a `tokenizer.json`, how to preprocess texts, and added tokens.
 
     Raises:
-      DataError: it is damaged, of another kind than Unigram, or prepares texts in another way.
+      DataError: it is damaged, of another kind than Unigram, or preprocesses texts differently.
     """
     values = files.read_json_object(path)
     model = values.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
         kind = model.get("type") if isinstance(model, dict) else None
-        raise DataError(f"{path}: its model is {kind or 'none'}; only Unigram is read from this file")
+        raise DataError(f"{path}: its model is {kind or 'missing'}; only Unigram is supported")
     try:
         tokens = values.get("added_tokens") or []
         kinds = {t["content"]: bool(t["special"]) for t in tokens}
@@ -65,13 +62,13 @@ def _check_words(pre_tokenizer: Any, has_bytes: bool, path: str) -> None:
         if step["type"] != "WhitespaceSplit" and any(
             value != usual.get(key) for key, value in step.items() if key != "split"
         ):
-            raise DataError(f"{path}: its pre_tokenizer {step} is not known here")
+            raise DataError(f"{path}: its pre_tokenizer {step} is not supported")
     if has_bytes:
-        raise DataError(f"{path}: byte_fallback, tokens for single bytes, is not known here")
+        raise DataError(f"{path}: byte_fallback, tokens for single bytes, is not supported")
 
 
 def _settings(steps: list[dict[str, Any]], path: str) -> TextSettings:
-    """Returns how texts are prepared, as far as these steps specify it."""
+    """Returns how texts are preprocessed, according to these steps."""
     kinds = {step["type"] for step in steps}
     strips = "StripAccents" in kinds
     for step in steps:
@@ -80,17 +77,17 @@ def _settings(steps: list[dict[str, Any]], path: str) -> TextSettings:
         if step["type"] != "Replace" or regex in _SPACES or (text, step.get("content")) in _QUOTES:
             continue
         if regex != combining_characters() or step.get("content"):
-            raise DataError(f"{path}: a normalizer replaces {regex or text!r}, which is not done here")
+            raise DataError(f"{path}: a normalizer that replaces {regex or text!r} is not supported")
         strips = True
     if unknown := kinds - {"Replace", "NFKD", "StripAccents", "Lowercase", "Precompiled", "Strip"}:
-        raise DataError(f"{path}: the normalizer {sorted(unknown)[0]} is not known here")
+        raise DataError(f"{path}: the normalizer {sorted(unknown)[0]} is not supported")
     return TextSettings(do_lower_case="Lowercase" in kinds, keep_accents=not strips)
 
 
 def _model_of(
     pieces: list[tuple[str, float]], unknown: int, added: dict[str, bool], charsmap: list[str]
 ) -> bytes:
-    """Returns the model; `added` tokens are never split, whether they are special or not."""
+    """Returns the model; `added` tokens, {token: whether it is special}, are never split."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()
@@ -114,17 +111,17 @@ def _model_of(
 def combining_characters() -> str:
     """Returns a character class of what `preprocess_text` drops.
 
-    Not the same as the marks of Unicode's category M, which their StripAccents
-    drops: the vowel signs of Thai, for one, are marks but do not combine.
+    This differs from Unicode's category M, which their StripAccents drops: Thai vowel signs, for
+    example, are marks but do not combine.
     """
     return character_class(unicodedata.combining, chr)
 
 
 def character_class(is_member: Callable[[str], Any], spell: Callable[[int], str]) -> str:
-    """Returns the bracketed class of the characters that a predicate accepts, for expressions.
+    """Returns a regular expression's class of the characters that a predicate accepts.
 
     Args:
-      spell: returns how the expression spells a character, given its code.
+      spell: returns the notation of a character, given its code.
     """
     ranges: list[list[int]] = []
     for code in (c for c in range(sys.maxunicode + 1) if is_member(chr(c))):
@@ -136,9 +133,9 @@ def character_class(is_member: Callable[[str], Any], spell: Callable[[int], str]
 
 
 def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
-    """Returns the file: our preprocessing, then the model's normalisation and vocabulary.
+    """Returns the file: our preprocessing, then the model's normalization and vocabulary.
 
-    Only a SentencePiece model of kind Unigram has one.
+    Only Unigram models have one; None for others.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -174,8 +171,8 @@ def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
 
 
 def added_tokens(tokenizer: FullTokenizer) -> list[dict[str, Any]]:
-    """Returns the tokens that were added to a vocabulary, as this file has them."""
-    # Matched in normalized text, with the white space around, which begins no other token.
+    """Returns the tokens that were added to a vocabulary, in the format of this file."""
+    # Matched in normalized text, including adjacent white space, which begins no other token.
     return [
         {"id": i, "content": token, "single_word": False, "lstrip": True, "rstrip": True,
          "normalized": True, "special": False}
@@ -186,7 +183,7 @@ def added_tokens(tokenizer: FullTokenizer) -> list[dict[str, Any]]:
 def _score(piece) -> float:
     if piece.type == piece.USER_DEFINED:
         return 0.0
-    # "▁1999," is split again into "▁1999" and ","; a token that is never chosen has the same effect.
+    # "▁1999," is split again into "▁1999" and ","; never choosing it has the same effect.
     return _NEVER if ends_in_digit_comma(piece.piece) else piece.score
 
 
@@ -217,7 +214,7 @@ def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
 def _pre_tokenizer(settings: TextSettings) -> dict[str, Any]:
     if not settings.remove_space:
         return _METASPACE
-    # Drops the white space before tokens that are added over there.
+    # Drops the white space before tokens that are added with their library.
     return {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, _METASPACE]}
 
 

@@ -1,6 +1,6 @@
-"""Reads PyTorch's `pytorch_model.bin` as data: the pickles can call nothing but tensor constructors.
+"""Reads PyTorch's `pytorch_model.bin` as data: the pickles can only call tensor constructors.
 
-It reads both formats: a ZIP archive with a file for each storage (`data.pkl`, `data/0`), and the one
+There are two formats: a ZIP archive with a file per storage (`data.pkl`, `data/0`), and the one
 before PyTorch 1.6, several pickles followed by the storages. No PyTorch.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from albert.errors import CheckpointError, first_line
 
-_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the older form
+_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of the older format
 _DTYPES = {
     "FloatStorage": np.float32, "DoubleStorage": np.float64, "HalfStorage": np.float16,
     "BFloat16Storage": ml_dtypes.bfloat16, "LongStorage": np.int64, "IntStorage": np.int32,
@@ -51,15 +51,15 @@ class _Tensor:
     def __post_init__(self):
         numbers = (self.start, *self.shape, *self.strides)
         if not all(type(n) is int and n >= 0 for n in numbers):
-            raise ValueError("a tensor's shape is no shape")
+            raise ValueError("a tensor has an invalid shape")
         if len(self.shape) != len(self.strides):
-            raise ValueError("a tensor has another number of strides than of dimensions")
+            raise ValueError("a tensor has unequal numbers of strides and dimensions")
         last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
         if 0 not in self.shape and self.start + last >= self.storage.count:
-            raise ValueError("a tensor reaches beyond its storage")
+            raise ValueError("a tensor exceeds its storage")
 
     def of(self, content: bytes) -> np.ndarray:
-        """Returns its elements, from the bytes of the storage."""
+        """Returns the tensor, given the bytes of its storage."""
         dtype = self.storage.dtype
         if len(content) != self.storage.count * dtype.itemsize:
             raise ValueError(f"storage {self.storage.key} has {len(content):,} bytes")
@@ -80,7 +80,7 @@ class _Unpickler(pickle.Unpickler):
             ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
         }
         if (module, name) not in known:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array of numbers")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not a tensor")
         return known[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
@@ -94,7 +94,7 @@ def open_tensors(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str],
     """Returns ({name: shape}, read) of a file.
 
     Raises:
-      CheckpointError: it is damaged, or holds anything but arrays of numbers.
+      CheckpointError: it is damaged, or holds anything but tensors.
     """
     try:
         with open(path, "rb") as stream:
@@ -103,7 +103,7 @@ def open_tensors(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str],
         if not tensors or not all(isinstance(name, str) for name in tensors):
             raise ValueError("it holds no named weights")
     except _ERRORS as error:
-        raise CheckpointError(f"{path} is not read: {first_line(error)}") from error
+        raise CheckpointError(f"cannot read {path}: {first_line(error)}") from error
 
     def read(name: str) -> np.ndarray:
         try:
@@ -136,7 +136,7 @@ def _open_zip(path: str, stream: BinaryIO) -> tuple[dict, Callable[[str], bytes]
 def _open_older(path: str, stream: BinaryIO) -> tuple[dict, Callable[[str], bytes]]:
     stream.seek(0)
     if _Unpickler(stream).load() != _MAGIC:
-        raise ValueError("it is no file of PyTorch")
+        raise ValueError("it is not a PyTorch file")
     for _ in range(2):  # the protocol's version, and the kind of machine
         _Unpickler(stream).load()
     saved = _Unpickler(stream).load()
@@ -144,16 +144,16 @@ def _open_older(path: str, stream: BinaryIO) -> tuple[dict, Callable[[str], byte
         value.storage.key: value.storage.dtype.itemsize
         for value in saved.values() if isinstance(value, _Tensor)
     }
-    places, end = {}, os.fstat(stream.fileno()).st_size
+    spans, end = {}, os.fstat(stream.fileno()).st_size
     for key in _Unpickler(stream).load():
         [count] = struct.unpack("<q", stream.read(8))
-        places[key] = stream.tell(), count * sizes[key]
-        if count < 0 or sum(places[key]) > end:
-            raise EOFError("it is cut off")
-        stream.seek(sum(places[key]))
+        spans[key] = stream.tell(), count * sizes[key]
+        if count < 0 or sum(spans[key]) > end:
+            raise EOFError("it is truncated")
+        stream.seek(sum(spans[key]))
 
     def content(key: str) -> bytes:
-        start, size = places[key]
+        start, size = spans[key]
         with open(path, "rb") as stream:
             stream.seek(start)
             return stream.read(size)

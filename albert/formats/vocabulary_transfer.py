@@ -1,7 +1,7 @@
 """Gives a pretrained model another vocabulary and keeps the embeddings of shared tokens.
 
-A token in both vocabularies keeps its embedding. A new one starts with the mean of the embeddings
-of the old tokens that its text is split into, since the model has read that text as these tokens.
+Tokens of both vocabularies keep their embeddings. A new one starts with the mean embedding of the old
+tokens into which its text is split, since the model has read that text as these tokens.
 
 Shapes: V vocabulary size, E embedding size.
 """
@@ -16,9 +16,9 @@ from albert.tokenization import SPIECE_UNDERLINE, FullTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """The old tokens that each new token starts as the mean of."""
+    """For each new token, the old tokens of whose embeddings it is the mean."""
 
-    sources: Sequence[Sequence[int]]  # [V new] of ids of old tokens; empty if none are known
+    sources: Sequence[Sequence[int]]  # [V new] of ids of old tokens; may be empty
     is_shared: np.ndarray  # bool [V new]: tokens of both vocabularies
 
     def rows(self, table: np.ndarray) -> np.ndarray:
@@ -31,7 +31,7 @@ class Transfer:
 
 
 def plan(old: FullTokenizer, new: FullTokenizer) -> Transfer:
-    """Returns which old tokens the tokens of a new vocabulary start from."""
+    """Returns which old tokens initialize the tokens of a new vocabulary."""
     # The two kinds of vocabulary name two special tokens differently.
     renamed = {} if old.is_spm == new.is_spm else {
         "<pad>": "[PAD]", "<unk>": "[UNK]", "[PAD]": "<pad>", "[UNK]": "<unk>"

@@ -1,4 +1,4 @@
-"""The tensors of one model's files, by the released names, read on demand."""
+"""The tensors of a model's files by the released names, read on demand."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -12,7 +12,7 @@ class Reader(Protocol):
     shapes: Mapping[str, tuple[int, ...]]  # by the names in the file
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor; a CheckpointError where the file is damaged."""
+        """Returns a tensor; raises a CheckpointError if the file is damaged."""
 
 
 class Weights:

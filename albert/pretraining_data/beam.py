@@ -1,7 +1,7 @@
 """Makes records with Apache Beam, on any number of machines that share a file system.
 
-One machine reads the text and hands out blocks. The others pair them, gather buckets and write
-records, with the functions that `pipeline` uses, so both make the same records.
+One machine reads the text and distributes blocks. The others make pairs, gather buckets and write
+records, with the functions of `pipeline`, so that both make the same records.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from albert.text.documents import ReadingCounts
 log = logging.getLogger("albert")
 
 _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", re.MULTILINE)
-_MACHINES = 8  # number of parts for a small text
-_COUNTS, _VOCABULARY = "counts.json", "vocabulary"  # files of the work folder
+_MACHINES = 8  # number of parts of a small text
+_COUNTS, _VOCABULARY = "counts.json", "vocabulary"  # files in the work folder
 
 
 def require_beam(runner: str) -> None:
-    """Raises a FlagError with the command that installs Beam, if it is missing."""
+    """Raises a FlagError with the installation command if Beam is missing."""
     try:
         import apache_beam  # noqa: F401
         import fsspec  # noqa: F401
@@ -87,7 +87,7 @@ def _file_system(path: str):
 
 @contextlib.contextmanager
 def _work_folder(output: str) -> Iterator[str]:
-    """Yields a new folder next to an output, and removes it with all its content."""
+    """Yields a new folder next to an output, and removes it afterwards."""
     folder, name = posixpath.split(output)
     work = posixpath.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.work")
     fs = _file_system(output)
@@ -146,9 +146,9 @@ def _pair(task: shuffle.BlockTask, job: Job, work: str) -> Iterator[tuple[tuple[
     pairs, counts = shuffle.deal_pairs(recipe, block, task, task.passes)
     ends, dtype = np.cumsum(counts), shuffle.token_dtype(recipe)
     for bucket in np.flatnonzero(counts).tolist():
-        some = pairs[ends[bucket] - counts[bucket] : ends[bucket]]
-        tokens = b"".join(part.tobytes() for part in shuffle.gather(block.ids, some, dtype))
-        yield (task.split, bucket), (task.index, task.passes.start, some.tobytes(), tokens)
+        part = pairs[ends[bucket] - counts[bucket] : ends[bucket]]
+        tokens = b"".join(ids.tobytes() for ids in shuffle.gather(block.ids, part, dtype))
+        yield (task.split, bucket), (task.index, task.passes.start, part.tobytes(), tokens)
 
 
 # (number of the bucket, its file, its blocks, its statistics)
@@ -206,7 +206,7 @@ def _set_up_logging() -> None:
     beam_log = logging.getLogger("apache_beam")
     beam_log.setLevel(logging.WARNING)
     beam_log.handlers[:], beam_log.propagate = log.handlers, False
-    # Beam logs an error of a step in many lines, and reports it once more at the end.
+    # Beam logs the error of a step in many lines, and reports it again at the end.
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
 
 
@@ -216,14 +216,14 @@ def _make_pipeline(runner: str, arguments: Sequence[str]):
 
     stderr = io.StringIO()
     try:
-        if "." in runner:  # its options are known once its module is imported
+        if "." in runner:  # importing its module defines its options
             importlib.import_module(runner.rpartition(".")[0])
         with contextlib.redirect_stderr(stderr):
             options = PipelineOptions([f"--runner={runner}", *arguments])
             options.get_all_options()  # checks the values
             return beam.Pipeline(options=options)
     except SystemExit as error:  # of argparse
-        line = (stderr.getvalue().strip().splitlines() or ["unusable"])[-1]
+        line = (stderr.getvalue().strip().splitlines() or ["invalid"])[-1]
         raise FlagError(f"options of --runner={runner}: {line}") from error
     except Exception as error:
         raise FlagError(f"--runner={runner}: {first_line(error)}") from error
@@ -235,12 +235,12 @@ def _run(beam_pipeline, runner: str) -> None:
         result = beam_pipeline.run()
         state = result.wait_until_finish()
     except BaseException as error:
-        preempted: BaseException | None = error  # Beam may have wrapped it
+        preempted: BaseException | None = error  # Beam may wrap it
         while preempted is not None and not isinstance(preempted, Preempted):
             preempted = preempted.__cause__ or preempted.__context__
         if isinstance(error, Exception) and not preempted:
             raise _user_error(error, runner) from error
-        if result:  # a signal: stop the machines
+        if result:  # after a signal, stop the machines
             with contextlib.suppress(Exception):
                 result.cancel()
         raise (preempted or error) from None
@@ -249,7 +249,7 @@ def _run(beam_pipeline, runner: str) -> None:
 
 
 def _user_error(error: Exception, runner: str) -> UserError:
-    """Returns our own error that a step raised, or one with the last line of Beam's."""
+    """Returns the error of ours that a step raised, or one with the last line of Beam's."""
     ours = _OUR_ERROR.findall(str(error))
     if ours:
         return DataError(ours[-1])

@@ -1,8 +1,8 @@
-"""Token embeddings from the co-occurrence of tokens in the records, to start pretraining with.
+"""Initial token embeddings for pretraining, from the co-occurrence of tokens in the records.
 
-Counts of tokens near each other become positive pointwise mutual information (Levy and Goldberg
-2014), of which the truncated singular value decomposition makes embeddings; context counts are
-smoothed and nearer tokens count more, as Levy, Goldberg and Dagan 2015 found best.
+They are a truncated singular value decomposition of the positive pointwise mutual information of
+neighbouring tokens (Levy and Goldberg 2014); context counts are smoothed, and nearer tokens count
+more, as recommended by Levy, Goldberg and Dagan 2015.
 
 Legend: B batch, L sequence, V vocabulary, E embedding size.
 """
@@ -23,12 +23,12 @@ log = logging.getLogger("albert")
 WINDOW = (1.0, 0.8, 0.6, 0.4, 0.3)  # weight of the next token, the one after it, ...
 SMOOTHING = 0.75  # power of the context counts
 STANDARD_DEVIATION = 0.06  # of all values
-MAX_TOKENS = 20_000_000  # counted; takes a minute and at most 2 GB
+MAX_TOKENS = 20_000_000  # to count; takes a minute and at most 2 GB
 _ADDED_AT_ONCE = 4_000_000  # pairs of tokens
 
 
 class Start:
-    """Reads the embeddings, which are computed when they are asked for, as a file's tensor."""
+    """A reader of the embeddings, which are computed on demand, like a file's tensor."""
 
     def __init__(
         self, source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int],
@@ -39,17 +39,17 @@ class Start:
         self.shapes = {NAME: (config.vocab_size, config.embedding_size)}
 
     def read(self, name: str) -> np.ndarray:
-        """Returns [V, E]; tokens without a vector have random ones, as without this start."""
-        found = embeddings(*self._arguments)
-        random = self._rng.normal(0.0, self._scale, found.shape).clip(-2 * self._scale, 2 * self._scale)
-        return np.where(np.isnan(found), random, found).astype(np.float32)
+        """Returns [V, E]; tokens without an embedding have a random one, as usual."""
+        values = embeddings(*self._arguments)
+        random = self._rng.normal(0.0, self._scale, values.shape).clip(-2 * self._scale, 2 * self._scale)
+        return np.where(np.isnan(values), random, values).astype(np.float32)
 
 
 def embeddings(
     source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int], vocab_size: int,
     embedding_size: int, seed: int,
 ) -> np.ndarray:
-    """Returns [V, E]; NaN where a token does not occur, and for special tokens.
+    """Returns [V, E]; NaN for special tokens and tokens that do not occur.
 
     Args:
       source: training records, with or without masks.
@@ -89,10 +89,10 @@ def _count(source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int],
 
     progress, tokens = Progress("counted", None, "tokens"), 0
     for ids in _sequences(source, spec, vocab_size):  # [B, L]
-        stretch = np.cumsum(special[ids], axis=1)  # no special token lies between equal numbers
+        segment = np.cumsum(special[ids], axis=1)  # no special token is between equal numbers
         is_word = ~special[ids]
         for distance, weight in enumerate(WINDOW, 1):
-            near = is_word[:, :-distance] & (stretch[:, :-distance] == stretch[:, distance:])
+            near = is_word[:, :-distance] & (segment[:, :-distance] == segment[:, distance:])
             ones.append(ids[:, :-distance][near])
             others.append(ids[:, distance:][near])
             weights.append(np.full(len(ones[-1]), weight, np.float32))
@@ -103,13 +103,13 @@ def _count(source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int],
         if tokens >= MAX_TOKENS:
             break
     progress.clear()
-    log.info("co-occurrence counted in %s tokens", f"{tokens:,}")
+    log.info("counted the co-occurrence of %s tokens", f"{tokens:,}")
     total = add_up(total)
     return total + total.T
 
 
 def _sequences(source: RecordFiles, spec: FeatureSpec, vocab_size: int) -> Iterator[np.ndarray]:
-    """Yields the ids [B, L] of each block of records, as they were before they were masked."""
+    """Yields the ids [B, L] of each block of records before masking."""
     for number in range(len(source.blocks.records)):
         features = source.read_block(number, spec, vocab_size)
         ids = features["input_ids"].astype(np.int64)

@@ -1,8 +1,8 @@
-"""Masks drawn when records are read, so that every epoch sees others (as in RoBERTa).
+"""Draws masks when records are read, so that every epoch has different ones (as in RoBERTa).
 
 Such records hold each pair once, instead of `dupe_factor` masked copies. The masks, and whether A
-and B are swapped, follow from the seed and the record's position in the run: a resumed run draws
-the same ones, whatever the number of readers.
+and B are swapped, depend on the seed and the record's position in the run alone: a resumed run draws
+the same ones, with any number of readers.
 
 Shapes: B batch, L sequence, P predictions.
 """
@@ -37,7 +37,7 @@ class DynamicMasking:
     special_ids: SpecialIds
     seed: int
     swap_prob: float = 0.0  # of swapping A and B, unless B is random
-    # The masking probability changes linearly to this one over `num_records` records.
+    # To which the masking probability changes linearly over `num_records` records.
     last_masked_lm_prob: float | None = None
     num_records: int = 0
 
@@ -57,7 +57,7 @@ class DynamicMasking:
         """Masks a batch.
 
         Args:
-          batch: the `pair_features`, int32, and others, which stay.
+          batch: the `pair_features`, int32, and others, which are unchanged.
           positions: int64 [B], position of each record in the run.
         """
         names = ("input_ids", SEGMENT_LENGTHS, "token_boundary", "next_sentence_labels")
@@ -72,7 +72,7 @@ class DynamicMasking:
         labels: np.ndarray,
         positions: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """Returns the `masked_features`; arguments as of `mask_sequences`."""
+        """Returns the `masked_features`; arguments as in `mask_sequences`."""
         keys = keys_at(self.seed, positions)
         if self.swap_prob:
             number = SequenceRng(keys).uniform(SequenceRng.SWAP, np.arange(len(keys)), 0)
@@ -106,36 +106,34 @@ def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:
     return np.where((column == 0) | (column > last), column, rotated)
 
 
-# === What manifests say ===
+# === Manifests ===
 
 
 def manifest_info(special_ids: SpecialIds, pairs: PairSettings) -> dict[str, Any]:
-    """Returns what the manifest must say for masks to be drawn later."""
+    """Returns what dynamic masking needs in the manifest."""
     ids = {name: int(value) for name, value in special_ids._asdict().items()}
     return ids | {"sentence_objective": pairs.sentence_objective}
 
 
 def files_without_masks(source: RecordFiles) -> list[str]:
     """Returns the record files that hold pairs without masks, according to their manifests."""
-    return source.with_feature(SEGMENT_LENGTHS)
+    return [path for path, manifest in source.manifests() if SEGMENT_LENGTHS in manifest.features]
 
 
 def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
-    """Returns what these records were made for: an objective, "none", or both.
+    """Returns the objectives of these records: one, "none", or both.
 
     Raises:
       DataError: they were made for two objectives.
     """
-    found = {manifest.sentence_objective: path for path, manifest in source.manifests()}
-    for objective, path in found.items():
+    objectives = {manifest.sentence_objective: path for path, manifest in source.manifests()}
+    for objective, path in objectives.items():
         if objective not in SENTENCE_OBJECTIVES:
             raise DataError(f"{path}: unknown sentence_objective {objective!r} in its manifest")
-    if len(set(found) - {"none"}) > 1:
-        (one, first), (other, path), *_ = ((o, p) for o, p in found.items() if o != "none")
-        raise DataError(
-            f"{path} was made with --sentence_objective={other}, {first} with {one}"
-        )
-    return tuple(sorted(found, key=lambda objective: objective == "none"))
+    if len(set(objectives) - {"none"}) > 1:
+        (one, first), (other, path), *_ = ((o, p) for o, p in objectives.items() if o != "none")
+        raise DataError(f"{path} was made with --sentence_objective={other}, {first} with {one}")
+    return tuple(sorted(objectives, key=lambda objective: objective == "none"))
 
 
 def dynamic_masking(
@@ -146,18 +144,16 @@ def dynamic_masking(
     Raises:
       DataError: a manifest lacks the ids of special tokens, or they differ.
     """
-    found: dict[SpecialIds, str] = {}
+    paths: dict[SpecialIds, str] = {}
     for path, manifest in source.manifests():
         ids = [manifest.info.get(key) for key in SpecialIds._fields]
         if not all(isinstance(value, int) and value >= 0 for value in ids):
-            raise DataError(
-                f"{records.manifest_path(path)}: lacks {', '.join(SpecialIds._fields)}, which "
-                "masking needs: make the records again"
-            )
-        found.setdefault(SpecialIds(*ids), path)
-    if len(found) > 1:
-        one, two, *_ = found.values()
+            raise DataError(f"{records.manifest_path(path)}: lacks {', '.join(SpecialIds._fields)}, "
+                            "which masking needs: make the records again")
+        paths.setdefault(SpecialIds(*ids), path)
+    if len(paths) > 1:
+        one, two, *_ = paths.values()
         raise DataError(f"{one} and {two} were made with different vocabularies")
-    (special_ids,) = found
+    (special_ids,) = paths
     pairs = PairSettings(sentence_objective=sentence_objectives(source)[0])
     return DynamicMasking(max_seq_length, settings, special_ids, seed, pairs.swap_prob)

@@ -8,7 +8,7 @@ import numpy as np
 from albert.pretraining_data import masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 
-SEGMENT_LENGTHS = "segment_lengths"  # the feature that only records without masks have
+SEGMENT_LENGTHS = "segment_lengths"  # a feature of records without masks only
 
 
 def pair_features(max_seq_length: int) -> dict[str, tuple[str, int]]:
@@ -30,7 +30,7 @@ def masked_features(
         "masked_lm_positions": ("int64", num_predictions),
         "masked_lm_ids": ("int64", num_predictions),
         "masked_lm_weights": ("float32", num_predictions),
-        # BERT's name. 1: swapped, or B is of another document; 0: in order.
+        # BERT's name; 1: swapped, or B is from another document; 0: in order.
         "next_sentence_labels": ("int64", 1),
     }
 

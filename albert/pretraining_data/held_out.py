@@ -1,8 +1,8 @@
 """Chooses the held-out part of a text: a fraction of its size, in complete documents if they are small.
 
-The text is read once, in order. Documents of similar size (within a factor of two) compete with each
-other, so neither short nor long ones are preferred. A document that is a noticeable part of the text
-is cut into stretches, which are chosen like documents.
+The text is read once, in order. Documents compete with those of similar size (within a factor of two),
+so that neither short nor long ones are preferred. A document that is a large part of the text is
+divided into stretches, which are chosen like documents.
 """
 
 import collections
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from albert.text.documents import Document, split_documents
 
-# Fractions of the smaller side of the split: the longest document that stays undivided, and a stretch.
+# Fractions of the smaller side of the split: the longest undivided document, and a stretch.
 _DOCUMENT, _STRETCH = 1 / 6, 1 / 10
 _MAX_FRACTION = 0.1  # a larger side counts as this, so that halves come from many positions
 _MIN_STRETCH = 1000  # bytes: a few pairs
@@ -25,14 +25,14 @@ class HeldOut:
     def __init__(
         self, fraction: float, seed: int, text_bytes: int, language: str | None = None
     ):
-        """`language`: cut long documents between the sentences of this language."""
+        """`language`: divide long documents between the sentences of this language."""
         self._language = language
         self._fraction, self._rng = fraction, random.Random(seed)
         side = text_bytes * min(fraction, 1 - fraction, _MAX_FRACTION)
         self._longest = max(_DOCUMENT * side, _MIN_STRETCH)
         self._stretch = max(_STRETCH * side, _MIN_STRETCH)
         # For each class of sizes: characters due to be held out, and the level at which the next
-        # document is chosen. Drawn again for each, it chooses one at random of every 1 / fraction.
+        # document is chosen, drawn again each time: one at random of every 1 / fraction.
         self._due: dict[int, float] = collections.defaultdict(float)
         self._level: dict[int, float] = collections.defaultdict(self._rng.random)
 

@@ -42,8 +42,8 @@ class Statistics:
 
     label_1: int = 0  # records
     tokens: int = 0  # in records, without special ones
-    lost: int = 0  # tokens cut off pairs, or in none
-    unknown: int = 0  # tokens in records that the vocabulary lacks
+    lost: int = 0  # tokens truncated, or in no pair
+    unknown: int = 0  # unknown tokens in records
     lengths: np.ndarray | int = 0  # int64 [L + 1], number of records by length
 
     def __add__(self, other: "Statistics") -> "Statistics":
@@ -88,7 +88,7 @@ class TrainingInstance:
     masked_lm_labels: list[str]
     is_random_next: bool
     token_boundary: list[int]
-    lost: int = dataclasses.field(default=0, repr=False)  # tokens that were cut off
+    lost: int = dataclasses.field(default=0, repr=False)  # truncated tokens
 
     def __str__(self) -> str:
         lines = []
@@ -124,7 +124,7 @@ def make_features(
     """Returns the features of records; see `Recipe.feature_spec`.
 
     Args:
-      ids: tokens; those of each B follow those of its A.
+      ids: tokens; those of B follow those of A.
       pairs: `PAIR` [B].
     """
     is_start, special_ids = vocabulary_info(recipe)
@@ -132,7 +132,7 @@ def make_features(
     length_a, lengths = segments[:, :1], sequence_lengths(segments)
     source = (pairs["a_start"].astype(np.int64)[:, None] - 1) + column
     source -= column > length_a + 1
-    # Before the first token and after the last one, any will do: others replace them.
+    # The positions before the first token and after the last one are overwritten below.
     unmasked = ids.take(source, mode="clip").astype(np.int64)
     unmasked *= column < lengths[:, None]
     unmasked[:, 0] = special_ids.cls_id

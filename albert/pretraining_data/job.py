@@ -1,4 +1,4 @@
-"""What to make: the recipe of the records, the input text and the output files."""
+"""The job of making records: recipe, input text and output files."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ _BUCKET = 1 << 20, 64 << 20  # bytes of pairs shuffled in memory: at least, at m
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Everything besides the text that decides the content of records."""
+    """Everything except the text that determines the content of records."""
 
     pairs: PairSettings
     masking: MaskingSettings
@@ -57,10 +57,10 @@ _tokenizers: dict[tuple, FullTokenizer] = {}  # the last one, by the content of 
 
 
 def load_tokenizer(recipe: Recipe, fetch: Callable[[str], str] | None = None) -> FullTokenizer:
-    """Returns the tokenizer, loaded once in every process.
+    """Returns the tokenizer, loaded once per process.
 
     Args:
-      fetch: copies the vocabulary into a folder and returns its path, where it isn't local.
+      fetch: copies the vocabulary into a folder and returns its path, if it isn't local.
     """
     key = recipe.vocabulary_sha256, recipe.text, bool(recipe.spm_model_file)
     if key not in _tokenizers:
@@ -94,7 +94,7 @@ class OutputSplit:
     fraction: float  # of the text
 
     def num_buckets(self, text_bytes: int) -> int:
-        """Returns how many buckets the pairs are shuffled in; a multiple of the outputs."""
+        """Returns the number of buckets for shuffling; a multiple of the number of outputs."""
         # A token takes about four bytes of text, and two bytes in a pair.
         size = 0.6 * text_bytes * self.fraction * self.passes
         bucket = min(max(size / 64, _BUCKET[0]), _BUCKET[1])
@@ -103,7 +103,7 @@ class OutputSplit:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Everything that one command makes, checked."""
+    """A checked job of one command."""
 
     recipe: Recipe
     inputs: tuple[str, ...]
@@ -124,6 +124,6 @@ class Job:
     def block_characters(self) -> int:
         """Size of the blocks of text that are tokenized and paired together.
 
-        It grows with the text, for every bucket is read from the file of every block.
+        It grows with the text, since every bucket is read from the file of every block.
         """
         return min(max(self.text_bytes // 1000, _BLOCK[0]), _BLOCK[1])

@@ -3,11 +3,10 @@
 Words are visited in random order. Each one starts an n-gram whose length is drawn with p(n) ~ 1/n
 (paper, section 4.1). An n-gram that exceeds the rest of the budget is shortened; one that overlaps a
 chosen word is skipped. Of the chosen tokens 80 % (`mask_token_share`) become [MASK], 10 % stay, and
-10 % become a random token. All sequences take their k-th word together, so no loop runs over
-sequences.
+10 % become a random token. The k-th words of all sequences are processed together, without a loop
+over sequences.
 
-Every random number of a sequence follows from its own key: masks do not depend on the rest of the
-batch.
+All random numbers of a sequence depend on its key alone, so masks do not depend on the batch.
 
 Shapes: B batch, L sequence, V vocabulary, W maximum number of words of a sequence, P predictions.
 """
@@ -24,7 +23,7 @@ MAX_NGRAM = 32  # limited by `_pack_taken`
 
 @dataclasses.dataclass(frozen=True)
 class MaskingSettings:
-    """Which tokens are masked; fields are named after their flags."""
+    """Settings of masking; fields are named after their flags."""
 
     max_predictions_per_seq: int = 20  # P
     masked_lm_prob: float = 0.15  # fraction of tokens, [CLS] and [SEP] included
@@ -47,7 +46,7 @@ class MaskingSettings:
 
 
 class SpecialIds(NamedTuple):
-    """Ids that masking must know, and the vocabulary size that random tokens are drawn from."""
+    """Ids of special tokens, and the vocabulary size from which random tokens are drawn."""
 
     cls_id: int
     sep_id: int
@@ -188,7 +187,7 @@ def _choose(
 
     Args:
       budget: [B], maximum number of tokens.
-      covered: bool [B, W + 1], words that are taken already.
+      covered: bool [B, W + 1], words that are already taken.
     """
     batch, width = words.first.shape
     order = _random_order(words.count, width - 1, rng)
@@ -231,7 +230,7 @@ def _take_longest(
     Args:
       taken: flat, see `_pack_taken`; updated.
       offset, shift: [M], element of `taken` and its bit at which the n-grams start.
-      length: uint8 [M], wanted words; reduced to what fits `left`.
+      length: uint8 [M], words drawn; reduced to what fits `left`.
       sizes: [ngram, M], tokens of n-grams of 1, 2, ... words.
       left: [M], remaining budget in tokens.
       is_taken: bool [M], output: whether the n-gram was free and is taken now.
@@ -280,7 +279,7 @@ def _unpack_taken(taken: np.ndarray, width: int) -> np.ndarray:
 def _draw_lengths(
     rows: np.ndarray, steps: np.ndarray, settings: MaskingSettings, rng: SequenceRng
 ) -> np.ndarray:
-    """Returns the number of words of each step's n-gram; uint8 [S, M]."""
+    """Returns the number of words in each step's n-gram; uint8 [S, M]."""
     number = rng.uniform(SequenceRng.LENGTH, rows, steps[:, None])
     lengths = np.ones(number.shape, np.uint8)
     for limit in np.cumsum(ngram_probabilities(settings))[:-1]:  # few: faster than a search
@@ -363,11 +362,11 @@ def _replace(
 
     Args:
       positions: flat positions of the chosen tokens.
-      spans: index of the random number that each of them uses; None: one for each token.
+      spans: index of the random number for each of them; None: one per token.
     """
     row, column = np.divmod(positions, output.shape[1])
     number = rng.uniform(SequenceRng.ACTION, row, column if spans is None else spans)
-    # Any token may come, special ones and the original one included, as in the original.
+    # Any token may be drawn, including special ones and the same one, as in the original.
     other = rng.uniform(SequenceRng.TOKEN, row, column) * special_ids.vocab_size
     flat = output.ravel()
     is_kept = number < share + (1 - share) / 2

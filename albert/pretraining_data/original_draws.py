@@ -1,7 +1,7 @@
-"""The original's records, token for token: random numbers are drawn in the original's order.
+"""Reproduces the original's records, token for token, by drawing random numbers in its order.
 
 Everything is held in memory, in one process. The original draws n-gram lengths from NumPy's global
-generator, which it never seeds; here that generator has its own seed.
+generator, which it never seeds; here that generator has a seed.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ Word = list[int]  # positions of its tokens
 
 @dataclasses.dataclass
 class Generators:
-    """The two generators that the original draws from."""
+    """The original's two random number generators."""
 
     rng: random.Random
     numpy: np.random.RandomState  # for n-gram lengths; legacy, like the original's
@@ -41,7 +41,7 @@ class Generators:
 
 @dataclasses.dataclass(frozen=True)
 class OriginalRecipe:
-    """Everything that decides the instances besides the text and the random numbers."""
+    """Everything except text and random numbers that determines the instances."""
 
     pairs: PairSettings
     masking: MaskingSettings
@@ -103,7 +103,7 @@ class OriginalRecipe:
         return a, b, False, 0
 
     def _random_text(self, documents, index: int, length: int, rng: random.Random) -> Tokens:
-        """Returns text of another document, if ten tries find one, from a random segment on."""
+        """Returns text of another document (if ten tries find one), starting at a random segment."""
         for _ in range(10):
             other = rng.randint(0, len(documents) - 1)
             if other != index:
@@ -203,7 +203,7 @@ class OriginalRecipe:
 
 
 def _truncate_pair(a: Tokens, b: Tokens, max_tokens: int, rng: random.Random) -> None:
-    """Drops tokens of the longer one (of B if equal), at the front or the end at random."""
+    """Drops tokens of the longer segment (B if equal), randomly at the front or the end."""
     while len(a) + len(b) > max_tokens:
         longer = a if len(a) > len(b) else b
         if rng.random() < 0.5:
@@ -213,7 +213,7 @@ def _truncate_pair(a: Tokens, b: Tokens, max_tokens: int, rng: random.Random) ->
 
 
 def write_outputs(job: Job, documents: Sequence[Document], work: str) -> list[Output]:
-    """Writes the instances of a job's documents, dealt round-robin to its files."""
+    """Writes the instances of a job's documents, distributed round-robin over its files."""
     recipe, (split,), tokenizer = job.recipe, job.splits, load_tokenizer(job.recipe)
 
     def segments(document: Document) -> list[Tokens]:
@@ -232,11 +232,11 @@ def write_outputs(job: Job, documents: Sequence[Document], work: str) -> list[Ou
     outputs = []
     for number, path in enumerate(split.outputs):
         output = Output(split, path, os.path.join(work, f"{number}.records"))
-        some = instances[number :: len(split.outputs)]
-        features = to_features(some, recipe, tokenizer.convert_tokens_to_ids)
+        part = instances[number :: len(split.outputs)]
+        features = to_features(part, recipe, tokenizer.convert_tokens_to_ids)
         frames = itertools.starmap(Frames, records.frame_rows(features, recipe.feature_spec()))
         with open(output.work_path, "wb") as stream:
-            output.add(write_frames(frames, stream), _statistics(some, tokenizer, recipe))
+            output.add(write_frames(frames, stream), _statistics(part, tokenizer, recipe))
         outputs.append(output)
     return outputs
 

@@ -1,4 +1,4 @@
-"""Record files from the work folder to their names, with a manifest each."""
+"""Publishes record files from the work folder, each with a manifest."""
 
 import dataclasses
 import logging
@@ -22,16 +22,16 @@ log = logging.getLogger("albert")
 
 @dataclasses.dataclass
 class Output:
-    """A record file that is being made."""
+    """A record file in the making."""
 
     split: OutputSplit
-    path: str  # where it is published
-    work_path: str  # where it is now
+    path: str  # to publish it at
+    work_path: str  # current path
     blocks: Blocks = dataclasses.field(default_factory=list)
     statistics: Statistics = dataclasses.field(default_factory=Statistics)
 
     def add(self, blocks: Blocks, statistics: Statistics) -> None:
-        """Accounts for records that were appended."""
+        """Counts records that were appended."""
         self.blocks += map(tuple, blocks)
         self.statistics += statistics
 
@@ -44,10 +44,10 @@ def publish(
     job: Job, outputs: list[Output], counts: ReadingCounts,
     publish_file: Callable[[str, str], None] = lambda source, path: _publish_file(source, path),
 ) -> None:
-    """Gives all record files their names, then writes their manifests and logs their contents.
+    """Publishes all record files, then their manifests, and logs a report.
 
     Args:
-      publish_file: gives the file at a work path its name.
+      publish_file: moves or copies a file from its work path.
 
     Raises:
       DataError: an output is empty.
@@ -85,20 +85,19 @@ def _publish_file(source: str, path: str) -> None:
 
 def _check(job: Job, outputs: list[Output], documents: int) -> None:
     for split in job.splits:
-        mine = [output for output in outputs if output.split == split]
-        total = sum(output.statistics.records for output in mine)
+        of_split = [output for output in outputs if output.split == split]
+        total = sum(output.statistics.records for output in of_split)
         if not total:
-            which = "held out" if split.name == "eval" else "left to train on"
+            which = "held out" if split.name == "eval" else "left for training"
             raise DataError(
-                f"no records of the {split.name} documents: nothing is {which} of {documents:,} "
-                "documents (see --held_out_fraction)" if split.fraction < 1 else
+                f"no {split.name} records: none of {documents:,} documents is {which} (see "
+                "--held_out_fraction)" if split.fraction < 1 else
                 "no records: no document has enough text"
             )
-        for output in mine:
+        for output in of_split:
             if not output.blocks:
-                raise DataError(
-                    f"{output.path} would be empty: {total:,} records for {len(mine):,} files"
-                )
+                raise DataError(f"{output.path} would be empty: there are {total:,} records for "
+                                f"{len(of_split):,} files")
 
 
 def _manifest_info(
@@ -110,7 +109,7 @@ def _manifest_info(
         "split": output.split.name,
         "max_seq_length": recipe.pairs.max_seq_length,
         "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
-        # Of the vocabulary as it was read: the file may have changed since.
+        # Of the vocabulary that was read; the file may have changed since.
         "tokenizer_sha256": identity(
             recipe.vocabulary_sha256, bool(recipe.spm_model_file), load_tokenizer(recipe).settings
         ),
@@ -124,7 +123,7 @@ def _manifest_info(
 
 
 def _vocabulary(job: Job, path: str) -> dict[str, Any]:
-    """Returns the vocabulary's path as given and relative to the record file, and its settings."""
+    """Returns the vocabulary's path, as given and relative to the record file, and its settings."""
     def split(path: str) -> tuple[str, str]:
         address = filesystem.address_of(path)
         if not filesystem.is_remote(address):

@@ -1,7 +1,7 @@
 """From documents to segment pairs: ranges of one flat array of token ids.
 
 Segments (lines of a document) accumulate until a pair is long enough, and are split into A and B at
-a random boundary. `SENTENCE_OBJECTIVES` decides whether B follows A.
+a random boundary. `SENTENCE_OBJECTIVES` determines whether B follows A.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import numpy as np
 from albert.text.documents import Document
 from albert.tokenization import FullTokenizer
 
-# Pairs are arrays of these: A is ids[a_start : a_start + a_length], and B accordingly. `lost` counts the
-# tokens that were cut off the pair, or left out before it.
+# A pair: A is ids[a_start : a_start + a_length], and B accordingly. `lost` counts the tokens that were
+# truncated, or left out before the pair.
 PAIR = np.dtype([
     (name, "<i4") for name in ("a_start", "a_length", "b_start", "b_length", "label", "lost")
 ])
@@ -47,7 +47,7 @@ class PairSettings:
     strict_sentence_order: bool = False  # never take B from another document for lack of text
     fit_sentences: bool = False  # end pairs at the segment boundary nearest to the target length
     single_sentences: bool = False  # every segment is a separate sequence, with an empty B
-    is_swapped_later: bool = False  # keep A and B in order: the reader of the records swaps them
+    is_swapped_later: bool = False  # don't swap A and B: the reader of the records does
 
     @property
     def max_tokens(self) -> int:
@@ -85,7 +85,7 @@ def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.
     """Creates the pairs of one pass over a block.
 
     Returns:
-      Pairs (`PAIR` [N]) and the NumPy generator in the state after truncating them.
+      Pairs (`PAIR` [N]), and the NumPy generator after truncating them.
     """
     ranges = create_pairs(block, settings, random.Random(seed))
     rng = np.random.default_rng(seed)
@@ -96,7 +96,7 @@ def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.
     pairs["b_length"] = bounds[:, 3] - bounds[:, 2]
     truncate_pairs(pairs, settings.max_tokens, rng, settings.is_swapped_later)
     if settings.strict_sentence_order and len(pairs):
-        # Text in no pair belongs to the pass: its first pair accounts for it.
+        # The first pair of the pass accounts for text in no pair.
         pairs["lost"][0] += _count_unpaired(len(block.ids), bounds)
     return pairs, rng
 
@@ -188,8 +188,8 @@ def truncate_pairs(
     number of tokens dropped at the front is binomial.
 
     Args:
-      is_swapped_later: A and B may still be swapped. Then chance decides which of two equal
-        segments loses the odd token; otherwise the lengths would reveal whether they were swapped.
+      is_swapped_later: whether A and B may be swapped later. Then a random one of two equal segments
+        loses the odd token; otherwise the lengths would reveal whether they were swapped.
     """
     a, b = (pairs[name].astype(np.int64) for name in ("a_length", "b_length"))
     odd = rng.integers(0, 2, len(pairs)) if is_swapped_later else 0

@@ -1,12 +1,11 @@
 """Makes records with the processes of one machine.
 
-Everything happens in the work folder `.<output>.work`: the files of shuffled pairs, then the record
-files, which grow bucket by bucket. Whatever ends a run, the same command resumes there. The outputs
-appear when all of them are complete.
+The work folder `.<output>.work` holds the files of shuffled pairs, then the record files, which grow
+bucket by bucket. Whatever ends a run, the same command resumes there. The outputs appear when all of
+them are complete.
 """
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -26,13 +25,13 @@ from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
-from albert.storage import locks
+from albert.storage import files, locks
 from albert.text.documents import ReadingCounts, read_documents, split_documents
 
 log = logging.getLogger("albert")
 
-_LAYOUT = 7  # of the work folder; one of another version is emptied
-_CHECKED_DISK = 64 << 20  # bytes of text times passes; less fits any disk
+_LAYOUT = 7  # version of the work folder; others are emptied
+_CHECKED_DISK = 64 << 20  # bytes of text times passes from which disk space is checked
 
 
 def make_records(job: Job, processes: int) -> None:
@@ -41,7 +40,7 @@ def make_records(job: Job, processes: int) -> None:
     log.info("making records of %.1f MB of text with %d process%s",
              job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
     with (
-        preemptible("rerun the same command to resume"),
+        preemptible("rerun the command to resume"),
         locks.work_folder(job.outputs[0], _identity(job)) as work,
     ):
         _check_disk(job, work)
@@ -55,7 +54,7 @@ def make_records(job: Job, processes: int) -> None:
         else:
             documents = split_documents(list(read(job, counts)), job.recipe.language)
             report.report_reading(job, counts)
-            with _writing(work):
+            with files.writing(work):
                 outputs = original_draws.write_outputs(job, documents, work)
         publish(job, outputs, counts)
     seconds, total = time.monotonic() - started, sum(o.statistics.records for o in outputs)
@@ -72,7 +71,7 @@ def read(job: Job, counts: ReadingCounts) -> Iterator[list[str]]:
 
 
 def _identity(job: Job) -> str:
-    """Returns a digest of what decides the records, except the text: its blocks have their own."""
+    """Returns a digest of what determines the records, except the text, whose blocks have digests."""
     values = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, job.numpy_seed,
               __version__, _LAYOUT]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -93,11 +92,11 @@ def _check_disk(job: Job, work: str) -> None:
 
 
 def needed_disk(job: Job) -> float:
-    """Estimates the bytes of a work folder when all records are written; rather too few."""
+    """Returns a low estimate of the bytes in a work folder when all records are written."""
     passes = sum(split.passes * split.fraction for split in job.splits)
     length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.num_predictions
     record = 5 * length + 7 * predictions + 200 if job.recipe.static_masks else 3 * length + 100
-    tokens = job.text_bytes * passes / 6  # most of them: 4 to 5 bytes of text a token
+    tokens = job.text_bytes * passes / 6  # with 4 to 5 bytes per token, this is a lower bound
     return tokens * 2 + tokens / length * (record + 24)
 
 
@@ -136,13 +135,13 @@ def _shuffle_pairs(
     if num_reused:
         log.info("resumed an unfinished run: %d of its tasks were done", num_reused)
     report.report_reading(job, counts)
-    kept = {path for paths in names.values() for path in paths}
-    _remove(work, lambda path: path.endswith(".pairs") and path not in kept)
+    current = {path for paths in names.values() for path in paths}
+    _remove(work, lambda path: path.endswith(".pairs") and path not in current)
     return names
 
 
 def _remove(work: str, is_stale: Callable[[str], bool]) -> None:
-    """Removes the files that an earlier run made of a text that has changed since."""
+    """Removes the files that an earlier run made of a text that has since changed."""
     for entry in os.scandir(work):
         if is_stale(entry.path):
             os.unlink(entry.path)
@@ -154,7 +153,7 @@ def _remove(work: str, is_stale: Callable[[str], bool]) -> None:
 def _write_split(
     job: Job, split: OutputSplit, paths: list[str], work: str, pool: Workers
 ) -> list[Output]:
-    """Writes the records of a split, after those that an earlier run has written.
+    """Writes the records of a split, except those that an earlier run has written.
 
     Args:
       paths: the files of its pairs.
@@ -168,7 +167,7 @@ def _write_split(
     ]
     buckets = split.num_buckets(job.text_bytes) if paths else 0
     progress = Progress(f"wrote {split.name}", buckets, "buckets")
-    with _writing(work), open(f"{prefix}.journal", "ab+") as journal:
+    with files.writing(work), open(f"{prefix}.journal", "ab+") as journal:
         with open(f"{prefix}.files", "w", encoding="utf-8") as stream:
             stream.write("\n".join(paths))
         first = _resume(journal, outputs)
@@ -195,7 +194,7 @@ def _write_split(
 
 
 def _resume(journal: BinaryIO, outputs: list[Output]) -> int:
-    """Adds what the journal says was written; returns the number of buckets."""
+    """Adds what was written according to the journal; returns the number of buckets."""
     entries, size = read_journal(journal)
     for number, (blocks, statistics) in enumerate(entries):
         outputs[number % len(outputs)].add(blocks, Statistics.from_json(statistics))
@@ -211,7 +210,7 @@ def _resume(journal: BinaryIO, outputs: list[Output]) -> int:
 
 
 def read_journal(journal: BinaryIO) -> tuple[list, int]:
-    """Returns the entries of a journal up to a torn one, and their bytes."""
+    """Returns the entries of a journal up to a truncated one, and their bytes."""
     journal.seek(0)
     entries, size = [], 0
     for line in journal:
@@ -229,23 +228,15 @@ def write_bucket(
     """Gathers, masks and serializes a bucket.
 
     Returns:
-      A file with its records, some of them as text, the blocks of that file, and statistics.
+      The file of its records, some of them as text, the blocks of that file, and statistics.
     """
     with open(f"{prefix}.files", encoding="utf-8") as stream:
         paths = stream.read().splitlines()
     bucket = shuffle.read_bucket(paths, number, num_buckets, shuffle.token_dtype(recipe))
-    # A process whose owner was killed may write a moment longer: not to the same file.
+    # Not the same file as a process whose owner was killed, which may still be writing.
     part = f"{prefix}-{number}-{os.getpid()}.part"
-    with _writing(part), open(part, "wb") as stream:
+    with files.writing(part), open(part, "wb") as stream:
         examples = None if number or split != "train" else []
         frames = instances.frame_bucket(recipe, split, number, bucket, examples)
         blocks = instances.write_frames(frames, stream)
     return part, examples or [], blocks, Statistics.of_bucket(recipe, bucket)
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror})") from error

@@ -31,19 +31,18 @@ def report_reading(job: Job, counts: ReadingCounts) -> None:
     """
     counts.warn()
     if counts.cuts:
-        log.warning("very long lines were cut at %s positions", f"{counts.cuts:,}")
+        log.warning("very long lines were divided at %s positions", f"{counts.cuts:,}")
     if counts.cut_documents:
-        log.warning("very long documents were cut at %s positions, as if by a blank line",
+        log.warning("very long documents were divided at %s positions, as if by a blank line",
                     f"{counts.cut_documents:,}")
     if not counts.documents:
         raise DataError("--input_file: no documents, only blank lines")
     pairs = job.recipe.pairs
     takes_random = SENTENCE_OBJECTIVES[pairs.sentence_objective][0] > 0
     if counts.documents == 1 and (takes_random or not pairs.strict_sentence_order):
-        log.warning("the text is one document (no blank line in it%s): a B that should come from "
-                    "another document comes from this one too",
-                    "" if job.break_between_files or len(job.inputs) == 1 else
-                    f", and its {len(job.inputs):,} files end none without "
+        log.warning("the text is one document (no blank line in it%s), so B never comes from another "
+                    "document", "" if job.break_between_files or len(job.inputs) == 1 else
+                    f", and its {len(job.inputs):,} files do not end documents without "
                     "--document_break_between_files")
 
 
@@ -63,10 +62,10 @@ class Report:
     ) -> "Report":
         """Sums up the statistics of output files."""
         tokens, records = {"eval": 0.0}, {"eval": 0}
-        for split, some in parts:
-            tokens[split.name] = tokens.get(split.name, 0) + (some.tokens + some.lost) / split.passes
-            records[split.name] = records.get(split.name, 0) + some.records
-        total = sum((some for _, some in parts), Statistics())
+        for split, part in parts:
+            tokens[split.name] = tokens.get(split.name, 0) + (part.tokens + part.lost) / split.passes
+            records[split.name] = records.get(split.name, 0) + part.records
+        total = sum((part for _, part in parts), Statistics())
         held_out = tokens["eval"] / max(sum(tokens.values()), 1.0)
         return cls(job.recipe.pairs, counts, total, held_out, records["eval"])
 
@@ -85,7 +84,7 @@ class Report:
 
     @property
     def unknown(self) -> float:
-        """Fraction of the tokens in records."""
+        """Fraction of the tokens in records that are unknown."""
         return self.total.unknown / max(1, self.total.tokens)
 
     def length_percentile(self, percent: float) -> int:
@@ -113,7 +112,7 @@ class Report:
             f"; held out: {100 * self.held_out_tokens:.1f} % of the text"
             if self.held_out_tokens else "",
         )
-        log.info("tokens of a record: %s", ", ".join(
+        log.info("tokens per record: %s", ", ".join(
             f"{self.length_percentile(p):,} ({p} % have fewer)" for p in _PERCENTILES
         ))
         for warning in self.warnings():
@@ -128,9 +127,9 @@ class Report:
                        f"{100 * expected:.0f} % are expected")
             if self.label_1 > expected:
                 message += (
-                    ". Many documents or rows hold a single line, so B is of another document: "
-                    "--strict_sentence_order takes B from the same document; one sentence a line "
-                    "(--split_sentences) helps too"
+                    ". Many documents or sequences hold a single line, so that B comes from another "
+                    "document: use --strict_sentence_order, or one sentence per line "
+                    "(--split_sentences)"
                 )
             yield message
         if self.lost > _MAX_LOST:
@@ -138,18 +137,18 @@ class Report:
             fit = "" if self.settings.fit_sentences else ", --fit_sentences"
             yield (
                 f"{100 * self.lost:.1f} % of the tokens were truncated or left out: lines are too "
-                f"long for --max_seq_length={self.settings.max_seq_length}{lone}. A larger one "
-                f"helps{fit}, or one sentence a line (--split_sentences)"
+                f"long for --max_seq_length={self.settings.max_seq_length}{lone}. Use a larger one"
+                f"{fit}, or one sentence per line (--split_sentences)"
             )
         if self.held_out_records and self.held_out_records < _MIN_HELD_OUT:
             error = 50 / self.held_out_records**0.5
             yield (
                 f"only {self.held_out_records:,} records are held out: an accuracy measured on them "
-                f"has a standard error of up to {error:.1f} points. A larger --held_out_fraction or "
-                "--eval_dupe_factor helps"
+                f"has a standard error of up to {error:.1f} points. Increase --held_out_fraction or "
+                "--eval_dupe_factor"
             )
         if self.unknown > _MAX_UNKNOWN:
             yield (
                 f"{100 * self.unknown:.1f} % of the tokens are unknown to the vocabulary. Is it for "
-                "another language or case? albert.train_sentencepiece trains one on this text"
+                "another language or case? Train one on this text with albert.train_sentencepiece"
             )

@@ -1,6 +1,6 @@
-"""Shuffles pairs through files: each block's pairs are dealt to buckets, and buckets are gathered.
+"""Shuffles pairs through files: distributes each block's pairs over buckets, and gathers buckets.
 
-What is random follows from the seed, the block, the pass and the bucket, never from the process:
+Random numbers depend on the seed, the block, the pass and the bucket, never on the process, so that
 any division of the work gives the same bytes.
 """
 
@@ -17,7 +17,7 @@ from albert.pretraining_data.pairs import PAIR, Block, pairs_of_block, tokenize_
 from albert.storage import files
 from albert.text.documents import Document, cut_blocks, split_documents
 
-_MIN_FILES = 32  # if there are enough passes: an interrupted run repeats those under way
+_MIN_FILES = 32  # if there are enough passes, since an interrupted run repeats files in progress
 _GATHERED = 1 << 14  # pairs whose tokens are gathered at once
 
 
@@ -33,14 +33,14 @@ class BlockTask(NamedTuple):
     num_buckets: int
 
     def files(self, folder: str) -> list[tuple[range, str]]:
-        """Returns the files of the pairs: (passes, path). Only the same pairs have the same name."""
-        found = []
+        """Returns the files of the pairs: (passes, path). The name identifies the pairs."""
+        files_of_passes = []
         for first in range(self.passes.start, self.passes.stop, self.passes_per_file):
             passes = range(first, min(first + self.passes_per_file, self.passes.stop))
             name = f"{self.split}-{self.index}-{passes.start}-{passes.stop}"
             path = f"{folder}/{name}-of-{self.num_buckets}-{self.crc:08x}.pairs"
-            found.append((passes, path))
-        return found
+            files_of_passes.append((passes, path))
+        return files_of_passes
 
 
 def block_tasks(
@@ -48,7 +48,7 @@ def block_tasks(
 ) -> Iterator[BlockTask]:
     """Divides documents into blocks of each split, and those into tasks."""
     num_blocks = max(1, job.text_bytes // job.block_characters)
-    # A small text has fewer blocks than there are processes: then its passes are divided.
+    # If a small text has fewer blocks than there are processes, its passes are divided.
     num_tasks = -(-2 * num_processes // num_blocks) if num_processes > 1 else 1
     held_out = HeldOut(
         job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes, job.recipe.language
@@ -82,7 +82,7 @@ def token_dtype(recipe: Recipe) -> np.dtype:
 
 
 def load_block(recipe: Recipe, task: BlockTask) -> Block:
-    """Tokenizes the documents of a task, after splitting them into sentences if asked for."""
+    """Tokenizes the documents of a task, split into sentences if there is a language."""
     documents = split_documents(task.documents, recipe.language)
     return tokenize_block(documents, load_tokenizer(recipe))
 
@@ -90,7 +90,7 @@ def load_block(recipe: Recipe, task: BlockTask) -> Block:
 def deal_pairs(
     recipe: Recipe, block: Block, task: BlockTask, passes: range
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Creates the pairs of some passes over a block and deals them to buckets.
+    """Creates the pairs of passes over a block and distributes them over buckets.
 
     Returns:
       pairs: `PAIR` [N], ranges of the block's ids, sorted by bucket.
@@ -99,11 +99,12 @@ def deal_pairs(
     pairs, buckets = [], []
     for number in passes:
         seed = recipe.seed(task.split, "pairs", task.index, number)
-        found, rng = pairs_of_block(block, recipe.pairs, seed)
-        bucket = np.empty(len(found), np.int64)
+        of_pass, rng = pairs_of_block(block, recipe.pairs, seed)
+        count = len(of_pass)
+        bucket = np.empty(count, np.int64)
         # All buckets get equally many pairs, if possible.
-        bucket[rng.permutation(len(found))] = np.arange(len(found)) + rng.integers(task.num_buckets)
-        pairs.append(found)
+        bucket[rng.permutation(count)] = np.arange(count) + rng.integers(task.num_buckets)
+        pairs.append(of_pass)
         buckets.append(bucket % task.num_buckets)
     bucket = np.concatenate(buckets)
     order = np.argsort(bucket, kind="stable")
@@ -155,7 +156,7 @@ def write_block(recipe: Recipe, task: BlockTask, folder: str) -> None:
 
 
 def is_complete(path: str, num_buckets: int, dtype: np.dtype) -> bool:
-    """Whether a file has all the pairs that it begins with counts of."""
+    """Whether a file has as many pairs and tokens as its header states."""
     header = 16 * (num_buckets + 1)
     try:
         with open(path, "rb") as stream:
@@ -193,8 +194,8 @@ def read_bucket(paths: Sequence[str], bucket: int, num_buckets: int, dtype: np.d
 def join_buckets(parts: Iterable[tuple[np.ndarray, np.ndarray]], dtype: np.dtype) -> Bucket:
     """Returns one bucket of the pairs and tokens of several."""
     pairs, ids = [np.zeros(0, PAIR)], [np.zeros(0, dtype)]
-    for some, tokens in parts:
-        pairs.append(some)
+    for part, tokens in parts:
+        pairs.append(part)
         ids.append(tokens)
     return Bucket(relocate(np.concatenate(pairs)), np.concatenate(ids))
 

@@ -4,9 +4,9 @@
     tfrecord        TFRecord files: lengths, checksums, payloads
     examples        the features of a record, and its bytes
     records         writing record files and their manifests
-    record_files    files that are read together: counts, blocks, how they were made
+    record_files    files that are read together: counts, blocks, manifests
     features        texts to arrays of one length
-    feature_cache   record files of features, which are made once
+    feature_cache   record files of features, made only once
     data_order      the order of training records
     packing         shorter sequences, and several examples in one sequence
     batches         record files to batches, in NumPy

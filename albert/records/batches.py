@@ -1,7 +1,7 @@
-"""Record files to batches, in NumPy: the input of both engines.
+"""Makes batches of record files in NumPy, for both engines.
 
-A thread reads and decodes the blocks of the next group while batches are made of the records of
-this one, and another makes the next batches while a step computes.
+One thread reads and decodes the next group of blocks while batches are made of the current one, and
+another makes the next batches while a step computes.
 
 Legend: B examples of a batch.
 """
@@ -21,10 +21,10 @@ from albert.records.data_order import Share
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 
-PREFETCH = 4  # batches that are made ahead of the step
-CACHE_BYTES = 256 << 20  # records of at most this size stay in memory for the next epoch
+PREFETCH = 4  # batches that are made ahead of time
+CACHE_BYTES = 256 << 20  # records up to this size stay in memory for the next epoch
 _THREADS = 8  # that wait for blocks of remote files
-_BLOCKS_AT_ONCE = 8  # read together, where they are read in file order
+_BLOCKS_AT_ONCE = 8  # read together in evaluations
 
 Batch = dict[str, np.ndarray]
 
@@ -44,14 +44,14 @@ def train_batches(
 ) -> "Prefetcher":
     """Returns endless batches, which start after `position` records of the run.
 
-    Which records they hold follows from seed and position; see `data_order`.
+    Seed and position determine their records; see `data_order`.
 
     Args:
-      is_cut: whether sequences are as short as a batch permits, see `packing.cut_rows`.
-      packed_rows: if not 0, several examples share a sequence (see `packing`), the number of
-        sequences is a multiple of it, and each of the `micro_batches` has its own.
-      share: the replicas to serve: each batch is the part of one of them, in their order. The
-        global batches are the same for any number of replicas.
+      is_cut: whether to trim sequences to the length that a batch needs, see `packing.cut_rows`.
+      packed_rows: if not 0, several examples share a sequence (see `packing`), separately for each
+        of the `micro_batches`, and the number of sequences is a multiple of this number.
+      share: the replicas to serve: batches are their parts of global batches, in order. Global
+        batches are the same for any number of replicas.
     """
     if not source.count:
         raise DataError(f"no records in {source}")
@@ -74,13 +74,12 @@ def train_batches(
 
 
 class EvalBatches:
-    """Batches in file order, which can be iterated over again and again.
+    """Batches in file order, which can be iterated over repeatedly.
 
     Args:
-      num_batches: that many full ones, from the beginning again if need be (as the original
-        evaluates). If 0, all records once; the last batch is filled up with zeros, whose
-        `is_real_example` is 0.
-      others: as of `train_batches`.
+      num_batches: number of full batches, repeating the records if necessary (as in the original).
+        0: all records once; the last batch is padded with zeros, whose `is_real_example` is 0.
+      others: as in `train_batches`.
     """
 
     def __init__(
@@ -120,13 +119,13 @@ class EvalBatches:
                 yield pack(part, self._spec, self._is_cut, self._packed_rows)
 
 
-# === From records to the batch that is learned from ===
+# === From records to the model's batch ===
 
 
 def complete(
     batch: Mapping[str, np.ndarray], positions: np.ndarray, spec: FeatureSpec, is_cut: bool
 ) -> Batch:
-    """Returns the batch of some records, with masks, and cut if wanted.
+    """Returns a batch of records with masks, trimmed if `is_cut`.
 
     Args:
       batch: the features of `spec`.
@@ -146,12 +145,12 @@ def complete(
 
 
 def has_several_lengths(spec: FeatureSpec) -> bool:
-    """Returns whether the sequences of such records can be cut to another length."""
+    """Returns whether the sequences of such records can be trimmed."""
     return bool(spec.row_length) and len(packing.row_lengths(spec.row_length)) > 1
 
 
 def fill_up(batch: Mapping[str, np.ndarray], batch_size: int) -> Batch:
-    """Returns a batch of `batch_size` rows: zeros follow, whose `is_real_example` is 0."""
+    """Returns a batch padded to `batch_size` with zeros, whose `is_real_example` is 0."""
     missing = batch_size - len(batch["is_real_example"])
     return {name: _padded(values, missing) for name, values in batch.items()}
 
@@ -159,9 +158,9 @@ def fill_up(batch: Mapping[str, np.ndarray], batch_size: int) -> Batch:
 def pack(
     batch: Batch, spec: FeatureSpec, is_cut: bool, packed_rows: int, micro_batches: int = 1
 ) -> Batch:
-    """Returns the batch with several examples in a sequence, if wanted; see `packing`.
+    """Returns the batch with several examples per sequence, if `packed_rows`; see `packing`.
 
-    Each micro-batch has its own sequences, and all have the same number.
+    Micro-batches are packed separately, into equal numbers of sequences.
     """
     if not (packed_rows and spec.row_length):
         return batch
@@ -172,9 +171,9 @@ def pack(
 
 
 def joined(parts: Sequence[Batch], rows: int = 0, micro_batches: int = 1) -> Batch:
-    """Returns the batch of several parts, one after another.
+    """Returns the concatenation of several parts of a batch.
 
-    A part may have more packed sequences than another. Empty ones are added to each of its
+    If parts have different numbers of packed sequences, empty ones are added to their
     `micro_batches` until all parts have the same number, and at least `rows`.
     """
     if micro_batches > 1:
@@ -193,7 +192,7 @@ def joined(parts: Sequence[Batch], rows: int = 0, micro_batches: int = 1) -> Bat
 
 
 def _parts(batch: Batch, share: Share) -> Iterator[Batch]:
-    """Yields the parts of a share's replicas, one after another."""
+    """Yields the parts of a share's replicas."""
     rows = len(batch["is_real_example"]) // share.num_replicas
     for replica in range(share.first, share.first + share.count):
         yield {name: x[replica * rows : (replica + 1) * rows] for name, x in batch.items()}
@@ -209,7 +208,7 @@ def _padded(values: np.ndarray, missing: int) -> np.ndarray:
 
 
 class _Blocks:
-    """Reads blocks. If all records fit `CACHE_BYTES`, each is read once."""
+    """Reads blocks, only once if all records fit into `CACHE_BYTES`."""
 
     def __init__(self, source: RecordFiles, spec: FeatureSpec, vocab_size: int):
         self._source, self._arguments = source, (spec, vocab_size)
@@ -218,7 +217,7 @@ class _Blocks:
         self.count = len(source.blocks.records)
 
     def read(self, numbers: np.ndarray) -> tuple[Batch, np.ndarray]:
-        """Returns the columns of some blocks, one after another, and where each one starts.
+        """Returns the concatenated columns of some blocks, and the start of each block.
 
         The last start is the number of all records.
         """
@@ -242,17 +241,17 @@ class _Blocks:
 def _batched(
     groups: Iterable[tuple[Batch, np.ndarray, np.ndarray]], size: int
 ) -> Iterator[tuple[Batch, np.ndarray]]:
-    """Yields batches of `size` records, the last one perhaps smaller, with their positions.
+    """Yields batches of `size` records with their positions; the last one may be smaller.
 
     Args:
-      groups: (columns, the rows to take of them in this order, position of each in the run).
+      groups: (columns, indices of the rows to use in this order, their positions in the run).
     """
     parts, missing = [], size
     for columns, rows, positions in groups:
         start = 0
         while start < len(rows):
             chosen = slice(start, start + missing)
-            part = {name: _taken(values, rows[chosen]) for name, values in columns.items()}
+            part = {name: _rows_of(values, rows[chosen]) for name, values in columns.items()}
             parts.append((part, positions[chosen]))
             start, missing = start + missing, missing - len(positions[chosen])
             if not missing:
@@ -262,7 +261,7 @@ def _batched(
         yield _concatenated(parts)
 
 
-def _taken(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _rows_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return values[rows] if values.dtype.kind == "f" else values[rows].astype(np.int32)
 
 
@@ -275,21 +274,20 @@ def _concatenated(parts: Sequence[tuple[Batch, np.ndarray]]) -> tuple[Batch, np.
 
 
 class Prefetcher:
-    """An iterator whose next items are made by a thread; errors are raised in their turn.
+    """An iterator whose next items are made by a thread; errors are raised in order.
 
-    The thread starts when the first item is asked for. It ends when the iterator is closed or no
-    longer used.
+    The thread starts with the first item, and ends when the iterator is closed or deleted.
 
     Args:
-      items: what to iterate over.
-      count: items to make ahead.
+      items: the items to iterate over.
+      count: number of items to make ahead of time.
     """
 
     def __init__(self, items: Iterator[Any], count: int):
         self._ready: queue.SimpleQueue = queue.SimpleQueue()
         self._free = threading.Semaphore(count)
         self._closed = threading.Event()
-        # A daemon, which does not refer to the iterator, so that nothing waits for it.
+        # A daemon without a reference to the iterator, so that nothing waits for it.
         self._thread = threading.Thread(
             target=_make, args=(items, self._ready, self._free, self._closed), daemon=True,
             name="batches",
@@ -325,5 +323,5 @@ def _make(
     try:
         while free.acquire() and not closed.is_set():
             ready.put((next(items), None))
-    except BaseException as error:  # whatever it is, the reader must not wait forever
+    except BaseException as error:  # of any kind: the reader must not wait forever
         ready.put((None, error))

@@ -1,12 +1,12 @@
-"""The order of training records, which follows from the seed, the epoch and the blocks alone.
+"""The order of training records, which depends on the seed, the epoch and the blocks alone.
 
-Files consist of blocks of successive records. Each epoch permutes the blocks and forms groups of
-them. Groups of `LANES` blocks of equal size are first: their blocks are read in turn, a record of
-each, and each block is shuffled. So record p of a group is in block p modulo `LANES`, and workers
-that take turns at records need not read each other's blocks. The remaining blocks form groups of
-about `GROUP_RECORDS` records, each shuffled across its blocks; a small data set is one such group.
+Files consist of blocks of successive records. Each epoch permutes the blocks and groups them. First
+come groups of `LANES` blocks of equal size: their blocks are shuffled, and read in turn, one record
+at a time. So record p of a group is in block p modulo `LANES`, and workers that take turns at records
+don't have to read each other's blocks. The remaining blocks form groups of about `GROUP_RECORDS`
+records, each shuffled across its blocks; a small data set is one such group.
 
-Any position is found by arithmetic, by any number of readers.
+Any number of readers can compute any position.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ GROUP_RECORDS = 65536
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """The replicas that one input pipeline serves; each gets an equal part of a batch."""
+    """The replicas of one input pipeline; each gets an equal part of a batch."""
 
     num_replicas: int = 1  # of the run
     first: int = 0  # of this pipeline
@@ -50,9 +50,9 @@ class Reading:
 def readings(
     sizes: np.ndarray, seed: int, position: int = 0, worker: int = 0, num_workers: int = 1
 ) -> Iterator[Reading]:
-    """Yields what a worker reads from a position of the run on, without end.
+    """Yields endlessly what a worker reads, from a position of the run on.
 
-    The worker's records are every `num_workers`-th; the first one at `position` is worker 0's.
+    The worker reads every `num_workers`-th record; the one at `position` belongs to worker 0.
 
     Args:
       sizes: int64 [K], records of each block.
@@ -93,7 +93,7 @@ def groups_of(sizes: np.ndarray, seed: int, epoch: int) -> tuple[list[np.ndarray
 def _order(
     sizes: np.ndarray, is_even: bool, seed: int, epoch: int, group: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (index of its block, number in the block) of each record of a group, in order."""
+    """Returns (index of the block, number in the block) of each record of a group, in order."""
     rng = np.random.default_rng(child_seed(seed, "order", epoch, group))
     if is_even:
         rows = rng.permuted(np.tile(np.arange(sizes[0]), (LANES, 1)), axis=1)

@@ -1,7 +1,6 @@
-"""`tf.train.Example` messages: their features, and their bytes.
+"""Encodes and decodes `tf.train.Example` messages.
 
-Many are encoded or decoded together in NumPy, which is faster than one message after another and
-does without importing TensorFlow.
+NumPy processes many at once, which is faster than one by one, and needs no TensorFlow.
 """
 
 import dataclasses
@@ -25,14 +24,13 @@ class FeatureSpec:
 
     # name -> (dtype "int64" or "float32", length); length None is a scalar.
     features: Mapping[str, tuple[str, int | None]]
-    # L, if input_ids, input_mask, segment_ids and p_mask hold sequences of L positions and only
-    # they and `row_features` depend on L: then positions that are padding in the entire batch can
-    # be removed.
+    # L, if input_ids, input_mask, segment_ids and p_mask hold sequences of L positions, and only
+    # they and `row_features` depend on L, so that padding of the entire batch can be removed.
     row_length: int | None = None
     # Other features with a number for each position.
     row_features: tuple[str, ...] = ()
-    # (decoded batch, int64 [B] positions of its records in the run) -> the batch to train on, if
-    # it differs; see `dynamic_masking.DynamicMasking`.
+    # (decoded batch, int64 [B] positions of its records in the run) -> the batch to train on;
+    # see `dynamic_masking.DynamicMasking`.
     complete: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
 
     def zeros(self, count: int) -> dict[str, np.ndarray]:
@@ -56,7 +54,7 @@ def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
 
 
 def encode_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> list[bytes]:
-    """Returns N serialised `tf.train.Example` messages; `batch` as of `frame_examples`."""
+    """Returns N serialized `tf.train.Example` messages; `batch` as in `frame_examples`."""
     columns = []
     for name, (dtype, length) in spec.features.items():
         payloads = _packed(np.asarray(batch[name], DTYPES[dtype]).reshape(-1, length or 1))
@@ -68,7 +66,7 @@ def encode_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> list[
 
 @functools.lru_cache(maxsize=1 << 14)  # few sizes differ
 def _entry_head(name: str, dtype: str, size: int) -> bytes:
-    """Returns the bytes of a feature's map entry that are before its `size` bytes of values."""
+    """Returns the bytes of a feature's map entry before its `size` bytes of values."""
 
     def before(tag: bytes, head: bytes) -> bytes:
         return tag + protobuf.varint(len(head) + size) + head
@@ -81,7 +79,7 @@ def _entry_head(name: str, dtype: str, size: int) -> bytes:
 
 
 def _packed(values: np.ndarray) -> list[bytes]:
-    """Returns the values of each row as protobuf packs them: float32, or int64 as varints."""
+    """Returns the values of each row in protobuf's packed format: float32, or int64 as varints."""
     if values.dtype == np.float32:
         flat, sizes = values.astype("<f4").tobytes(), np.full(len(values), 4 * values.shape[1])
     elif values.max(initial=0) < 1 << 7 and values.min(initial=0) >= 0:  # masks, labels
@@ -93,8 +91,8 @@ def _packed(values: np.ndarray) -> list[bytes]:
 
 
 def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Returns int64 [N, C] as varints, seven bits a byte, the lowest first; and bytes a row."""
-    numbers = values.reshape(-1).view(np.uint64)  # as negative ones are written
+    """Returns int64 [N, C] as varints (seven bits per byte, the lowest first), and bytes per row."""
+    numbers = values.reshape(-1).view(np.uint64)  # the representation of negative numbers
     highest = int(numbers.max())
     if highest < 1 << 32:
         numbers = numbers.astype(np.uint32)
@@ -107,7 +105,7 @@ def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
         if index:
             is_used[:, index] = rest > 0
             content[:, index - 1] |= is_used[:, index].view(np.uint8) << np.uint8(7)
-    # Flat, which NumPy does in half the time of rows.
+    # Flat, which takes NumPy half the time of rows.
     flat = content.ravel().compress(is_used.ravel())
     return flat.tobytes(), np.count_nonzero(is_used.reshape(len(values), -1), axis=1)
 
@@ -116,7 +114,7 @@ def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
 
 
 class ExampleError(DataError):
-    """A record does not hold the features that were asked for."""
+    """A record does not hold the requested features."""
 
     def __init__(self, number: int, problem: str):
         super().__init__(f"record {number:,}: {problem}")
@@ -124,12 +122,12 @@ class ExampleError(DataError):
 
 
 def decode_examples(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, np.ndarray]:
-    """Returns the features of N serialised `tf.train.Example` messages: {name: [N, length] or [N]}.
+    """Returns the features of N serialized `tf.train.Example` messages: {name: [N, length] or [N]}.
 
-    The integers of a feature have a type that fits their bytes: uint8, uint16, int32 or int64.
+    Integers have the smallest type that their bytes fit: uint8, uint16, int32 or int64.
 
     Raises:
-      ExampleError: a message is not an Example, lacks a feature, or has another number of values.
+      ExampleError: a message is not an Example, lacks a feature, or has a wrong number of values.
     """
     if not messages:
         return spec.zeros(0)
@@ -141,7 +139,7 @@ def decode_examples(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, n
 
 
 def feature_values(message: bytes) -> dict[str, np.ndarray]:
-    """Returns {feature: its values} of a serialised message, whatever they are."""
+    """Returns {feature: values} of a serialized message, without a spec."""
     return {
         name.decode("utf-8", "replace"): _unpacked(*feature)
         for name, feature in _features_of(message).items()
@@ -150,7 +148,7 @@ def feature_values(message: bytes) -> dict[str, np.ndarray]:
 
 # Fields of a feature: the kind of its list.
 _FLOATS, _INTEGERS = 2, 3
-_PADDING = bytes(256)  # so that no look-up reaches over the end of a damaged message
+_PADDING = bytes(256)  # so that no look-up exceeds the end of a damaged message
 
 
 def _unpacked(kind: int, payload: bytes) -> np.ndarray:
@@ -163,8 +161,8 @@ def _unpacked(kind: int, payload: bytes) -> np.ndarray:
 def _payloads(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, list[bytes]]:
     """Returns {feature: the packed values of each message}.
 
-    The records of a file mostly have the layout of its first one, as `encode_examples` writes
-    it. These are parsed together, all others one at a time.
+    The records of a file usually have the layout of its first one, as `encode_examples` writes it.
+    These are parsed together, all others one by one.
     """
     layout = {name: kind for name, (kind, _) in _features_of(messages[0]).items()}
     flat = b"".join([*messages, _PADDING])
@@ -188,7 +186,7 @@ def _payloads(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, list[by
 
 
 def _features_of(message: bytes, number: int = 0) -> dict[bytes, tuple[int, bytes]]:
-    """Returns {name: (kind of list, its values, packed)} of a serialised message."""
+    """Returns {name: (kind of list, packed values)} of a serialized message."""
     try:
         features = {}
         for outer, content in protobuf.fields(message):
@@ -205,7 +203,7 @@ def _list_of(feature: bytes) -> tuple[int, bytes]:
     """Returns (kind, packed values) of a `Feature` message."""
     for kind, values in protobuf.fields(feature):
         if kind in (_FLOATS, _INTEGERS):
-            # Usually one packed field; a writer may also give each value a field.
+            # Usually one packed field; some writers use a field per value.
             return kind, b"".join(part for field, part in protobuf.fields(values) if field == 1)
     return 0, b""
 
@@ -222,12 +220,12 @@ def _spans(
 
     Returns:
       {name: first byte of the values and the byte after them, int64 [2, N]}, and whether a
-      message has this layout, bool [N]; the spans of other messages mean nothing.
+      message has this layout, bool [N]; the spans of other messages are meaningless.
     """
     limit, is_usual = len(flat) - len(_PADDING), np.ones(len(ends), bool)
 
     def skip(constant: bytes, at: np.ndarray, stop: np.ndarray | None) -> tuple:
-        """Reads a constant and a size at `at`. The bytes of this size end at `stop`, if given."""
+        """Reads a constant and a size at `at`; the bytes of this size must end at `stop`, if given."""
         for offset, byte in enumerate(constant):
             is_usual.__iand__(flat[at + offset] == byte)
         size, begin = _varints_at(flat, at + len(constant))
@@ -250,7 +248,7 @@ def _spans(
 
 
 def _varints_at(flat: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the number at each byte of `at`, and where it ends; -1 for one of over 4 bytes."""
+    """Returns the number at each byte of `at` (-1 if it has more than 4 bytes), and its end."""
     byte = flat[at]
     number, at = (byte & 0x7F).astype(np.int64), at + 1
     for shift in (7, 14, 21):
@@ -266,28 +264,28 @@ def _varints_at(flat: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def _values(
     name: str, payloads: Sequence[bytes], dtype: str, length: int | None
 ) -> np.ndarray:
-    """Returns the values of a feature, of all messages."""
+    """Returns the values of a feature in all messages."""
     size = length or 1
     step = max(1, _VALUES_AT_ONCE // size)
     values = np.concatenate([
-        _values_of_some(name, payloads[first : first + step], dtype, size, first)
+        _decode_values(name, payloads[first : first + step], dtype, size, first)
         for first in range(0, len(payloads), step)
     ])
     return values if length is None else values.reshape(-1, size)
 
 
-# Decoded together: few enough for the processor's cache, and for memory that is used again.
+# Decoded together: few enough for the processor's cache, and to reuse memory.
 _VALUES_AT_ONCE = 1 << 13
 
 
-def _values_of_some(
+def _decode_values(
     name: str, payloads: Sequence[bytes], dtype: str, size: int, first: int
 ) -> np.ndarray:
     flat = np.frombuffer(b"".join(payloads), np.uint8)
     stops = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
     wanted = size * np.arange(1, len(payloads) + 1)
     ends = np.flatnonzero(flat < 0x80) if dtype != "float32" else np.arange(3, len(flat), 4)
-    # Together as many as there should be is not enough: each record has its own.
+    # A correct total is not enough: each record must have the right number.
     if len(ends) != wanted[-1] or (ends[wanted - 1] != stops - 1).any():
         for number, payload in enumerate(payloads, first):
             count = len(_unpacked(_FLOATS if dtype == "float32" else _INTEGERS, payload))

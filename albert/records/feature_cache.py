@@ -1,4 +1,4 @@
-"""Caches features as record files, keyed by the inputs they were made from."""
+"""Caches features as record files, keyed by their inputs."""
 
 import contextlib
 import errno
@@ -29,9 +29,9 @@ def cached_records(
 ) -> str:
     """Returns the record file `<name>-<key>.tf_record` in `directory`, written if necessary.
 
-    The key is a digest of `depends_on` and of the code's version, so that a file made from other
-    inputs is never used. `rows` is only iterated over if the file or its manifest is absent or
-    damaged. Of several processes that need the same file, one writes it and the others wait.
+    The key is a digest of `depends_on` and the code's version, so that a file made from other inputs
+    is never used. `rows` is only iterated over if the file or its manifest is missing or damaged. Of
+    several processes that need the same file, one writes it and the others wait.
     """
     info = _inputs(spec, depends_on)
     key = hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()[:12]
@@ -43,10 +43,10 @@ def cached_records(
 def named_records(
     path: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any]
 ) -> str:
-    """Returns `path`, written if it is absent or damaged.
+    """Returns `path`, written if it is missing or damaged.
 
     Raises:
-      DataError: it was made from something other than `depends_on`, or is not a file of ours.
+      DataError: it was made from something other than `depends_on`, or is not our file.
     """
     records.refuse_foreign(path)
     with _lock(files.make_dirs(os.path.dirname(os.path.abspath(path)))):
@@ -54,7 +54,7 @@ def named_records(
 
 
 def has_no_manifest(path: str | None) -> bool:
-    """Whether this is a record file that does not state its inputs (as those of the original)."""
+    """Whether this is a record file that does not name its inputs, like the original's."""
     return bool(path) and os.path.isfile(path) and not Manifest.read(path)
 
 
@@ -67,7 +67,7 @@ def _inputs(spec: FeatureSpec, depends_on: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_or_write(path: str, rows: Rows, spec: FeatureSpec, info: Mapping[str, Any]) -> str:
-    """Returns `path`: the file that exists, if it is undamaged, or else a new one of `rows`."""
+    """Returns `path`: the existing file if it is undamaged, else a new one with `rows`."""
     manifest = None
     try:
         manifest = Manifest.read(path)
@@ -79,9 +79,8 @@ def _find_or_write(path: str, rows: Rows, spec: FeatureSpec, info: Mapping[str, 
         return path
     theirs = manifest.info
     if differ := [key for key in info if not files.is_same_json(theirs.get(key), info[key])]:
-        raise DataError(
-            f"{path} was made from another {', '.join(differ)}: remove it, or name another file"
-        )
+        raise DataError(f"{path} was made from another {', '.join(differ)}: remove it, or name another "
+                        "file")
     log.info("features from %s", path)
     return path
 
@@ -94,7 +93,7 @@ def _lock(directory: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
-            # Some network file systems cannot lock a directory. Then both processes do the work,
+            # Some network file systems cannot lock a directory. Then several processes do the work,
             # and publish the same bytes.
             if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP):
                 raise

@@ -1,4 +1,4 @@
-"""Texts to the fixed-length arrays that the encoder reads. No TensorFlow.
+"""Converts texts to the fixed-length arrays that the encoder reads. No TensorFlow.
 
 The layout of a sequence of length L = 12:
 
@@ -15,7 +15,6 @@ separator is in segment 1. Padding is zero in all three arrays; only input_mask 
 from a real id 0.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -28,25 +27,13 @@ if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
 
 
-@dataclasses.dataclass(frozen=True)
-class Features:
-    """One sequence; each array is int64 [L]."""
-
-    input_ids: np.ndarray
-    input_mask: np.ndarray  # 1 for a token, 0 for padding
-    segment_ids: np.ndarray
-
-    def as_dict(self) -> dict[str, np.ndarray]:
-        return dict(vars(self))
-
-
 def classification_spec(
     max_seq_length: int, is_regression: bool, num_choices: int = 1, num_flags: int | None = None
 ) -> FeatureSpec:
     """Returns the record of one sequence with its label, as the original writes it.
 
-    Several choices follow one another: [num_choices * max_seq_length]. Of several labels a text,
-    each of `num_flags` is 0 or 1.
+    Several choices are concatenated: [num_choices * max_seq_length]. In multi-label tasks, the label
+    is `num_flags` numbers, 0 or 1.
     """
     length = num_choices * max_seq_length
     return FeatureSpec(
@@ -64,7 +51,7 @@ def classification_spec(
 def truncate_pair(
     a: Sequence[int], b: Sequence[int], max_length: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns a and b cut to `max_length` tokens together, one by one from the end of the longer.
+    """Returns a and b truncated to `max_length` tokens in total, one by one at the end of the longer.
 
     If they are equally long, b loses the token.
     """
@@ -79,11 +66,11 @@ def truncate_pair(
 
 def pack(
     a: Sequence[int], b: Sequence[int] | None, max_seq_length: int, cls_id: int, sep_id: int
-) -> Features:
-    """Returns the sequence of ids of one text or of two, as shown at the top of this module.
+) -> dict[str, np.ndarray]:
+    """Returns the sequence of one text or of two, as shown at the top of this module; int64 [L] each.
 
-    What does not fit `max_seq_length` is cut off. `b` may be None; an empty list is a second text
-    without tokens, which still has a separator.
+    It is truncated to `max_seq_length`. `b` may be None; an empty list is a second text without
+    tokens, which still has a separator.
     """
     if b is None:
         a, second = a[: max_seq_length - 2], []
@@ -96,13 +83,13 @@ def pack(
     rows[0, :used] = first + second
     rows[1, :used] = 1
     rows[2, len(first) : used] = 1
-    return Features(*rows)
+    return dict(zip(("input_ids", "input_mask", "segment_ids"), rows, strict=True))
 
 
 def encode_texts(
     tokenizer: "FullTokenizer", texts: Iterable[tuple[str, str | None]], max_seq_length: int
-) -> Iterator[Features]:
-    """Yields the sequence of each (text, second text); an empty second text is none."""
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the sequence of each (text, second text); an empty second text counts as None."""
     iterator = iter(texts)
     while chunk := list(itertools.islice(iterator, 1024)):
         has_b = [bool(b and tokenizer.preprocess(b)) for _, b in chunk]

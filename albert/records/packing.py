@@ -1,8 +1,7 @@
-"""Shorter sequences, and several examples in one sequence, so that padding costs little.
+"""Reduces padding: trims sequences, and packs several examples into one sequence.
 
-A packed batch keeps its examples, in their order; only the sequences that the encoder computes
-are fewer. Labels and weights of examples stay as they are, and `row_layout.PackedRows` finds the
-positions of each example.
+A packed batch has the same examples in the same order, in fewer sequences. Labels and weights of
+examples stay unchanged, and `row_layout.PackedRows` finds the positions of each example.
 
 Legend: B examples, L length of the longest, R packed sequences, M their length, C choices.
 """
@@ -11,31 +10,30 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-# Batches are cut to few lengths, because XLA compiles each one.
+# Batches are trimmed to few different lengths, because XLA compiles each one.
 _NUM_LENGTHS = 8
 _MIN_LENGTH = 32
-# Shorter packed sequences would only save attention, and waste more of their length.
+# Shorter packed sequences would only save attention, and have more padding.
 MIN_PACKED_LENGTH = 128
 
 _SEQUENCES = ("input_ids", "input_mask", "segment_ids", "p_mask")
-# Of packed sequences; all but `input_ids` and `segment_ids` are new.
+# Features of packed sequences, and of their examples; all but the first three are new.
 OF_ROWS = "input_ids", "segment_ids", "input_mask", "position_ids", "example_ids"
 OF_EXAMPLES = "packed_places", "packed_mask"
-FEATURES = *OF_ROWS, *OF_EXAMPLES
 
 
 def row_lengths(row_length: int) -> list[int]:
-    """Returns the few lengths, in ascending order, that sequences of `row_length` are cut to."""
+    """Returns the lengths, in ascending order, to which sequences of `row_length` are trimmed."""
     width = max(_MIN_LENGTH, -(-row_length // _NUM_LENGTHS))
     return [*range(width, row_length, width), row_length]
 
 
 def used_lengths(batch: Mapping[str, np.ndarray], row_length: int) -> np.ndarray:
-    """Returns how much of each sequence, from its start, may affect the outputs of a model.
+    """Returns the length of each sequence that may affect a model's outputs.
 
-    This is up to the last token and the last position that is read: records of other tools may
-    read a position that is masked out or padding. If all tokens of a sequence are masked out,
-    attention is spread over all of it, so all of it counts. Sequences of zeros have length 0.
+    It includes the last token and the last position in use, which in records of other tools may be
+    masked out or padding. If all tokens of a sequence are masked out, attention is spread over the
+    entire sequence, so that all of it counts. Sequences of zeros have length 0.
 
     Args:
       batch: with `input_ids` and `input_mask` [B, C * row_length].
@@ -63,11 +61,10 @@ def used_lengths(batch: Mapping[str, np.ndarray], row_length: int) -> np.ndarray
 def cut_rows(
     batch: Mapping[str, np.ndarray], row_length: int, others: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Returns the batch with sequences of the shortest of `row_lengths` that holds all that counts.
+    """Returns the batch with sequences trimmed to the shortest of `row_lengths` that suffices.
 
-    The outputs of a model stay the same (see `used_lengths`); only dropout in the encoder draws
-    other numbers. Features of length C * row_length are C sequences one after another, and stay
-    so. `others` are cut, too.
+    A model's outputs stay the same (see `used_lengths`), except for the random numbers of dropout.
+    Features of length C * row_length are C concatenated sequences. `others` are trimmed, too.
     """
     used = int(used_lengths(batch, row_length).max())
     length = next(n for n in row_lengths(row_length) if n >= used)
@@ -79,18 +76,18 @@ def cut_rows(
 
 
 def cut_features(others: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the features with a number for each position, which are cut."""
+    """Returns the features with a number for each position, which are trimmed."""
     return *_SEQUENCES, *others
 
 
 def best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (packed sequence, first position in it) of each example, the longest first.
+    """Returns (packed sequence, first position in it) of each example, packing the longest first.
+
+    Examples of length 0 (padding of the last batch) share the first position of sequence 0.
 
     Args:
       lengths: [B], each at most `capacity`.
       capacity: M, the length of a packed sequence.
-
-    Examples of length 0 (padding of the last batch) share the first position of sequence 0.
     """
     rows, starts = np.zeros((2, len(lengths)), np.int32)
     # open_rows[n]: the sequences with n positions left.
@@ -114,15 +111,15 @@ def best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray
 def pack_rows(
     batch: Mapping[str, np.ndarray], choices: int, lengths: Sequence[int], row_multiple: int = 1
 ) -> dict[str, np.ndarray]:
-    """Returns the batch with packed sequences; the outputs of a model for it are the same.
+    """Returns the batch with packed sequences, for which a model's outputs are the same.
 
-    Of each example, these are the outputs at its first `used_lengths` positions.
+    This holds for the first `used_lengths` positions of each example.
 
     Args:
       batch: with `input_ids`, `input_mask` and `segment_ids` [B, C * L].
-      choices: C, the sequences one after another in these features.
-      lengths: ascending, what M may be: the least that is no less than L and
-        MIN_PACKED_LENGTH, or else the last.
+      choices: C, the number of concatenated sequences in these features.
+      lengths: candidates for M, ascending: the first that is at least L and MIN_PACKED_LENGTH is
+        used, else the last.
       row_multiple: R is a multiple of it, for compilers that need few shapes.
 
     Returns:
@@ -146,7 +143,7 @@ def pack_rows(
         flat[positions[is_token]] = values[is_token]
         return flat.reshape(count, capacity)
 
-    # Examples are numbered within the batch; the numbers only have to differ.
+    # Examples are numbered within the batch; the numbers only need to differ.
     numbers = np.arange(1, len(used) + 1, dtype=np.int32)[:, None]
     return {
         **batch,

@@ -1,4 +1,4 @@
-"""Protobuf messages, field by field: enough for files whose messages are few and known."""
+"""Reads and writes protobuf messages field by field, for files with few known messages."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Yields (number, content) of each field; a number's content is its bytes.
 
     Raises:
-      ValueError, IndexError: it is no message.
+      ValueError, IndexError: it is not a message.
     """
     at, end = 0, len(message)
     while at < end:
@@ -23,13 +23,13 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         else:
             raise ValueError(f"field of kind {kind}")
         if stop > end:
-            raise ValueError("a field reaches over its message")
+            raise ValueError("a field exceeds its message")
         yield tag >> 3, message[at:stop]
         at = stop
 
 
 def varint_at(message: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at a byte, and where it ends. An IndexError if the message ends before."""
+    """Returns the number at a byte, and its end; raises an IndexError if the message ends before."""
     byte = message[at]
     if byte < 0x80:
         return byte, at + 1
@@ -43,7 +43,7 @@ def varint_at(message: bytes, at: int) -> tuple[int, int]:
 
 
 def varint(number: int) -> bytes:
-    """Returns a number in seven bits a byte, the lowest first."""
+    """Returns a number with seven bits per byte, the lowest first."""
     septets = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
     return bytes([*(septet | 0x80 for septet in septets[:-1]), septets[-1]])
 

@@ -1,4 +1,4 @@
-"""Record files that are read together: what their manifests say, and where their records are."""
+"""Record files that are read together: their manifests, and the locations of their records."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ log = logging.getLogger("albert")
 
 _THREADS = 8  # that read manifests
 
-# Features whose length is set by a flag of the reader.
+# Features whose length is a flag of the reader.
 _LENGTH_FLAGS = {
     "input_ids": "max_seq_length", "masked_lm_positions": "max_predictions_per_seq",
 }
@@ -48,7 +48,7 @@ class Blocks:
 class RecordFiles:
     """Files of records that are read together, in this order.
 
-    Manifests and counts are read when they are first needed, and remembered.
+    Manifests and counts are read on demand, only once.
 
     Args:
       paths: the files.
@@ -62,7 +62,7 @@ class RecordFiles:
 
     @classmethod
     def of_flag(cls, patterns: str, flag: str) -> "RecordFiles":
-        """Returns the files that comma-separated globs match; a DataError if one matches none."""
+        """Returns the files that match comma-separated globs; a DataError if one has no match."""
         return cls(files.expand_globs(patterns, flag), flag)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class RecordFiles:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a file is read from another machine."""
+        """Whether a file is in cloud storage."""
         return any(map(filesystem.is_remote, self.paths))
 
     # === How they were made ===
@@ -88,12 +88,8 @@ class RecordFiles:
     @property
     def tokenizer_sha256(self) -> str | None:
         """The tokenizer of all files; None if they differ or do not name it."""
-        found = {manifest.tokenizer_sha256 for _, manifest in self.manifests()}
-        return found.pop() if len(found) == 1 else None
-
-    def with_feature(self, name: str) -> list[str]:
-        """Returns the files whose manifest lists a feature."""
-        return [path for path, manifest in self.manifests() if name in manifest.features]
+        digests = {manifest.tokenizer_sha256 for _, manifest in self.manifests()}
+        return digests.pop() if len(digests) == 1 else None
 
     def length_of(self, name: str) -> int | None:
         """Returns the length of a feature, None if the manifests do not agree on one."""
@@ -104,7 +100,7 @@ class RecordFiles:
 
     @functools.cached_property
     def counts(self) -> list[int]:
-        """The number of records of each file; counted if there is no manifest."""
+        """The number of records in each file, from the manifest or counted."""
         return [
             manifest.records if manifest else count_records(path)
             for path, manifest in zip(self.paths, self._manifests, strict=True)
@@ -112,17 +108,17 @@ class RecordFiles:
 
     @property
     def count(self) -> int:
-        """The number of records of all files."""
+        """The number of records in all files."""
         return sum(self.counts)
 
     @functools.cached_property
     def blocks(self) -> Blocks:
-        """The blocks of all files, which are in the manifests.
+        """The blocks of all files, from the manifests.
 
-        The lengths of all records are read if there is no manifest, or one of an early version.
+        If there is no manifest, or one of an early version, the lengths of all records are read.
 
         Raises:
-          DataError: a file cannot be read or is cut, or its manifest is unusable.
+          DataError: a file cannot be read or is truncated, or its manifest is invalid.
         """
         columns = []
         for number, (path, manifest) in enumerate(self.manifests()):
@@ -156,7 +152,7 @@ class RecordFiles:
         """Returns the fraction of sequence positions that hold a token, in the first records.
 
         Args:
-          sample: records to read in all; a file holds its records in random order.
+          sample: total number of records to read; files hold records in random order.
         """
         used = count = 0
         for path in self.paths[:sample]:
@@ -173,45 +169,39 @@ class RecordFiles:
 
     # === Checks ===
 
-    def check(
-        self, expected: FeatureSpec, vocab_size: int | None = None,
-        tokenizer_sha256: str | None = None,
-    ) -> "RecordFiles":
-        """Compares every file with its manifest; returns itself.
-
-        A file without a manifest is judged by its lengths and its first record.
+    def check(self, expected: FeatureSpec, vocab_size: int | None = None) -> "RecordFiles":
+        """Compares every file with its manifest, or else its first record, and returns itself.
 
         Args:
-          expected: features that the reader will ask for; there may be others.
+          expected: features that the reader will use; there may be others.
           vocab_size: see `check_vocabulary`.
-          tokenizer_sha256: identity of the tokenizer in use, if there is one.
 
         Raises:
-          DataError: a file is cut, empty, or made for another model or other flags.
+          DataError: a file is truncated, empty, or made for another model or other flags.
         """
         if vocab_size is not None:
             self.check_vocabulary(vocab_size)
         absent = set()
         for path, manifest in zip(self.paths, self._manifests, strict=True):
             if manifest:
-                _check_manifest(path, manifest, expected, tokenizer_sha256)
+                _check_manifest(path, manifest, expected)
                 shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
                 absent.update(shard for shard in shards if not filesystem.exists(shard))
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
-                raise DataError(f"{path}: holds no records")
+                raise DataError(f"{path} holds no records")
             if not manifest:
                 lengths = {name: len(values) for name, values in first_record(path).items()}
                 _check_features(path, lengths, expected)
         if absent:
-            log.warning("written together with these, but not found: %s", ", ".join(sorted(absent)))
+            log.warning("missing files that were written with these: %s", ", ".join(sorted(absent)))
         return self
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Refuses records that were made with another vocabulary than the model's.
 
-        A smaller one would train too, but no vocabulary would ever fit the result. Without a
-        manifest, ids are checked when they are read.
+        A smaller one could be trained on, but no vocabulary would fit the result. Without a manifest,
+        ids are checked when they are read.
 
         Raises:
           DataError: names the file, both sizes, and the remedy.
@@ -226,8 +216,8 @@ class RecordFiles:
 
 
 def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_size: int) -> None:
-    # Compiled look-ups clamp ids that are too large, and negative ones wrap around. A position
-    # beyond the end would be in the next sequence.
+    # Compiled look-ups clamp too large ids, and wrap negative ones. A position beyond the end would
+    # be in the next sequence.
     limits = {
         "input_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
         "masked_lm_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
@@ -242,7 +232,7 @@ def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_s
 
 
 def first_record(path: str) -> dict[str, np.ndarray]:
-    """Returns {feature: its values} of the first record, whatever they are."""
+    """Returns {feature: values} of the first record, without a spec."""
     return _features_of(path, next(read_records(path)), 0)
 
 
@@ -254,7 +244,7 @@ def _features_of(path: str, record: bytes, number: int) -> dict[str, np.ndarray]
 
 
 def _in_file(path: str, error: ExampleError, first: int) -> DataError:
-    """Returns the error with the file; `first` is the number of the first of the records."""
+    """Returns the error with the file; `first` is the number of the first record."""
     return DataError(f"{path}: record {first + error.number:,}: {error.problem}")
 
 
@@ -265,9 +255,7 @@ def _scanned_blocks(path: str) -> Sizes:
     return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
 
 
-def _check_manifest(
-    path: str, manifest: Manifest, expected: FeatureSpec, tokenizer_sha256: str | None
-) -> None:
+def _check_manifest(path: str, manifest: Manifest, expected: FeatureSpec) -> None:
     size = size_of(path)
     if size != manifest.bytes:
         count = count_records(path)
@@ -277,18 +265,14 @@ def _check_manifest(
         )
     lengths = {name: length or 1 for name, (_, length) in manifest.features.items()}
     _check_features(path, lengths, expected)
-    if tokenizer_sha256 and manifest.tokenizer_sha256 not in (None, tokenizer_sha256):
-        raise DataError(f"{path} was made with another vocabulary or case flag: write it again")
 
 
 def _check_features(path: str, lengths: Mapping[str, int], expected: FeatureSpec) -> None:
     for name, (_, length) in expected.features.items():
         wanted, actual = length or 1, lengths.get(name)
         if actual is None:
-            raise DataError(
-                f"{path} has no feature {name} (it has {', '.join(lengths)}): "
-                "was it made for another command?"
-            )
+            raise DataError(f"{path} has no feature {name} (it has {', '.join(lengths)}): was it made "
+                            "for another command?")
         if actual == wanted:
             continue
         if name not in _LENGTH_FLAGS:

@@ -1,7 +1,7 @@
 """Writes record files, each with a manifest that describes its content and how it was made.
 
-A TFRecord file that is cut exactly between two records reads without any error; only the count
-in the manifest shows it. Files without a manifest (made by the original) are read too.
+A TFRecord file that is truncated exactly between two records reads without an error; only the count
+in the manifest reveals it. Files without a manifest, such as the original's, are read, too.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from albert.records.examples import DTYPES, FeatureSpec, frame_examples
 from albert.storage import files, filesystem, temporary
 
 FORMAT_VERSION = 1
-BATCH = 1024  # records serialised together, which makes a block
-# (records, bytes) of successive blocks, together the file.
+BATCH = 1024  # records per block, which are serialized together
+# (records, bytes) of all blocks of a file.
 Sizes = Sequence[tuple[int, int]]
 
 
@@ -26,7 +26,7 @@ Sizes = Sequence[tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a record file holds and how it was made; JSON next to the file."""
+    """Describes a record file's content and how it was made; JSON next to the file."""
 
     records: int = 0
     bytes: int = 0
@@ -47,7 +47,7 @@ class Manifest:
         """Returns the manifest of a record file, None if it has none.
 
         Raises:
-          DataError: it is damaged, unusable, or of a later version.
+          DataError: it is damaged, invalid, or of a later version.
         """
         where = manifest_path(path)
         if not filesystem.exists(where):
@@ -56,16 +56,12 @@ class Manifest:
         if "format_version" not in value:
             raise DataError(f"{where}: not a manifest of a record file")
         if value["format_version"] != FORMAT_VERSION:
-            raise DataError(
-                f"{where}: format version {value['format_version']}, this toolkit reads "
-                f"{FORMAT_VERSION}: write {os.path.basename(path)} again"
-            )
+            raise DataError(f"{where}: format version {value['format_version']}, this toolkit reads "
+                            f"{FORMAT_VERSION}: write {os.path.basename(path)} again")
         if missing := [key for key in ("records", "bytes", "features", "info") if key not in value]:
             raise DataError(f"{where}: lacks {', '.join(missing)}")
-        if bad := _unusable(value):
-            raise DataError(
-                f"{where}: unusable {', '.join(bad)}: write {os.path.basename(path)} again"
-            )
+        if bad := _invalid_keys(value):
+            raise DataError(f"{where}: invalid {', '.join(bad)}: write {os.path.basename(path)} again")
         blocks = value.get("blocks")
         return cls(
             value["records"], value["bytes"],
@@ -93,7 +89,7 @@ class Manifest:
 
     @property
     def tokenizer_sha256(self) -> str | None:
-        """Identity of the vocabulary and of the settings of the text."""
+        """Identity of the vocabulary and the preprocessing of texts."""
         return self.info.get("tokenizer_sha256")
 
     @property
@@ -102,7 +98,7 @@ class Manifest:
 
     @property
     def vocabulary(self) -> Mapping[str, Any]:
-        """Paths of the vocabulary and settings of the text, with the names of their flags."""
+        """Paths of the vocabulary and settings of the text, by the names of their flags."""
         return self.info.get("vocabulary") or self.flags
 
     @property
@@ -129,8 +125,8 @@ def remove_manifest(path: str) -> None:
     files.remove(manifest_path(path))
 
 
-def _unusable(value: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of a manifest whose values are not of the expected kind."""
+def _invalid_keys(value: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of a manifest with invalid values."""
 
     def is_count(value: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -176,11 +172,11 @@ def _unusable(value: Mapping[str, Any]) -> list[str]:
 def write_records(
     path: str, rows: Iterable[Mapping[str, Any]], spec: FeatureSpec, info: Mapping[str, Any]
 ) -> int:
-    """Publishes rows as a record file with its manifest; returns their number.
+    """Publishes records as a file with its manifest; returns their number.
 
     Args:
       rows: a mapping for each record, {name: values of the spec's length}; may be a generator.
-      info: what the manifest records about how they were made (JSON values).
+      info: JSON values for the manifest on how they were made.
 
     Raises:
       DataError: a feature is missing or has another length; UserError: cannot write.
@@ -191,7 +187,7 @@ def write_records(
 def frame_rows(
     rows: Iterable[Mapping[str, Any]], spec: FeatureSpec
 ) -> Iterator[tuple[bytes, int]]:
-    """Yields (bytes, number of records) of successive blocks; `rows` as of `write_records`.
+    """Yields (bytes, number of records) of successive blocks; `rows` as in `write_records`.
 
     Raises:
       DataError: a feature is missing or has another length.
@@ -234,17 +230,15 @@ def publish_frames(
 
 
 def refuse_foreign(path: str) -> None:
-    """Refuses to overwrite a file that is not known to be a record file of this toolkit.
+    """Refuses to overwrite a file that may not be a record file of this toolkit.
 
     Raises:
-      DataError: a file without a manifest is there.
+      DataError: the file exists, and has no manifest.
     """
     where = manifest_path(path)
     if (
         filesystem.exists(path) and not filesystem.exists(where)
         and not temporary.leftovers(where)  # of a process that died while it published the file
     ):
-        raise DataError(
-            f"{path} is not overwritten: it has no {os.path.basename(where)}, as record files of "
-            "this toolkit have; remove it, or choose another name"
-        )
+        raise DataError(f"{path} is not overwritten: it has no {os.path.basename(where)}, unlike record "
+                        "files of this toolkit; remove it, or choose another name")

@@ -15,7 +15,7 @@ from albert.records.record_files import RecordFiles
 
 
 def train_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.Dataset:
-    """Returns the batches of `batches.train_batches`, which has the same arguments."""
+    """Returns the batches of `batches.train_batches`, with the same arguments."""
 
     def make() -> Iterable[Batch]:
         return numpy_batches.train_batches(source, spec, **options)
@@ -25,14 +25,14 @@ def train_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.
 
 
 def eval_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.Dataset:
-    """Returns the batches of `batches.EvalBatches`, which has the same arguments."""
+    """Returns the batches of `batches.EvalBatches`, with the same arguments."""
     batches = numpy_batches.EvalBatches(source, spec, **options)
     return _dataset(lambda: batches, source, spec, **options)
 
 
 @contextlib.contextmanager
 def data_errors(*sources: RecordFiles) -> Iterator[None]:
-    """Raises the error of a pipeline over these records, instead of TensorFlow's about it."""
+    """Raises the original error of a pipeline over these records, instead of TensorFlow's."""
     try:
         yield
     except tf.errors.OpError as failure:
@@ -68,14 +68,14 @@ def _signature(
     is_cut = is_cut and numpy_batches.has_several_lengths(spec)
     cut = packing.cut_features(spec.row_features) if is_cut else ()
     features = spec.complete.features if spec.complete else spec.features
-    found = {"is_real_example": tf.TensorSpec([rows], tf.int32)}
+    signature = {"is_real_example": tf.TensorSpec([rows], tf.int32)}
     for name, (dtype, length) in features.items():
         shape = [] if length is None else [None if name in cut else length]
-        found[name] = tf.TensorSpec([rows, *shape], tf.float32 if dtype == "float32" else tf.int32)
+        signature[name] = tf.TensorSpec([rows, *shape], tf.float32 if dtype == "float32" else tf.int32)
     if is_packed and spec.row_length:
         choices = spec.features["input_ids"][1] // spec.row_length
         length = None if is_cut else spec.row_length
-        found |= {name: tf.TensorSpec([None, None], tf.int32) for name in packing.OF_ROWS}
+        signature |= {name: tf.TensorSpec([None, None], tf.int32) for name in packing.OF_ROWS}
         examples = tf.TensorSpec([rows * choices, length], tf.int32)
-        found |= {name: examples for name in packing.OF_EXAMPLES}
-    return found
+        signature |= {name: examples for name in packing.OF_EXAMPLES}
+    return signature

@@ -1,6 +1,6 @@
-"""TFRecord files: each record is its length, a checksum of it, the payload, a checksum.
+"""Reads and writes TFRecord files: each record is a length, its checksum, the payload, its checksum.
 
-Records are written and read many at a time, without TensorFlow.
+Many records are processed at once, without TensorFlow.
 """
 
 import functools
@@ -41,7 +41,7 @@ def _masked_crcs(contents: Sequence[bytes]) -> np.ndarray:
 
 
 def frame_records(messages: Sequence[bytes]) -> bytes:
-    """Returns the bytes of a TFRecord file that holds these messages."""
+    """Returns the bytes of a TFRecord file with these messages."""
     footers = _masked_crcs(messages).astype("<u4").tobytes()
     parts = []
     for number, message in enumerate(messages):
@@ -63,14 +63,14 @@ def read_records(path: str) -> Iterator[bytes]:
     """Yields the payload of every record after checking it.
 
     Raises:
-      DataError: a record is damaged; names its number and its byte.
+      DataError: a record is damaged; names its number and byte.
     """
     for content, starts, sizes, offset, first in _chunks(path):
         yield from _payloads(path, content, starts, sizes, offset, first)
 
 
 def read_block(path: str, offset: int, size: int, first: int, count: int) -> list[bytes]:
-    """Returns the payloads of `count` successive records, which take `size` bytes, once checked.
+    """Returns the payloads of `count` successive records in `size` bytes, after checking them.
 
     Args:
       offset: first byte of the block.
@@ -95,7 +95,7 @@ def count_records(path: str) -> int:
 
 
 def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where every payload starts and its size, from the lengths alone; int64 [N] each.
+    """Returns the start and size of every payload, from the lengths alone; int64 [N] each.
 
     Raises:
       DataError: the file cannot be read, ends inside a record, or a length is damaged.
@@ -108,7 +108,7 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def size_of(path: str) -> int:
-    """Returns the size of a file in bytes; DataError if it cannot be read."""
+    """Returns the size of a file in bytes; a DataError if it cannot be read."""
     try:
         return filesystem.size(path)
     except OSError as error:
@@ -116,7 +116,7 @@ def size_of(path: str) -> int:
 
 
 def read_span(path: str, offset: int, size: int) -> bytes:
-    """Returns up to `size` bytes of a file from a byte on; DataError if it cannot be read."""
+    """Returns up to `size` bytes of a file from an offset; a DataError if it cannot be read."""
     try:
         [content] = filesystem.read_ranges(path, [(offset, offset + size)])
         return content
@@ -125,7 +125,7 @@ def read_span(path: str, offset: int, size: int) -> bytes:
 
 
 def _chunks(path: str) -> Iterator[tuple[bytes, np.ndarray, np.ndarray, int, int]]:
-    """Yields (content, starts, sizes, its first byte, its first record) of successive records."""
+    """Yields (content, starts, sizes, first byte, first record) of successive chunks of records."""
     offset, first, end, size = 0, 0, size_of(path), _CHUNK_BYTES
     while offset < end:
         content = read_span(path, offset, min(size, end - offset))
@@ -143,7 +143,7 @@ def _chunks(path: str) -> Iterator[tuple[bytes, np.ndarray, np.ndarray, int, int
 def _split(
     path: str, content: bytes, offset: int, first: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where the payload of each complete record of `content` starts, and its size."""
+    """Returns the start and size of the payload of each complete record in `content`."""
     starts, sizes, at, end = [], [], 0, len(content)
     while at + HEADER_BYTES <= end:
         size = _size_in(content[at : at + HEADER_BYTES])
@@ -159,7 +159,7 @@ def _split(
 
 @functools.lru_cache(maxsize=1 << 14)  # few lengths differ
 def _size_in(header: bytes) -> int | None:
-    """Returns the payload's size that a header states, None if its checksum is wrong."""
+    """Returns the payload's size in a header, None if the checksum is wrong."""
     size, crc = struct.unpack("<QI", header)
     return size if masked_crc32c(header[:8]) == crc else None
 

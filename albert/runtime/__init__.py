@@ -1,9 +1,9 @@
 """Processes, progress, seeds.
 
-    workers         worker processes, and signals that end work in order
-    progress        rate of long work, and the time left
+    workers         worker processes, and handling of signals
+    progress        progress, rate and remaining time
     named_dict      dicts whose values have two names each
-    seeds           one seed for each purpose
-    processor       whether it multiplies in bfloat16
-    schedules       numbers that change at steps of a run
+    seeds           a seed for each purpose
+    processor       whether the processor supports bfloat16
+    schedules       values that change at steps of a run
 """

@@ -22,8 +22,8 @@ class NamedDict(dict[str, Any]):
 
 
 def as_tree(kind: type[NamedDict]) -> type[NamedDict]:
-    """Lets Keras look into these dicts as into plain ones."""
-    import optree  # Keras's
+    """Registers these dicts with Keras, to be treated like plain ones."""
+    import optree  # a dependency of Keras
 
     def flatten(values: NamedDict) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]]:
         names = tuple(sorted(values))

@@ -1,4 +1,4 @@
-"""Progress of long work: the rate, and the time left."""
+"""Progress of long work, with rate and remaining time."""
 
 import logging
 import sys
@@ -19,14 +19,14 @@ class Progress:
     """A line that is updated on a terminal; elsewhere a log line every 30 seconds."""
 
     def __init__(self, label: str, total: float | None, unit: str, done: float = 0):
-        """`total` is None if it is unknown; then the time left is not shown."""
+        """`total` is None if it is unknown; then the remaining time is not shown."""
         self._label, self._total, self._unit = label, total, unit
         self._on_terminal = sys.stderr.isatty()
         self._start = self._shown = time.monotonic()
         self._done_before = done
 
     def update(self, done: float, detail: str = "") -> None:
-        """Shows the state, if enough time has passed since the last time."""
+        """Shows the progress, if enough time has passed since the last time."""
         now = time.monotonic()
         if now - self._shown < (0.2 if self._on_terminal else 30):
             return

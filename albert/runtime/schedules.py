@@ -1,6 +1,6 @@
-"""Values that change during a run, given as VALUE:STEP,...: each holds up to its STEP.
+"""Values that change during a run, given as VALUE:STEP,...: each applies up to its STEP.
 
-After the last STEP, the final value holds, which is given separately.
+After the last STEP a final value applies, which is given separately.
 """
 
 from albert.errors import FlagError
@@ -12,7 +12,7 @@ def read(text: str | None, flag: str, what: str) -> Schedule:
     """Returns the schedule that a flag gives.
 
     Args:
-      what: the name of a value, as LAYERS.
+      what: the name of the value, such as LAYERS.
 
     Raises:
       FlagError: the text is not such a list.
@@ -23,7 +23,7 @@ def read(text: str | None, flag: str, what: str) -> Schedule:
         stages = [tuple(map(int, stage.split(":"))) for stage in text.split(",")]
         values, ends = zip(*stages, strict=True)
     except ValueError as error:
-        raise FlagError(f"--{flag}={text}: give {what}:STEP, with commas between them") from error
+        raise FlagError(f"--{flag}={text}: give {what}:STEP,{what}:STEP,...") from error
     if list(ends) != sorted(set(ends)) or ends[0] < 1 or min(values) < 1:
-        raise FlagError(f"--{flag}={text}: steps must rise, {what.lower()} be at least 1")
+        raise FlagError(f"--{flag}={text}: steps must increase, and {what.lower()} be at least 1")
     return tuple(stages)

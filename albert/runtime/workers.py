@@ -1,4 +1,4 @@
-"""Worker processes that end with the process that started them, and signals that end work in order."""
+"""Worker processes that end with the process that started them, and handling of signals."""
 
 import collections
 import contextlib
@@ -18,19 +18,18 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def available_cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 class Workers:
-    """Runs functions of a module in `count` processes; with one, in this process."""
+    """Runs functions of a module in `count` processes, or in this process if that is 1."""
 
     def __init__(self, count: int):
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
         if count > 1:
-            # Not forked: TensorFlow's threads do not survive a fork. A new process takes a few tenths
-            # of a second.
+            # TensorFlow's threads do not survive a fork. Spawning takes a few tenths of a second.
             context = multiprocessing.get_context("spawn")
             self._is_over = context.Event()
             self._pool = ProcessPoolExecutor(
@@ -59,7 +58,7 @@ class Workers:
         try:
             for task in tasks:
                 waiting.append(self._pool.submit(function, *task))
-                # A few in reserve, since results are yielded in order; not many, since they hold text.
+                # A few in reserve, since results are yielded in order; not many, since tasks hold text.
                 if len(waiting) > self.count + max(2, self.count // 2):
                     yield waiting.popleft().result()
             while waiting:
@@ -71,7 +70,7 @@ class Workers:
 
 
 def _end_with(owner: int, is_over: Event) -> None:
-    """Ends this process when its owner ends or has no more tasks, and leaves Ctrl-C to the owner."""
+    """Ends this process when its owner ends or has no more tasks; ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -84,7 +83,7 @@ def _end_with(owner: int, is_over: Event) -> None:
 
 @contextlib.contextmanager
 def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handles SIGINT and SIGTERM with a function, in the main thread; does nothing in others."""
+    """Handles SIGINT and SIGTERM with a function in the block, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

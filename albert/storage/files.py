@@ -1,8 +1,7 @@
-"""Files that are published: complete and synced to the disk, or not at all.
+"""Publishes files completely and synced to the disk, or not at all.
 
-Outputs are made in a temporary directory and then given their names, the one that makes the others
-valid last. A crash leaves the previous files. Addresses can be given wherever paths can; see
-`scratch`.
+Outputs are made in a temporary directory and then renamed, last the one that makes the others valid.
+A crash leaves the previous files. Paths may be addresses; see `scratch`.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from albert.errors import DataError, FlagError, UserError
 from albert.storage import filesystem, scratch
 from albert.storage.temporary import fsync, leftovers, remove_dead, temporary_dir
 
-# Key of a JSON object that holds the digest of all other keys.
+# Key of a JSON object for the digest of all other keys.
 _SEAL = "content_sha256"
 MANIFEST_SUFFIX = ".manifest.json"
 
@@ -45,7 +44,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     It may be closed in the block.
     """
     options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    with _writing(path), scratch.uploaded(path) as path, temporary_dir(path) as folder:
+    with writing(path), scratch.uploaded(path) as path, temporary_dir(path) as folder:
         temporary = os.path.join(folder, "file")
         with open(temporary, mode, **options) as stream:
             yield stream
@@ -53,7 +52,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
 
 
 def publish(*moves: tuple[str, str]) -> None:
-    """Gives files their names, (from, to); the last one makes the others valid. Raises OSError."""
+    """Renames files, (from, to); the last one makes the others valid. Raises OSError."""
     for source, _ in moves:
         fsync(source)
     for group in (moves[:-1], moves[-1:]):
@@ -64,9 +63,9 @@ def publish(*moves: tuple[str, str]) -> None:
 
 
 def remove(*paths: str) -> None:
-    """Removes files that this process or its run made, if they are there.
+    """Removes files that this process or its run made, if they exist.
 
-    A power cut cannot bring them back after the next publication.
+    After the next publication, a power cut cannot restore them.
     """
     paths, removed = tuple(map(scratch.path_for, paths)), []
     for path in paths:
@@ -90,7 +89,8 @@ def publish_copy(source: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
+def writing(path: str) -> Iterator[None]:
+    """Turns an OSError in the block into a UserError that names the file."""
     try:
         yield
     except OSError as error:
@@ -109,9 +109,9 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
       others: names of this file in models of other kinds, which are removed, too.
 
     Raises:
-      UserError: it cannot be written, or a file or directory of the same name is in the way.
+      UserError: it cannot be written, or files and directories have conflicting names.
     """
-    with _writing(path), scratch.uploaded(path) as path:
+    with writing(path), scratch.uploaded(path) as path:
         path = os.path.realpath(path)
         with temporary_dir(path) as folder:
             yield folder
@@ -135,7 +135,7 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
 
 
 def _refuse_obstacle(directory: str, name: str) -> None:
-    """Raises a UserError if a directory has the name of a file, or a file that of its directory."""
+    """Raises a UserError if a directory has the name of a file, or a file the name of a directory."""
     target = os.path.join(directory, name)
     parents = [os.path.join(directory, *name.split("/")[:n]) for n in range(1, name.count("/") + 1)]
     obstacles = [target] if os.path.isdir(target) else []
@@ -150,15 +150,13 @@ def open_to_append(path: str) -> TextIO:
     """Opens a text file of an output directory at its end; a symbolic link is refused.
 
     Raises:
-      UserError: it cannot be opened, or it is a link, which would lead the output elsewhere.
+      UserError: it cannot be opened, or it is a link, which could lead anywhere.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise UserError(
-                f"{path} is a symbolic link: output is not written through it"
-            ) from error
+            raise UserError(f"{path} is a symbolic link, through which no output is written") from error
         raise UserError(f"cannot write {path} ({error.strerror})") from error
     return open(descriptor, "a", encoding="utf-8")
 
@@ -167,7 +165,7 @@ def open_to_append(path: str) -> TextIO:
 
 
 def finite(value: Any) -> Any:
-    """Returns a JSON value in which NaN and infinities, which JSON lacks, are None."""
+    """Returns a JSON value with None for NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -189,7 +187,7 @@ def read_json(path: str) -> Any:
     """Returns the parsed file.
 
     Raises:
-      DataError: it is absent, unreadable, not UTF-8 or not JSON (with line and column).
+      DataError: it is missing, unreadable, not UTF-8 or not JSON (with line and column).
     """
     try:
         with filesystem.open_read(path) as stream:
@@ -207,10 +205,10 @@ def read_json(path: str) -> Any:
 
 
 def read_json_object(path: str) -> dict[str, Any]:
-    """Returns the parsed file, which holds an object.
+    """Returns the parsed file, which must hold an object.
 
     Raises:
-      DataError: see `read_json`; it is no object.
+      DataError: see `read_json`; it is not an object.
     """
     value = read_json(path)
     if not isinstance(value, dict):
@@ -219,22 +217,22 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 
 def parse_json_object(text: str, place: str) -> dict[str, Any]:
-    """Returns the JSON object of one line.
+    """Returns the JSON object on a line.
 
     Raises:
-      DataError: it is none; names the position.
+      DataError: it is not an object (at `place`).
     """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not a JSON object in one line: {error}") from error
+        raise DataError(f"{place}: not a JSON object on one line: {error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{place}: expected a JSON object, got {text.strip()[:40]}")
     return value
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Whether two values are equal as JSON, where NaN equals NaN and a tuple is a list."""
+    """Whether two values are equal as JSON, where NaN equals NaN and tuples are lists."""
     texts = [json.dumps(value, sort_keys=True, default=str) for value in (one, other)]
     return one == other or texts[0] == texts[1]
 
@@ -245,31 +243,29 @@ def _seal_of(value: dict[str, Any]) -> str:
 
 
 def write_sealed_json(path: str, value: dict[str, Any]) -> None:
-    """Publishes `finite(value)` as JSON with a digest of itself, so that damage is noticed."""
+    """Publishes `finite(value)` as JSON with a digest, which reveals damage."""
     with atomic_write(path) as stream:
         stream.write(sealed_json_text(value))
 
 
 def sealed_json_text(value: dict[str, Any]) -> str:
-    """Returns what `write_sealed_json` writes."""
+    """Returns the text that `write_sealed_json` writes."""
     value = finite(value)
     return _json_text({**value, _SEAL: _seal_of(value)})
 
 
 def read_sealed_json(path: str) -> dict[str, Any]:
-    """Returns an object that `write_sealed_json` wrote; one without a digest is taken as it is.
+    """Returns an object that `write_sealed_json` wrote; one without a digest is not checked.
 
     Raises:
-      DataError: see `read_json`; it is no object, or has changed.
+      DataError: see `read_json`; it is not an object, or has changed.
     """
     value = read_json_object(path)
     seal = value.pop(_SEAL, None)
     # The damage may be in the digest's own name.
     is_hidden = seal is None and difflib.get_close_matches(_SEAL, value, n=1, cutoff=0.8)
     if is_hidden or seal is not None and seal != _seal_of(value):
-        raise DataError(
-            f"{path}: damaged, or changed by hand: it is not what was written ({_SEAL} differs)"
-        )
+        raise DataError(f"{path}: damaged, or changed by hand ({_SEAL} differs)")
     return value
 
 
@@ -286,18 +282,16 @@ def sha256(path: str) -> str:
 
 
 def require_file(path: str | None, flag: str) -> str:
-    """Returns `path` if it is a readable file, else raises a DataError naming the flag."""
+    """Returns `path` if it is a readable file, else raises a DataError that names the flag."""
     if not path:
-        raise DataError(f"--{flag} is needed")
+        raise DataError(f"--{flag} is required")
     if not os.path.exists(path):
         raise DataError(f"--{flag}: no such file: {path}")
     if os.path.isdir(path):
         raise DataError(f"--{flag}: a directory, not a file: {path}")
     if not os.path.isfile(path):
-        raise DataError(
-            f"--{flag}: {path} is a pipe or a device, which can be read only once: write it to a "
-            "file first"
-        )
+        raise DataError(f"--{flag}: {path} is a pipe or a device, which can be read only once: write it "
+                        "to a file first")
     if not os.access(path, os.R_OK):
         raise DataError(f"--{flag}: cannot read {path}: permission denied")
     return path
@@ -305,29 +299,29 @@ def require_file(path: str | None, flag: str) -> str:
 
 def refuse_existing(path: str, flag: str) -> None:
     """Raises a FlagError if an output exists."""
-    remove_dead(leftovers(path))  # of a process that was killed after it had published
+    remove_dead(leftovers(path))  # of a process that was killed after publishing
     if filesystem.exists(path):
-        raise FlagError(f"--{flag}: {path} exists; remove it or name another")
+        raise FlagError(f"--{flag}: {path} exists: remove it or name another")
 
 
 def refuse_overwriting(path: str | None, *inputs: str | None) -> None:
-    """Raises a DataError if a file to write is one of those to read, by whatever name."""
+    """Raises a DataError if a file to write is one of those to read, under any name."""
     for other in filter(None, inputs if path else ()):
         output, source = filesystem.address_of(path), filesystem.address_of(other)
         is_same_file = os.path.exists(output) and os.path.exists(source) and os.path.samefile(
             output, source
         )
         if is_same_file or output == source and filesystem.is_remote(source):
-            raise DataError(f"{path} is an input: it is not overwritten; name another file")
+            raise DataError(f"{path} is an input and would be overwritten: name another file")
 
 
 def expand_globs(
     patterns: str, flag: str, find: Callable[[str, str], list[str]] | None = None
 ) -> list[str]:
-    """Returns the files that a comma-separated list of globs names, in that order.
+    """Returns the files that match a comma-separated list of globs, in that order.
 
     Args:
-      find: returns the files of one pattern; `find_files` by default.
+      find: returns the files of one pattern; by default `find_files`.
 
     Raises:
       DataError: a pattern matches no file, or several match the same one.
@@ -336,25 +330,25 @@ def expand_globs(
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         paths += (find or find_files)(pattern, flag)
     if not paths:
-        raise DataError(f"--{flag} is needed")
+        raise DataError(f"--{flag} is required")
     seen: set[str] = set()
     for path in paths:
         real = path if filesystem.is_remote(path) else os.path.realpath(path)
         if real in seen:
-            raise DataError(f"--{flag}: {path} is given twice: its records would count double")
+            raise DataError(f"--{flag}: {path} is given twice, and would count double")
         seen.add(real)
     return paths
 
 
 def find_files(pattern: str, flag: str) -> list[str]:
-    """Returns the file of this name, else the files that match it as a glob, sorted.
+    """Returns the file with this name, else the files that match it as a glob, sorted.
 
-    Manifests of record files are left out, so that `data/train*` works.
+    Manifests of record files are ignored, so that `data/train*` works.
 
     Raises:
       DataError: there is none, or one cannot be read.
     """
-    found = [path for path in filesystem.glob(pattern) if not path.endswith(MANIFEST_SUFFIX)]
-    if not found:
+    paths = [path for path in filesystem.glob(pattern) if not path.endswith(MANIFEST_SUFFIX)]
+    if not paths:
         raise DataError(f"--{flag}: no file matches {pattern}")
-    return [path if filesystem.is_remote(path) else require_file(path, flag) for path in found]
+    return [path if filesystem.is_remote(path) else require_file(path, flag) for path in paths]

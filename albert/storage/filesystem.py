@@ -36,7 +36,7 @@ _READ_AHEAD = 2 << 20  # bytes
 
 
 def is_remote(path: str | None) -> bool:
-    """Whether a path is an address; those of the web are of TF-Hub modules, and are not."""
+    """Whether a path is an address in cloud storage; those of the web belong to TF-Hub modules."""
     return bool(_REMOTE.match(path or ""))
 
 
@@ -51,10 +51,10 @@ def without_file_scheme(path: str) -> str:
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading. A remote file is streamed, with read-ahead.
 
-    A path that represents an address means the file there, unless there is one here.
+    A path that represents an address means the remote file, unless a local one exists.
 
     Raises:
-      DataError: a remote file is absent or unreadable; OSError: a local one is.
+      DataError: a remote file is missing or unreadable; OSError: a local one is.
     """
     path = path if os.path.lexists(path) else address_of(path)
     if is_remote(path):
@@ -63,11 +63,11 @@ def open_read(path: str) -> BinaryIO:
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Returns the bytes [start, end) of each range; from a remote file, all at the same time.
+    """Returns the bytes [start, end) of each range; concurrently from a remote file.
 
     Raises:
-      DataError: a remote file is absent or unreadable, or a file is shorter than a range; OSError:
-        a local file is absent or unreadable.
+      DataError: a remote file is missing or unreadable, or a file is too short; OSError: a local file
+        is missing or unreadable.
     """
     contents: list = [None] * len(ranges)
 
@@ -87,57 +87,57 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
             contents = [os.pread(stream.fileno(), end - start, start) for start, end in ranges]
     for content, (start, end) in zip(contents, ranges, strict=True):
         if len(content) != end - start:
-            size = f"{len(content):,} of {end - start:,} bytes"
-            raise DataError(f"{path}: cut off: {size} at {start:,}")
+            raise DataError(f"{path}: truncated: {len(content):,} of {end - start:,} bytes at "
+                            f"{start:,}")
     return contents
 
 
 def identity(path: str) -> Identity:
-    """Returns the size and a time stamp of a file; if it changes, one of them does.
+    """Returns the size and a time stamp of a file, one of which changes with the file.
 
     Raises:
-      DataError: a remote file is absent or unreadable; OSError: a local one is.
+      DataError: a remote file is missing or unreadable; OSError: a local one is.
     """
     if is_remote(path):
         if info := find_info(path):
             return identity_of(info)
         raise AbsentError(f"no such file: {path}")
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
+    info = os.stat(path)
+    return info.st_size, info.st_mtime_ns
 
 
 def size(path: str) -> int:
-    """Returns the number of bytes of a file; raises what `identity` does."""
+    """Returns the number of bytes of a file; raises the errors of `identity`."""
     return identity(path)[0]
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file or directory, here or at the address that a path represents."""
+    """Whether a file or directory exists, locally or at the address that the path represents."""
     if os.path.lexists(path):
         return True
     return is_remote(url := address_of(path)) and find_info(url) is not None
 
 
 def is_dir(path: str) -> bool:
-    """Whether there is a directory of this name."""
+    """Whether a directory exists."""
     if is_remote(path):
         return (find_info(path) or {}).get("type") == "directory"
     return os.path.isdir(path)
 
 
 def glob(pattern: str) -> list[str]:
-    """Returns the file of this name, else the files that match it as a glob, sorted."""
+    """Returns the file with this name, else the files that match it as a glob, sorted."""
     if not is_remote(pattern):
         return [pattern] if os.path.exists(pattern) else sorted(local_glob.glob(pattern))
     if (find_info(pattern) or {}).get("type") == "file":
         return [pattern]
-    found = list_infos(pattern, lambda fs, name: fs.glob(name, detail=True))
-    return sorted(url for url, info in found.items() if info["type"] == "file")
+    infos = list_infos(pattern, lambda fs, name: fs.glob(name, detail=True))
+    return sorted(url for url, info in infos.items() if info["type"] == "file")
 
 
 def files_below(path: str) -> dict[str, Identity]:
     """Returns {relative name: identity} of all files below a directory, sorted."""
-    found = {}
+    identities = {}
     if is_remote(path):
         base = path.rstrip("/") + "/"
         for url, info in list_infos(path, lambda fs, name: fs.find(name, detail=True)).items():
@@ -146,12 +146,12 @@ def files_below(path: str) -> dict[str, Identity]:
                 continue
             if {"", ".", ".."} & set(name.split("/")) or "\\" in name or "\0" in name:
                 raise DataError(f"{path}: {name!r} cannot be a file name here: move it away")
-            found[name] = identity_of(info)
+            identities[name] = identity_of(info)
     else:
         for folder, _, names in os.walk(path):
             for file in (os.path.join(folder, name) for name in names):
-                found[os.path.relpath(file, path)] = identity(file)
-    return dict(sorted(found.items()))
+                identities[os.path.relpath(file, path)] = identity(file)
+    return dict(sorted(identities.items()))
 
 
 class _RemoteFile(io.RawIOBase):
@@ -185,7 +185,7 @@ class _RemoteFile(io.RawIOBase):
 
 
 def cache_directory() -> str:
-    """Returns where downloaded and unpacked files are kept: $ALBERT_CACHE or the user's cache."""
+    """Returns the directory of downloaded and unpacked files: $ALBERT_CACHE or the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.realpath(os.environ.get("ALBERT_CACHE") or os.path.join(base, "albert"))
 
@@ -200,7 +200,7 @@ def path_in_cache(url: str, folder: str) -> str:
 
 
 def as_given(text: str) -> str:
-    """Returns a text with addresses instead of the paths that represent them."""
+    """Returns a text with addresses in place of the paths that represent them."""
     cache = re.escape(cache_directory())
     return re.sub(rf"{cache}/(?:downloads|scratch-\d+)/([a-z][a-z0-9+.-]*)/", r"\1://", text)
 
@@ -213,7 +213,7 @@ def address_of(path: str) -> str:
 
 @contextlib.contextmanager
 def addresses_in_errors() -> Iterator[None]:
-    """Puts addresses into the messages of errors instead of the paths that represent them."""
+    """Shows addresses in error messages in place of the paths that represent them."""
     try:
         yield
     except UserError as error:
@@ -227,13 +227,13 @@ def addresses_in_errors() -> Iterator[None]:
 def local_copy(path: str, flag: str = "path") -> str:
     """Returns the path of a local copy of a remote file, directory or checkpoint.
 
-    Copies stay in the cache until the remote file changes. A checkpoint is named by its prefix or
-    one of its files, and the small files in its directory are copied, too. The weights of other
-    checkpoints are placeholders, which a call with their path downloads. A local path is returned
-    as it is.
+    Copies stay in the cache until the remote file changes. A checkpoint is given by its prefix or one
+    of its files, and the small files in its directory are copied, too. The weights of other
+    checkpoints are placeholders, which a call with their path downloads. Local paths are returned
+    unchanged.
 
     Raises:
-      DataError: it is absent (names the `flag`) or unreadable; UserError: the disk is full.
+      DataError: it is missing (names the `flag`) or unreadable; UserError: the disk is full.
     """
     if not is_remote(path):
         path = without_file_scheme(path)
@@ -253,32 +253,32 @@ def local_copy(path: str, flag: str = "path") -> str:
         names = refresh(os.path.dirname(url), folder, base)
         if not any(name.startswith(f"{base}.") for name in names):
             raise AbsentError(f"--{flag}: no such file: {path}")
-    for name in set(files_below(folder)) - names:  # they were removed there
+    for name in set(files_below(folder)) - names:  # which were removed there
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
     return target
 
 
 def refresh(url: str, folder: str, checkpoint: str = "") -> set[str]:
-    """Downloads the files below an address that have changed; returns the names of all of them.
+    """Downloads the files below an address that have changed; returns the names of all files.
 
     Hidden files are not downloaded.
 
     Args:
-      checkpoint: if it is given, only its files and the small ones next to them are downloaded.
+      checkpoint: if given, only its files and the small ones next to them are downloaded.
     """
-    def is_wanted(name: str, size: int) -> bool:
-        is_beside = "/" not in name and (size <= _SMALL or bool(_WEIGHTS.search(name)))
-        is_own = not checkpoint or name.startswith(f"{checkpoint}.")
-        return (is_own or is_beside) and not posixpath.basename(name).startswith(".")
+    def is_needed(name: str, size: int) -> bool:
+        is_adjacent = "/" not in name and (size <= _SMALL or bool(_WEIGHTS.search(name)))
+        is_of_checkpoint = not checkpoint or name.startswith(f"{checkpoint}.")
+        return (is_of_checkpoint or is_adjacent) and not posixpath.basename(name).startswith(".")
 
     os.makedirs(folder, exist_ok=True)
-    found = files_below(url)
+    remote = files_below(url)
     _download({
         os.path.join(folder, name): (f"{url}/{name}", known)
-        for name, known in found.items() if is_wanted(name, known[0])
+        for name, known in remote.items() if is_needed(name, known[0])
     }, is_lazy=True)
-    return set(found)
+    return set(remote)
 
 
 def is_placeholder(path: str) -> bool:
@@ -290,8 +290,8 @@ def is_placeholder(path: str) -> bool:
 
 
 def _download(files: dict[str, tuple[str, Identity]], is_lazy: bool = False) -> None:
-    """Makes each path a copy of (address, identity); if lazy, weights become placeholders."""
-    wanted = []
+    """Makes each path a copy of (address, identity); with `is_lazy`, weights become placeholders."""
+    outdated = []
     for path, (_, known) in files.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.exists(path) and identity(path) == known:
@@ -300,13 +300,13 @@ def _download(files: dict[str, tuple[str, Identity]], is_lazy: bool = False) -> 
             with _replacing(path, stamp=0) as scratch:
                 os.truncate(scratch, known[0])
         else:
-            wanted.append(path)
-    if wanted:
+            outdated.append(path)
+    if outdated:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda path: _fetch(path, *files[path]), wanted))
-        more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
-        megabytes = sum(files[path][1][0] for path in wanted) / 1e6
-        log.info("downloaded %s%s (%.1f MB)", files[wanted[0]][0], more, megabytes)
+            list(pool.map(lambda path: _fetch(path, *files[path]), outdated))
+        more = f" and {len(outdated) - 1} more" if len(outdated) > 1 else ""
+        megabytes = sum(files[path][1][0] for path in outdated) / 1e6
+        log.info("downloaded %s%s (%.1f MB)", files[outdated[0]][0], more, megabytes)
 
 
 def _fetch(path: str, url: str, known: Identity) -> None:
@@ -321,7 +321,7 @@ def _fetch(path: str, url: str, known: Identity) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: str, stamp: int) -> Iterator[str]:
-    """Yields a file that replaces `path` at the end, with this time stamp."""
+    """Yields a file that replaces `path` after the block, with this time stamp."""
     with temporary_dir(os.path.join(cache_directory(), "download")) as folder:
         scratch = os.path.join(folder, "file")
         open(scratch, "wb").close()

@@ -1,4 +1,4 @@
-"""Calls of fsspec: transient errors are retried, all others become one line with the address."""
+"""Calls of fsspec: retries transient errors, and turns all others into one line with the address."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure",
            "az": "azure", "hdfs": "hdfs"}
-_DELAYS = [0.1 * 2**n for n in range(6)]  # in seconds, before a call is tried again
+_DELAYS = [0.1 * 2**n for n in range(6)]  # in seconds, before a retry
 _PERMANENT = (FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError,
               ValueError, TypeError, AttributeError, NotImplementedError)
 _PERMANENT_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)
@@ -61,7 +61,7 @@ def _file_system(url: str):
     import fsspec
 
     try:
-        # Others write there too, so earlier listings are not trusted.
+        # Other processes write there, too, so listings must not be cached.
         return fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise DataError(f"{url}: {scheme}:// needs a package that is not installed: "
@@ -80,7 +80,7 @@ def require_bucket(url: str) -> None:
             fs.ls(path, detail=False)
         except FileNotFoundError as error:
             raise DataError(f"there is no bucket {bucket}") from error
-        except Exception:  # noqa: S110 (one may read files of buckets that one may not list)
+        except Exception:  # noqa: S110 (files may be readable where the bucket cannot be listed)
             pass
 
 
@@ -102,20 +102,20 @@ def _reason(error: BaseException) -> str:
 
 
 def find_info(url: str) -> Info | None:
-    """Returns information on a file or directory; None if there is none."""
+    """Returns information on a file or directory; None if it does not exist."""
     with contextlib.suppress(AbsentError):
         return call(url, "read", lambda fs, path: fs.info(path))
     return None
 
 
 def identity_of(info: Info) -> Identity:
-    """Returns the size of a file, and a hash of its ETag or time of change as a time stamp."""
+    """Returns the size of a file, and a hash of its ETag or modification time as a time stamp."""
     tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
     return int(info["size"] or 0), (1 + zlib.crc32(tag.encode()) % 2**31) * 10**9
 
 
 def list_infos(url: str, do: Callable[[Any, str], dict[str, Info]]) -> dict[str, Info]:
-    """Returns {address: information} of what `do(file system, path)` finds; {} if it is absent."""
+    """Returns {address: information} for the result of `do(file system, path)`; {} if absent."""
     def find(fs, path: str) -> dict[str, Info]:
         # Names lack the scheme, and in some file systems the host.
         key = url.split("://", 1)[1].partition("/")[2].strip("/")
@@ -127,19 +127,19 @@ def list_infos(url: str, do: Callable[[Any, str], dict[str, Info]]) -> dict[str,
         }
 
     try:
-        found = call(url, "list", find)
+        infos = call(url, "list", find)
     except AbsentError:
-        found = {}
-    if not found:
+        infos = {}
+    if not infos:
         require_bucket(url)
-    return found
+    return infos
 
 
 # === Writing ===
 
 
 def upload(path: str, url: str) -> None:
-    """Makes the file at an address a copy of a local one. It appears complete."""
+    """Makes the file at an address a copy of a local one, atomically."""
     def put(fs, name: str) -> None:
         if not url.lower().startswith("hdfs:"):
             fs.put_file(path, name)
@@ -161,9 +161,9 @@ def write(url: str, content: bytes) -> None:
 
 
 def create(url: str, content: bytes) -> bool:
-    """Writes a small file if there is none of this name; returns whether this call wrote it."""
+    """Writes a small file if it does not exist; returns whether this call wrote it."""
     def pipe(fs, name: str) -> bool:
-        with contextlib.suppress(FileExistsError):  # also after an attempt whose answer was lost
+        with contextlib.suppress(FileExistsError):  # also after an attempt whose response was lost
             fs.pipe_file(name, content, mode="create")
         return fs.cat_file(name) == content
 
@@ -171,6 +171,6 @@ def create(url: str, content: bytes) -> bool:
 
 
 def delete(url: str) -> None:
-    """Removes a file, if it is there."""
+    """Removes a file, if it exists."""
     with contextlib.suppress(AbsentError):
         call(url, "remove", lambda fs, name: fs.rm_file(name))

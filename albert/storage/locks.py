@@ -1,8 +1,7 @@
-"""Directories that one process holds for itself: by a lock file, or by a lease in cloud storage.
+"""Exclusive access to directories: by a lock file, or by a lease in cloud storage.
 
-A lease is an object `.lease`, created on the condition that it is new, so one of several processes
-gets it. Its holder rewrites it regularly; one that does not change for `lease_seconds` is removed
-by the next process that wants it. So no clocks are compared.
+A lease is an object `.lease` that only one process can create. Its holder rewrites it regularly; the
+next process removes one that has not changed for `lease_seconds`. So no clocks are compared.
 """
 
 import contextlib
@@ -30,9 +29,9 @@ _leases: list["_Lease"] = []  # of this process
 
 @contextlib.contextmanager
 def hold(directory: str) -> Iterator[None]:
-    """Makes a directory and holds it for this process; released when the process ends.
+    """Creates a directory and locks it for this process; released when the process ends.
 
-    One that represents an address is held there, by a lease.
+    One that represents an address is locked there, by a lease.
 
     Raises:
       RunDirBusyError: another process holds it (names pid, host and time).
@@ -93,8 +92,8 @@ def work_folder_of(path: str) -> str:
 def work_folder(path: str, identity: str) -> Iterator[str]:
     """Yields the folder in which a job makes `path`; it is removed on success only.
 
-    It is held by one process at a time, and keeps the work of earlier runs of the same job. The
-    work of a job of another identity is removed.
+    It is locked, and keeps the work of earlier runs of the same job; that of a job with another
+    identity is removed.
 
     Raises:
       RunDirBusyError: another process is making `path`.
@@ -102,7 +101,7 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
     folder = work_folder_of(path)
     identity_file = os.path.join(folder, "job")
     with hold(folder):
-        fsync(os.path.dirname(folder))  # or outputs may outlive what says whose they are
+        fsync(os.path.dirname(folder))  # otherwise outputs could survive without their work folder
         if not os.path.exists(identity_file) or _text_of(identity_file) != identity:
             for entry in os.scandir(folder):
                 if entry.name != _LOCK_FILE:
@@ -115,7 +114,7 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
         try:
             yield folder
         except BaseException:
-            if set(os.listdir(folder)) <= {_LOCK_FILE, "job"}:  # nothing is worth keeping
+            if set(os.listdir(folder)) <= {_LOCK_FILE, "job"}:  # nothing to resume
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)
@@ -125,7 +124,7 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
 
 
 def lease_seconds() -> float:
-    """Returns how long the holder of a lease may be silent: $ALBERT_LEASE_SECONDS, else 60.
+    """Returns how long a lease is valid without renewal: $ALBERT_LEASE_SECONDS, else 60.
 
     Raises:
       FlagError: it is not a number from 0.5 to 86400.
@@ -134,7 +133,7 @@ def lease_seconds() -> float:
     with contextlib.suppress(ValueError):
         if 0.5 <= float(text) <= 86400:
             return float(text)
-    raise FlagError(f"ALBERT_LEASE_SECONDS={text}: give seconds, from 0.5 to 86400")
+    raise FlagError(f"ALBERT_LEASE_SECONDS={text}: must be a number from 0.5 to 86400")
 
 
 def is_holding_lease() -> bool:
@@ -164,8 +163,10 @@ class _Lease:
     def __init__(self, directory: str):
         self._directory, self._url = directory, f"{directory}/.lease"
         self._seconds = lease_seconds()
-        self._own = _this_process() | {"id": uuid.uuid4().hex, "machine": _machine(), "renewals": 0}
-        self._confirmed = 0.0  # when it was seen to be this process's
+        self._content = _this_process() | {
+            "id": uuid.uuid4().hex, "machine": _machine(), "renewals": 0,
+        }
+        self._confirmed = 0.0  # when this process was last seen to hold it
         self._is_released = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True, name="lease")
 
@@ -176,30 +177,30 @@ class _Lease:
             if not fsspec_calls.create(self._url, self._text()):
                 raise self._busy(self._read())
             time.sleep(min(self._seconds / 6, 2))  # another process may have removed this one, too
-        if not self._is_own():
+        if not self._is_held():
             raise self._busy(self._read())
         self._thread.start()
 
     def check(self) -> None:
-        if time.monotonic() - self._confirmed > self._seconds / 3 and not self._is_own():
+        if time.monotonic() - self._confirmed > self._seconds / 3 and not self._is_held():
             raise RunDirBusyError(
                 f"output_dir {self._directory} was taken over by another process, because this one "
-                f"was silent for more than {self._seconds:g} s: it writes nothing more there"
+                f"did not renew its lease for {self._seconds:g} s: it writes nothing more there"
             )
 
     def release(self) -> None:
         self._is_released.set()
         self._thread.join()
         with contextlib.suppress(UserError):  # it expires without this
-            if self._is_own():
+            if self._is_held():
                 fsspec_calls.delete(self._url)
 
     def _renew(self) -> None:
         while not self._is_released.wait(self._seconds / 6):
             try:
-                if not self._is_own():
+                if not self._is_held():
                     return  # `check` raises the error
-                self._own["renewals"] += 1
+                self._content["renewals"] += 1
                 fsspec_calls.write(self._url, self._text())
             except UserError as error:
                 log.warning("the lease of %s was not renewed: %s", self._directory, error)
@@ -208,7 +209,7 @@ class _Lease:
         """Returns when the holder is dead or has released the lease."""
         first = now = self._read()
         if now and not _is_of_dead_process(now):
-            log.info("%s is held by %s: waiting up to %.0f s for a sign of life", self._directory,
+            log.info("%s is in use by %s: waiting up to %.0f s for a heartbeat", self._directory,
                      _describe(now), self._seconds)
         end = time.monotonic() + self._seconds
         while now and not _is_of_dead_process(now) and time.monotonic() < end:
@@ -217,16 +218,16 @@ class _Lease:
             if now and now != first:
                 raise self._busy(now)
         if now:
-            log.warning("%s: taken over from %s", self._directory, _describe(first))
+            log.warning("took over %s from %s", self._directory, _describe(first))
 
-    def _is_own(self) -> bool:
+    def _is_held(self) -> bool:
         now = time.monotonic()
-        if is_own := self._read().get("id") == self._own["id"]:
+        if is_held := self._read().get("id") == self._content["id"]:
             self._confirmed = now
-        return is_own
+        return is_held
 
     def _text(self) -> bytes:
-        return json.dumps(self._own).encode()
+        return json.dumps(self._content).encode()
 
     def _read(self) -> dict[str, Any]:
         """Returns the holder; empty if there is none."""
@@ -235,7 +236,7 @@ class _Lease:
             return dict(json.loads(content))
         except fsspec_calls.AbsentError:
             return {}
-        except (ValueError, TypeError):  # somebody else's file
+        except (ValueError, TypeError):  # a file of another kind
             return {"id": content}
 
     def _busy(self, holder: dict[str, Any]) -> RunDirBusyError:
@@ -244,12 +245,12 @@ class _Lease:
 
 def _is_of_dead_process(holder: dict[str, Any]) -> bool:
     """Whether the holder was a process of this machine that has ended."""
-    is_of_here = bool(_machine()) and holder.get("machine") == _machine()
-    return is_of_here and not os.path.exists(f"/proc/{holder.get('pid')}")
+    is_local = bool(_machine()) and holder.get("machine") == _machine()
+    return is_local and not os.path.exists(f"/proc/{holder.get('pid')}")
 
 
 def _machine() -> str:
-    """Returns what distinguishes this start of the machine, and this container, from others."""
+    """Returns an identity of this boot of the machine, and of this container."""
     with contextlib.suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as stream:
             return f"{stream.read().strip()} {os.readlink('/proc/self/ns/pid')}"

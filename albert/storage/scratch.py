@@ -1,8 +1,8 @@
 """The scratch folder, in which this process makes files for addresses.
 
-Code that creates or removes a file there reports its path to `upload`; nothing else in cloud
-storage is changed. The folder is `scratch-<n>` in the cache, locked while its process lives. The
-next process that takes the number empties it.
+Code that creates or removes a file there passes its path to `upload`; nothing else in cloud storage
+is changed. The folder is `scratch-<n>` in the cache, locked during its process. The next process
+that uses the number empties it.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ _directories: list[str] = []  # both read and written
 
 
 def path_for(path: str) -> str:
-    """Returns where to make an output: a local path itself, or one in the scratch folder."""
+    """Returns the path at which to make an output: a local path, or one in the scratch folder."""
     if not filesystem.is_remote(path):
         return filesystem.without_file_scheme(path)
     return filesystem.path_in_cache(path, os.path.basename(_folder()))
 
 
 def open_directory(url: str) -> str:
-    """Returns `path_for` a directory that is read and written, and downloads its files."""
+    """Downloads a directory that is read and written, and returns its `path_for`."""
     path = path_for(url)
     filesystem.refresh(url, path)
     _directories.append(path)
@@ -63,10 +63,10 @@ def _folder() -> str:
 
 
 def upload(*paths: str) -> None:
-    """Updates objects to match their files, one after the other: uploads or deletes them.
+    """Updates objects to match their files, one by one: uploads or deletes them.
 
     Paths that represent no address are ignored. A command that reads and writes a directory uploads
-    while it holds it, and at its end; a failure is logged, and retried with the next file.
+    while it has the lease, and at its end; a failure is logged, and retried with the next file.
 
     Raises:
       UserError: cannot upload; RunDirBusyError: another process has taken over the directory.
@@ -96,10 +96,10 @@ def _upload_pending() -> None:
 
 @contextlib.contextmanager
 def uploaded(path: str = "") -> Iterator[str]:
-    """Yields `path_for(path)`; the end of the outermost block removes the scratch folder.
+    """Yields `path_for(path)`; the outermost block removes the scratch folder at its end.
 
     Raises:
-      UserError: something could not be uploaded (names where it stays).
+      UserError: something could not be uploaded (names where it is).
     """
     is_outermost = not _locks
     try:
@@ -118,9 +118,9 @@ def _close() -> None:
         _upload_pending()
         shutil.rmtree(folder)
     except UserError as error:
-        kept = tempfile.mkdtemp(prefix="unsent-", dir=filesystem.cache_directory())
-        os.rename(folder, kept)
-        raise UserError(f"{error}; what was made is in {kept}") from error
+        unsent = tempfile.mkdtemp(prefix="unsent-", dir=filesystem.cache_directory())
+        os.rename(folder, unsent)
+        raise UserError(f"{error}; the output is in {unsent}") from error
     finally:
         _pending.clear()
         _directories.clear()

@@ -11,15 +11,15 @@ def names() -> list[str]:
 
 
 def path_of(value: str) -> str:
-    """Returns the directory of a model that is named, and any other value as it is.
+    """Returns the directory of a named model, and any other value unchanged.
 
-    A file or a folder of that name has priority.
+    A file or folder with that name has priority.
     """
     is_name = os.path.basename(value) == value and not os.path.exists(value)
     return os.path.join(FOLDER, value) if is_name and value in names() else value
 
 
 def vocabulary_of(value: str) -> str:
-    """Returns the SentencePiece model of a model that is named, and any other value as it is."""
+    """Returns the SentencePiece model of a named model, and any other value unchanged."""
     path = path_of(value)
     return value if path == value else os.path.join(path, "spiece.model")

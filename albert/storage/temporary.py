@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 def leftovers(path: str) -> list[str]:
-    """Returns the temporary directories for `path`, whether their processes live or not."""
+    """Returns the temporary directories for `path`, of running and ended processes."""
     parent, name = os.path.split(os.path.abspath(path))
     return glob.glob(os.path.join(glob.escape(parent), f".{glob.escape(name)}.tmp-????????"))
 
@@ -26,11 +26,11 @@ def remove_dead(directories: list[str]) -> None:
 
 @contextlib.contextmanager
 def temporary_dir(path: str) -> Iterator[str]:
-    """Yields a new hidden directory next to `path`, in which `path` can be created.
+    """Yields a new hidden directory next to `path`, in which to make `path`.
 
-    It is locked while this process lives, and removed at the end. If a process was killed, the next
-    one that makes `path` removes its directory, even if it ran on another machine. Where the file
-    system has no locks, that directory stays.
+    It is locked, and removed at the end. If a process was killed, the next one that makes `path`
+    removes its directory, even if it ran on another machine. If the file system has no locks, that
+    directory stays.
     """
     parent, name = os.path.split(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
@@ -44,7 +44,7 @@ def temporary_dir(path: str) -> Iterator[str]:
         except (BlockingIOError, FileNotFoundError):
             continue  # removed by another process before it was locked
         except OSError:
-            lock = -1  # no locks here
+            lock = -1  # the file system has no locks
     try:
         yield directory
     finally:

@@ -8,10 +8,10 @@ import numpy as np
 def tfidf_answers(
     train_texts: Sequence[str], train_labels: Sequence[str] | np.ndarray, texts: Sequence[str]
 ) -> np.ndarray | None:
-    """Returns the labels that logistic regression on TF-IDF of words and word pairs gives to texts.
+    """Returns the labels predicted by logistic regression on TF-IDF of words and word pairs.
 
     Where a text may have several labels, `train_labels` and the result say whether it has each, [N, C].
-    None where scikit-learn is not installed, or the texts have no words.
+    None if scikit-learn is not installed, or the texts have no words.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer

@@ -1,8 +1,8 @@
-"""Questions with options, a row each, as well-known data sets write them, in RACE's form.
+"""Converts multiple-choice questions of well-known data sets to RACE's format.
 
 SWAG and HellaSwag have `ending0`, `ending1`, ...; COPA `premise`, `choice1`, `choice2`; ARC,
-OpenBookQA and CommonsenseQA `choices` with labels and texts, and `answerKey`. Rows of your own have
-`question`, `options` (or `choices`), `answer` (or `label`) and, if there is one, `article`.
+OpenBookQA and CommonsenseQA `choices` with labels and texts, and `answerKey`. Your own rows have
+`question`, `options` (or `choices`), `answer` (or `label`) and optionally `article`.
 """
 
 import itertools
@@ -19,10 +19,10 @@ _NO_ANSWER = (None, "", -1, "-1")  # of test sets
 
 
 def as_passage(row: Any, place: str) -> Any:
-    """Returns a row as a passage of RACE with one question; what is one already, as it is.
+    """Returns a row as a passage of RACE with one question, and passages of RACE unchanged.
 
     Raises:
-      DataError: no options are found, or the answer is none of them.
+      DataError: there are no options, or the answer is none of them.
     """
     if not isinstance(row, Mapping) or "questions" in row:
         return row
@@ -50,23 +50,25 @@ def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _options(row: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """Returns the options, and what answers call them, if the row says it."""
+    """Returns the options, and their labels if the row has any."""
     for stem, first in (("ending", 0), ("choice", 1)):
         numbers = itertools.takewhile(lambda i: f"{stem}{i}" in row, itertools.count(first))
         if options := [row[f"{stem}{i}"] for i in numbers]:
             return options, []
-    found = _first(row, ("options", "choices", "endings"))
-    if isinstance(found, Mapping):  # lists of labels and texts
-        return list(found.get("text", ())), list(map(str, found.get("label", ())))
-    if isinstance(found, list) and found and all(isinstance(x, Mapping) for x in found):
-        return [x.get("text") for x in found], [str(x.get("label")) for x in found]
-    return (found if isinstance(found, list) else []), []
+    options = _first(row, ("options", "choices", "endings"))
+    if isinstance(options, Mapping):  # lists of labels and texts
+        return list(options.get("text", ())), list(map(str, options.get("label", ())))
+    if not isinstance(options, list):
+        return [], []
+    if options and all(isinstance(x, Mapping) for x in options):
+        return [x.get("text") for x in options], [str(x.get("label")) for x in options]
+    return options, []
 
 
 def _letter(answer: Any, labels: Sequence[str], options: Sequence[Any], place: str) -> str:
-    """Returns RACE's letter of an answer: a label, a number from 0, a letter, or an option."""
-    said, letters = str(answer), string.ascii_uppercase[: len(options)]
+    """Returns RACE's letter for an answer that is a label, a number from 0, a letter or an option."""
+    text, letters = str(answer), string.ascii_uppercase[: len(options)]
     for names in (labels, list(map(str, range(len(options)))), letters, options):
-        if said in names:
-            return letters[list(names).index(said)]
+        if text in names:
+            return letters[list(names).index(text)]
     raise DataError(f"{place}: the answer {answer!r:.80} is none of its {len(options)} options")

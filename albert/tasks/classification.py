@@ -1,4 +1,4 @@
-"""One label or one number for a text or a pair of texts, or a choice among several.
+"""Classification and regression of texts and pairs of texts, and multiple choice.
 
 Legend: B batch, L sequence, C outputs of the classifier (1 for regression) or choices.
 """
@@ -22,9 +22,9 @@ from albert.tasks.task import Task, chosen, mean, real
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationTask(Task):
-    """Cross entropy over C labels, or the squared error of one number, unscaled.
+    """Cross-entropy over C labels, or the squared error of one number, unscaled.
 
-    For multi-label tasks, the mean of each label's binary cross-entropy.
+    For multi-label tasks, the mean of the labels' binary cross-entropies.
     """
 
     name: str
@@ -34,14 +34,14 @@ class ClassificationTask(Task):
     metric: str  # one of glue_metrics.METRICS
     best_metric: str
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
-    class_weights: tuple[float, ...] = ()  # of each label in the training loss; none: all 1
-    label_names: tuple[str, ...] = ()  # C; if given, the results also have each label's F1
-    threshold: float | None = None  # if given, a text has each label of at least this probability
+    class_weights: tuple[float, ...] = ()  # of the labels in the training loss; none: all 1
+    label_names: tuple[str, ...] = ()  # C; if given, the results include each label's F1
+    threshold: float | None = None  # minimum probability of a label, for multi-label tasks
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
-        has_one = not self.is_regression and self.threshold is None
-        return ("eval_accuracy", "eval_loss") if has_one else ("eval_loss",)
+        is_single_label = not self.is_regression and self.threshold is None
+        return ("eval_accuracy", "eval_loss") if is_single_label else ("eval_loss",)
 
     def feature_spec(self) -> FeatureSpec:
         num_flags = None if self.threshold is None else self.num_labels
@@ -86,8 +86,8 @@ class ClassificationTask(Task):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         labels, logits = predictions["label_ids"], predictions["logits"]
         if self.threshold is not None:
-            found = predictions["probabilities"] >= self.threshold
-            return metrics.of_several_labels(labels > 0, found, self.label_names)
+            predicted = predictions["probabilities"] >= self.threshold
+            return metrics.of_several_labels(labels > 0, predicted, self.label_names)
         results = metrics.score(self.metric, labels, logits)
         if self.label_names:
             results |= metrics.f1_by_label(labels, np.argmax(logits, axis=-1), self.label_names)
@@ -114,17 +114,15 @@ class ClassificationTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceTask(ClassificationTask):
-    """Cross entropy over C choices. A record holds a sequence of length L for each choice."""
+    """Cross-entropy over C choices. A record holds a sequence of length L for each choice."""
 
     # (name, number of examples) of each part of the evaluated file, in order.
     parts: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of_choices(cls, name: str, max_seq_length: int, num_choices: int, **fields):
-        """Returns the task as RACE has it: C labels, scored by accuracy."""
-        return cls(
-            name, max_seq_length, num_choices, False, "accuracy", "eval_accuracy", **fields
-        )
+        """Returns a task with C choices, scored by accuracy, as in RACE."""
+        return cls(name, max_seq_length, num_choices, False, "accuracy", "eval_accuracy", **fields)
 
     def feature_spec(self) -> FeatureSpec:
         return features.classification_spec(self.max_seq_length, False, self.num_labels)
@@ -137,7 +135,7 @@ class MultipleChoiceTask(ClassificationTask):
         )
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Adds `eval_accuracy_<part>` if there are as many rows as the parts have together."""
+        """Adds `eval_accuracy_<part>` if the parts' sizes sum up to the number of examples."""
         results, start = super().score(predictions), 0
         if len(predictions["label_ids"]) != sum(count for _, count in self.parts):
             return results

@@ -1,4 +1,4 @@
-"""Words with labels: files in CoNLL layout, and the rows made of them. No TensorFlow.
+"""Reads CoNLL files of labelled words, and makes records of them. No TensorFlow.
 
 A line holds columns separated by blanks or tabs: by default the first is a word, the last its label.
 An empty line ends a sentence. `-DOCSTART-` lines separate documents and belong to no
@@ -32,8 +32,8 @@ log = logging.getLogger("albert")
 
 DOCUMENT_START = "-DOCSTART-"
 OUTSIDE = "O"
-# How labels mark entities: B- at the start of each; B- only between two that touch (the
-# original files of CoNLL-2003); E- at the end and S- alone too; or not at all (word classes).
+# How labels mark entities: B- at the start of each; B- only between adjacent ones (the original
+# files of CoNLL-2003); also E- at the end and S- for single words; not at all (parts of speech).
 SCHEMES = ("bio", "iob1", "iobes", "none")
 _PREFIXES = {"bio": "BI", "iob1": "BI", "iobes": "BIES"}
 # Other white space, such as the no-break space, is part of a word.
@@ -42,7 +42,7 @@ _SEPARATOR = re.compile("[ \t]+")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a file's columns hold, from 0, or from -1 backwards; and whether lines are comments."""
+    """The columns of words and labels, counted from 0, or backwards from -1; and comments."""
 
     word: int = 0
     label: int = -1
@@ -51,7 +51,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words as in the file; `labels` is None if there are none."""
+    """Words as in the file, and their labels if there are any."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
@@ -65,7 +65,7 @@ def file_path(data_dir: str, split: str) -> str:
     """Returns the file of train, dev or test.
 
     Raises:
-      DataError: it is not there.
+      DataError: it does not exist.
     """
     path = os.path.join(data_dir, f"{split}.txt")
     if not os.path.isfile(path):
@@ -76,7 +76,7 @@ def file_path(data_dir: str, split: str) -> str:
 def read_lines(path: str, layout: Layout = Layout()) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number from 1, columns) for every line; an empty line has no columns.
 
-    A comment is one column, with a blank.
+    A comment is a single column with a blank in it.
 
     Raises:
       DataError: a line is not UTF-8 text, or lines differ in their number of columns.
@@ -103,26 +103,24 @@ def read_sentences(
     needs_labels: bool = True,
     layout: Layout = Layout(),
 ) -> list[Sentence]:
-    """Returns the sentences of a file. Labels of the scheme `iob1` are turned into `bio`.
+    """Returns the sentences of a file. Labels of the scheme `iob1` are converted to `bio`.
 
     Args:
       scheme: one of SCHEMES.
-      known: the labels that may occur; None takes any.
+      known: the labels that may occur; None: any.
       needs_labels: whether a file of words alone is refused.
 
     Raises:
-      DataError: no sentences, no labels, or a label that is unknown or cannot be there (file:line).
+      DataError: no sentences, no labels, or a label that is unknown or misplaced (file:line).
     """
     sentences: list[Sentence] = []
     groups = itertools.groupby(read_lines(path, layout), lambda line: _is_word(line[1]))
     for rows in (list(group) for is_sentence, group in groups if is_sentence):
         line, columns = rows[0]
-        word, label = _places(len(columns), layout, f"{path}:{line}")
+        word, label = _columns_of(len(columns), layout, f"{path}:{line}")
         if needs_labels and label is None:
-            raise DataError(
-                f"{path}:{line}: one column, expected a word and its label, separated by a "
-                "blank or tab"
-            )
+            raise DataError(f"{path}:{line}: only one column: expected a word and its label, "
+                            "separated by a blank or tab")
         labels = None
         if label is not None:
             labels = _checked_labels(
@@ -134,8 +132,8 @@ def read_sentences(
     return sentences
 
 
-def _places(size: int, layout: Layout, place: str) -> tuple[int, int | None]:
-    """Returns the columns of words and of labels in lines of `size` columns; None without labels."""
+def _columns_of(size: int, layout: Layout, place: str) -> tuple[int, int | None]:
+    """Returns the columns of words and of labels (None without labels) of `size` columns."""
     for flag, n in (("word", layout.word), ("label", layout.label)):
         if not -size <= n < size:
             raise DataError(f"{place}: --{flag}_column={n}: the columns are 0 to {size - 1}")
@@ -150,7 +148,7 @@ def _is_word(columns: Sequence[str]) -> bool:
 def _checked_labels(
     located: Sequence[tuple[str, str]], scheme: str, known: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Returns the labels of a sentence, given with file:line. `iob1` is turned into `bio`."""
+    """Returns the labels of a sentence, given with file:line; `iob1` is converted to `bio`."""
     labels, before = [], OUTSIDE
     for label, place in located:
         _check_form(label, place, scheme)
@@ -160,10 +158,8 @@ def _checked_labels(
         if known is not None and label not in known:
             raise DataError(f"{place}: label {label!r} is not one of {', '.join(known)[:200]}")
         if scheme != "none" and not entities.may_follow(label, before):
-            raise DataError(
-                f"{place}: {label} continues nothing: {before} is before it; correct it, or give "
-                "--scheme=iob1 if entities begin with I- in these files"
-            )
+            raise DataError(f"{place}: {label} cannot follow {before}; correct it, or give "
+                            "--scheme=iob1 if entities begin with I- in these files")
         labels.append(label)
         before = label
     return tuple(labels)
@@ -174,39 +170,37 @@ def _check_form(label: str, place: str, scheme: str) -> None:
         return
     if entities.split_label(label)[0] not in _PREFIXES[scheme]:
         listed = ", ".join(f"{p}-<type>" for p in _PREFIXES[scheme])
-        raise DataError(
-            f"{place}: label {label!r} is not {OUTSIDE}, {listed}; give --scheme=none if labels "
-            "are not of entities"
-        )
+        raise DataError(f"{place}: label {label!r} is not {OUTSIDE}, {listed}; give --scheme=none if "
+                        "labels do not mark entities")
 
 
 def check_labels(labels: Iterable[str], scheme: str) -> None:
-    """Raises a DataError for a label of --label_list that is not of the scheme."""
+    """Raises a DataError for a label of --label_list that does not fit the scheme."""
     for label in labels:
         _check_form(label, "--label_list", scheme)
 
 
 def collect_labels(sentences: Iterable[Sentence], scheme: str) -> tuple[str, ...]:
-    """Returns every label, O first and the others in the order of the alphabet.
+    """Returns all labels, O first and the others in alphabetical order.
 
-    An entity type gets all its prefixes: with a `B-` alone, a model could never find an
-    entity of several words.
+    Each entity type has all prefixes: with `B-` alone, a model could never predict an entity of
+    several words.
     """
-    found = {label for sentence in sentences for label in sentence.labels or ()}
+    labels = {label for sentence in sentences for label in sentence.labels or ()}
     if scheme != "none":
-        kinds = {entities.split_label(label)[1] for label in found - {OUTSIDE}}
-        found |= {f"{prefix}-{kind}" for kind in kinds for prefix in _PREFIXES[scheme]}
-    return tuple(sorted(found, key=lambda label: (label != OUTSIDE, label)))
+        kinds = {entities.split_label(label)[1] for label in labels - {OUTSIDE}}
+        labels |= {f"{prefix}-{kind}" for kind in kinds for prefix in _PREFIXES[scheme]}
+    return tuple(sorted(labels, key=lambda label: (label != OUTSIDE, label)))
 
 
-# === Words to rows ===
+# === Records ===
 
 
 def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of each word's tokens, at least one for every word.
+    """Returns the ids of each word's tokens, at least one per word.
 
-    Each word is encoded alone, so that no token belongs to two words. If cleaning
-    leaves nothing of a word (a lone accent, an invisible character), it is the unknown token.
+    Words are encoded separately, so that no token belongs to two words. A word of which cleaning
+    leaves nothing (a lone accent, an invisible character) becomes the unknown token.
     """
     unknown = unknown_id(tokenizer)
     return [ids or [unknown] for ids in tokenizer.encode_batch(words)]
@@ -228,15 +222,15 @@ class Part:
 
 
 def parts(sizes: Sequence[int], room: int) -> list[Part]:
-    """Returns the windows of at most `room` tokens that label each word of a sentence once.
+    """Returns windows of at most `room` tokens that label each word of a sentence once.
 
-    Two neighbouring windows share about a quarter of their tokens. Each window labels half
-    of these, so that every word is labelled with some of its context in view.
+    Two neighbouring windows share about a quarter of their tokens, and each labels half of these, so
+    that every word is labelled with context on both sides.
 
     Args:
-      sizes: number of tokens of each word, none above `room`.
+      sizes: number of tokens of each word, at most `room`.
     """
-    found: list[Part] = []
+    windows: list[Part] = []
     start, first = 0, 0
     while True:
         end, used = start, 0
@@ -244,22 +238,22 @@ def parts(sizes: Sequence[int], room: int) -> list[Part]:
             used += sizes[end]
             end += 1
         if end == len(sizes):
-            return [*found, Part(start, end, first, end)]
+            return [*windows, Part(start, end, first, end)]
         # Share about a quarter, but leave enough tokens for the next word.
-        most, shared, following = min(room // 4, room - sizes[end]), 0, end
-        while following - 1 > start and shared + sizes[following - 1] <= most:
+        max_shared, shared, following = min(room // 4, room - sizes[end]), 0, end
+        while following - 1 > start and shared + sizes[following - 1] <= max_shared:
             following -= 1
             shared += sizes[following]
         last = max((following + end + 1) // 2, first + 1)
-        found.append(Part(start, end, first, last))
+        windows.append(Part(start, end, first, last))
         start, first = following, last
 
 
 def feature_spec(max_seq_length: int) -> FeatureSpec:
-    """Returns the record of a part.
+    """Returns the features of a window's record.
 
-    `label_ids` [L] is 0 where nothing is to be labelled, else 1 + the label's id;
-    `continues` is 1 if the row before is of the same sentence.
+    `label_ids` [L] is 0 where nothing is labelled, else 1 + the label's id; `continues` is 1 if the
+    previous record belongs to the same sentence.
     """
     rows = {
         name: ("int64", max_seq_length)
@@ -274,22 +268,18 @@ def feature_spec(max_seq_length: int) -> FeatureSpec:
 
 @dataclasses.dataclass
 class Overflow:
-    """Counts of what did not fit into a row."""
+    """Counts of sentences and words that are too long for a sequence."""
 
-    sentences: int = 0  # in several windows
-    words: int = 0  # cut: the word alone is longer than a row
+    sentences: int = 0  # split into several windows
+    words: int = 0  # truncated
 
     def report(self, origin: str, max_seq_length: int) -> None:
-        if self.sentences:
-            log.warning(
-                "%s: %s sentences are longer than --max_seq_length=%d and were split into windows",
-                origin, f"{self.sentences:,}", max_seq_length,
-            )
-        if self.words:
-            log.warning(
-                "%s: %s words are longer than --max_seq_length=%d and were cut",
-                origin, f"{self.words:,}", max_seq_length,
-            )
+        for count, what, effect in (
+            (self.sentences, "sentences", "split into windows"), (self.words, "words", "truncated"),
+        ):
+            if count:
+                log.warning("%s: %s %s are longer than --max_seq_length=%d and were %s", origin,
+                            f"{count:,}", what, max_seq_length, effect)
 
 
 def sentence_rows(
@@ -299,26 +289,26 @@ def sentence_rows(
     max_seq_length: int,
     overflow: Overflow,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the records of one sentence; the label of a word is on its first token.
+    """Yields the records of one sentence; a word's label is on its first token.
 
     Args:
       pieces: ids of each word (see `encode_words`).
       label_ids: of each word, from 0.
     """
     room = max_seq_length - 2
-    cut = [list(ids[:room]) for ids in pieces]
+    truncated = [list(ids[:room]) for ids in pieces]
     overflow.words += sum(len(ids) > room for ids in pieces)
-    found = parts([len(ids) for ids in cut], room)
-    overflow.sentences += len(found) > 1
-    for number, part in enumerate(found):
+    windows = parts([len(ids) for ids in truncated], room)
+    overflow.sentences += len(windows) > 1
+    for number, part in enumerate(windows):
         ids, labels = [], np.zeros(max_seq_length, np.int64)
         for word in range(part.start, part.end):
             if part.first <= word < part.last:
                 labels[1 + len(ids)] = 1 + label_ids[word]
-            ids += cut[word]
+            ids += truncated[word]
         row = features.pack(ids, None, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
         yield {
-            **row.as_dict(), "label_ids": labels, "continues": int(number > 0),
+            **row, "label_ids": labels, "continues": int(number > 0),
             "is_real_example": 1,
         }
 
@@ -330,7 +320,7 @@ def sentences_rows(
     max_seq_length: int,
     overflow: Overflow,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the records of all sentences; words without labels get the first one."""
+    """Yields the records of all sentences; words without labels get the first label."""
     ids = {label: i for i, label in enumerate(labels)}
     for sentence in sentences:
         pieces = encode_words(tokenizer, sentence.words)
@@ -357,10 +347,9 @@ def sentence_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> 
 def write_with_labels(
     path: str, predictions: Iterable[str], destination: str, layout: Layout = Layout()
 ) -> str:
-    """Publishes the lines of `path` with one column more, the predicted label; returns the path.
+    """Publishes the lines of `path` with the predicted label as a new last column; returns the path.
 
-    If `path` has gold labels, conlleval can read the result. `-DOCSTART-` lines get the
-    label O.
+    If `path` has gold labels, conlleval can read the result. `-DOCSTART-` lines get the label O.
     """
     labels = iter(predictions)
     with files.atomic_write(destination) as stream:

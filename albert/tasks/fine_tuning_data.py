@@ -1,4 +1,4 @@
-"""Examples of a fine-tuning, their record files, and tables of predictions. No TensorFlow."""
+"""Examples for fine-tuning, their record files, and tables of predictions. No TensorFlow."""
 
 import dataclasses
 import hashlib
@@ -23,23 +23,23 @@ log = logging.getLogger("albert")
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningData:
-    """The examples to train on, to evaluate with and to predict."""
+    """Examples to train on, to evaluate on and to predict."""
 
-    task: str  # by the name that `formats.known_tasks` has for it
-    examples: Mapping[str, Sequence[Any]]  # of each split that is used: train, dev, test
-    # In the order of their ids; empty for a regression, None where nothing is classified.
+    task: str  # its name in `formats.known_tasks`
+    examples: Mapping[str, Sequence[Any]]  # of each split in use: train, dev, test
+    # In the order of their ids; empty for a regression, None without classification.
     labels: tuple[str, ...] | None = None
-    # Metadata about the data that a run records with its flags.
+    # Properties of the data that a run records with its flags.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def has_several(self) -> bool:
-        """Whether a text may have several of the labels."""
+        """Whether a text may have several labels."""
         return "label_threshold" in self.settings
 
 
 def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> None:
-    """Warns if all labels of the training data are equal, or if a known label never occurs."""
+    """Warns if the training data have only one label, or lack a known one."""
     occurring = set(labels)
     if len(occurring) == 1:
         log.warning("%s: every label is %s: there is nothing to learn", origin, *occurring)
@@ -59,7 +59,7 @@ class RecordKeeper:
         self, data: FineTuningData, split: str, rows: Rows, spec: FeatureSpec,
         path: str | None = None, **settings: Any,
     ) -> str:
-        """Returns the record file of a split's examples, of which `rows` are made; see `keep`."""
+        """Returns the record file of a split's examples, with the records `rows`; see `keep`."""
         examples = repr(data.examples[split]).encode("utf-8", "replace")
         return self.keep(f"{data.task}_{split}", rows, spec, {
             "task": data.task, "split": split, "labels": list(data.labels or ()),
@@ -70,10 +70,10 @@ class RecordKeeper:
         self, name: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any],
         path: str | None = None,
     ) -> str:
-        """Returns the record file of the rows: `path`, or a keyed one that begins with `name`.
+        """Returns the record file of the rows: `path`, or one named `name` with a digest.
 
-        The file is written if it is absent. `depends_on` is what the rows depend on besides the
-        tokenizer and the length.
+        The file is written if it does not exist. `depends_on` is what the rows depend on besides
+        tokenizer and length.
 
         Raises:
           DataError: `path` exists and was made from something else.
@@ -87,7 +87,7 @@ class RecordKeeper:
 
 
 def write_answers(path: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Publishes a header and a line of index and answer for each row; returns the path."""
+    """Publishes a table of indices and answers; returns its path."""
     with files.atomic_write(path) as stream:
         stream.write("index\tprediction\n")
         stream.writelines(f"{_cell(index)}\t{_cell(answer)}\n" for index, answer in rows)
@@ -95,7 +95,7 @@ def write_answers(path: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Returns a text as one cell of a table: tabs and line ends in it become blanks."""
+    """Returns a text as a table cell: tabs and line ends become blanks."""
     plain = re.sub(r"[\t\r\n]", " ", text)
     return plain.encode("utf-8", "replace").decode("utf-8")
 
@@ -105,8 +105,8 @@ def write_test_results(
 ) -> list[str]:
     """Publishes `test_results.tsv` and `submit_results.tsv` and returns their paths.
 
-    The first has a line of tab-separated probabilities [N, C] for each row (for
-    regression the value), the second a header and each row's index and answer.
+    The first has a line of tab-separated probabilities [N, C] (the value, for a regression) per
+    example, the second is a table of indices and answers.
     """
     results = os.path.join(directory, "test_results.tsv")
     with files.atomic_write(results) as stream:

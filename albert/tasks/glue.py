@@ -1,4 +1,4 @@
-"""The GLUE tasks: where their files are, what the columns mean, how they are scored.
+"""The GLUE tasks: files, columns and metrics.
 
 A `classification.ClassificationTask` is trained on them. This module needs no TensorFlow.
 """
@@ -47,7 +47,7 @@ class Split:
 
     @property
     def min_columns(self) -> int:
-        """How many columns a row needs. A label in the LAST column needs one more."""
+        """Minimum number of columns; a label in the LAST column needs one more."""
         columns = [c for c in (self.text_a, self.text_b, self.label, self.guid) if c is not None]
         return max(columns) + 1 + (self.label == LAST)
 
@@ -88,7 +88,7 @@ class GlueTask:
         """Returns the file of train, dev or test.
 
         Raises:
-          DataError: it is not there.
+          DataError: it does not exist.
         """
         path = os.path.join(data_dir, self.directory, self.split(name).file)
         if not os.path.isfile(path):
@@ -100,13 +100,12 @@ class GlueTask:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One row of a task file, as it is there."""
+    """One row of a task file."""
 
     guid: str
     text_a: str
     text_b: str | None
-    # Several, if the labels don't exclude each other. Of a file without labels: the task's first
-    # label, or 0.0.
+    # A tuple for multi-label tasks. In a file without labels, the task's first label, or 0.0.
     label: str | float | tuple[str, ...]
 
 
@@ -125,9 +124,9 @@ def _task(
     """Returns a task of the benchmark; by default index, two texts, label in the last column.
 
     Args:
-      test, texts: columns of the texts in test.tsv, and in the others where these differ.
-      kind: what the names of the dev and test files have in addition to the split.
-      layout: of train and dev, as `Split` has it.
+      test, texts: columns of the texts in test.tsv, and in the others if these differ.
+      kind: suffix of the names of the dev and test files.
+      layout: fields of `Split` for train and dev.
     """
     name = name or folder.lower()
 
@@ -172,8 +171,8 @@ def read_examples(
 ) -> list[Example]:
     """Returns the examples of train, dev or test.
 
-    `normalize` cleans a label before it is looked up. The original cleans labels like
-    texts, so a lower-casing model accepts `Entailment`.
+    `normalize` preprocesses a label before it is looked up: the original preprocesses labels like
+    texts, so that a lower-casing model accepts `Entailment`.
 
     Raises:
       DataError: no such file, no examples, too few columns, unknown label (file:line).
@@ -204,7 +203,7 @@ def read_examples(
     if num_skipped:
         log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
     if not examples:
-        raise DataError(f"{path}: no examples in it")
+        raise DataError(f"{path}: no examples")
     log.info("%s: %s examples", path, f"{len(examples):,}")
     return examples
 
@@ -212,9 +211,9 @@ def read_examples(
 def read_data(
     task: GlueTask, data_dir: str, splits: Sequence[str], normalize: Callable[[str], str] = str
 ) -> FineTuningData:
-    """Returns the examples of the wanted splits; see `read_examples`."""
+    """Returns the examples of these splits; see `read_examples`."""
     for split in splits:
-        task.path(data_dir, split)  # all files are there before the first is read
+        task.path(data_dir, split)  # all files must exist before the first one is read
     examples = {split: read_examples(task, data_dir, split, normalize) for split in splits}
     if "train" in splits:
         labels = [example.label for example in examples["train"]]
@@ -236,7 +235,7 @@ def example_rows(
             label = [int(name in label) for name in labels]
         elif labels:
             label = ids[label]
-        yield {**row.as_dict(), "label_ids": label, "is_real_example": 1}
+        yield {**row, "label_ids": label, "is_real_example": 1}
 
 
 def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
@@ -252,11 +251,10 @@ def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> s
 def write_predictions(
     data: FineTuningData, predictions: Mapping[str, np.ndarray], directory: str
 ) -> list[str]:
-    """Publishes the test set's predictions and returns their files' paths.
+    """Publishes the predictions of the test set and returns the paths of the files.
 
-    `test_results.tsv` and `submit_results.tsv` are the original's; the third, of
-    a benchmark's task, has the name and the labels that the benchmark's server
-    takes (similarities within 0 ... 5).
+    `test_results.tsv` and `submit_results.tsv` are the original's; for tasks of the benchmark there
+    is a third in the format of its server (similarities within 0 ... 5).
     """
     probabilities = predictions["probabilities"]
     if data.has_several:
@@ -278,10 +276,9 @@ def write_predictions(
 
 
 def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number from 1, columns) of a tab-separated file, empty last lines left out.
+    """Yields (line number from 1, columns) of a tab-separated file, without empty lines at its end.
 
-    Quotes mean nothing in GLUE files: a reader that honours them swallows the
-    lines after a stray one.
+    Quotes have no meaning in GLUE files: otherwise a stray one would swallow the following lines.
 
     Raises:
       DataError: the file is empty, or see `lines.decode_lines`.
@@ -292,7 +289,7 @@ def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
         if not text:
             num_empty += 1
             continue
-        # Empty lines that something follows are rows of one empty column.
+        # Other empty lines are rows of one empty column.
         yield from ((line, [""]) for line in range(number - num_empty, number))
         num_empty = 0
         yield number, text.split("\t")
@@ -303,10 +300,10 @@ def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
 def gold_label(
     text: str, labels: Sequence[str], place: str, normalize: Callable[[str], str]
 ) -> str | float:
-    """Returns the label that a text names; without labels, as of a regression, its value.
+    """Returns the label in a cell; without `labels`, as for a regression, its value.
 
     Raises:
-      DataError: it is none of the labels, or not a number (`place` names it).
+      DataError: it is none of the labels, or not a number (at `place`).
     """
     if not labels:
         if (value := number(text)) is None:
@@ -328,15 +325,13 @@ def number(text: str) -> float | None:
 
 
 def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:
-    """Refuses a file without a header, whose first example would be silently lost."""
+    """Refuses a file without a header, whose first example would be lost silently."""
     if len(columns) < layout.min_columns:
-        return  # the checks of the rows say what is wrong
+        return  # `read_examples` reports it
     if layout.label is not None:
         text = columns[layout.label]
         is_data = number(text) is not None if task.is_regression else text in task.labels
     else:
         is_data = layout.guid is not None and columns[layout.guid].isdecimal()
     if is_data:
-        raise DataError(
-            f"{path}:1: a header line is expected, this is data: {columns[0][:40]!r} ..."
-        )
+        raise DataError(f"{path}:1: expected a header, got data: {columns[0][:40]!r} ...")

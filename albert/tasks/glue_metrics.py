@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-
 METRICS = ("accuracy", "accuracy_and_f1", "matthews", "regression")
 
 
@@ -32,13 +31,13 @@ def macro_f1(confusion: np.ndarray) -> float:
 
 
 def confusion_of(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Returns how many rows of each label (first axis) are predicted as each label, [C, C]."""
+    """Returns the confusion matrix [C, C]: actual labels by predicted labels."""
     flat = np.bincount(labels * classes + predictions, minlength=classes * classes)
     return flat.reshape(classes, classes)
 
 
 def by_label(confusion: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns `precision`, `recall` and `f1` of each label, [C]; 0 where nothing was right."""
+    """Returns `precision`, `recall` and `f1` of each label, [C]; 0 if undefined."""
     return _scores(np.diag(confusion), confusion.sum(0), confusion.sum(1))
 
 
@@ -66,25 +65,23 @@ def f1_by_label(
 def of_several_labels(
     actual: np.ndarray, predicted: np.ndarray, names: Sequence[str]
 ) -> dict[str, float]:
-    """Returns the multi-label scores of truths [N, C].
+    """Returns multi-label scores of booleans [N, C].
 
     `eval_accuracy` is the fraction of texts with all labels right. `micro_f1` counts each label of
     each text; `macro_f1` leaves out labels that neither occur nor are predicted.
     """
-    right, found, occurring = ((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))
-    by_name, sums = _scores(right, found, occurring)["f1"], (x.sum(keepdims=True) for x in (
-        right, found, occurring
-    ))
-    counts = found + occurring > 0
+    counts = ((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))  # [C] each
+    label_f1 = _scores(*counts)["f1"]
+    is_counted = counts[1] + counts[2] > 0
     return {
         "eval_accuracy": float((actual == predicted).all(1).mean()) if len(actual) else 0.0,
-        "micro_f1": float(_scores(*sums)["f1"][0]),
-        "macro_f1": float(by_name[counts].mean()) if counts.any() else 0.0,
-    } | {f"f1_{names[i]}": float(by_name[i]) for i in np.flatnonzero(occurring)}
+        "micro_f1": float(_scores(*(x.sum(keepdims=True) for x in counts))["f1"][0]),
+        "macro_f1": float(label_f1[is_counted].mean()) if is_counted.any() else 0.0,
+    } | {f"f1_{names[i]}": float(label_f1[i]) for i in np.flatnonzero(counts[2])}
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns Matthews' correlation of class ids [N]; 0.0 when one side is constant.
+    """Returns Matthews' correlation of class ids [N]; 0.0 if one side is constant.
 
     It is computed from the counts of each class (Gorodkin, 2004, equation 8).
     """
@@ -96,31 +93,25 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns the linear correlation of values [N]; 0.0 when one side is constant."""
+    """Returns the linear correlation of values [N]; 0.0 if one side is constant."""
     if len(labels) < 2 or not (np.ptp(labels) and np.ptp(predictions)):
         return 0.0
     return float(np.corrcoef(labels, predictions, dtype=np.float64)[1, 0])
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns the rank correlation of values [N]; 0.0 when one side is constant."""
+    """Returns the rank correlation of values [N]; 0.0 if one side is constant."""
     return pearson(_ranks(labels), _ranks(predictions))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Returns each value's rank; equal values share the mean of theirs."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[places]
-
-
-def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns the mean of squared differences of values [N]."""
-    differences = np.asarray(labels, np.float64) - np.asarray(predictions, np.float64)
-    return float(np.mean(differences**2)) if len(labels) else 0.0
+    """Returns each value's rank; equal values have the mean of their ranks."""
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[index]
 
 
 def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """Returns the numbers of one of METRICS.
+    """Returns the results of one of METRICS.
 
     Args:
       labels: [N], class ids, or values of a regression.
@@ -128,12 +119,13 @@ def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, floa
     """
     if metric == "regression":  # STS-B
         values = np.reshape(logits, [-1])
+        errors = np.asarray(labels, np.float64) - np.asarray(values, np.float64)
         return {
             "pearson": pearson(labels, values),
             "spearman": spearman(labels, values),
-            "MSE": mean_squared_error(labels, values),
+            "MSE": float(np.mean(errors**2)) if len(errors) else 0.0,
         }
-    # Not of probabilities: float32 can round different logits to equal ones.
+    # From logits: float32 can round different logits to equal probabilities.
     predictions = np.argmax(logits, axis=-1)
     results = {"eval_accuracy": accuracy(labels, predictions)}
     if metric == "accuracy_and_f1":  # MRPC and QQP
@@ -144,6 +136,6 @@ def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, floa
 
 
 def best_metric(metric: str) -> str:
-    """Returns the key of the numbers that picks the best checkpoint, as in the original."""
+    """Returns the key of the result that decides on the best checkpoint, as in the original."""
     keys = {"matthews": "matthew_corr", "regression": "pearson", "several_labels": "micro_f1"}
     return keys.get(metric, "eval_accuracy")

@@ -13,7 +13,7 @@ from albert.text import text_files
 log = logging.getLogger("albert")
 
 _SPACE, _BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
-# Bytes of the longest line. A file with a longer one is no table, or has no line feeds.
+# Maximum bytes of a line: a file with a longer one is not a table, or has no line feeds.
 MAX_LINE = 16 * 1024 * 1024
 
 
@@ -36,7 +36,7 @@ def decode_lines(
     """Yields (number from 1, text with its line end) of a stream's lines.
 
     Only a line feed ends a line; other separators (U+2028, form feed) are text. Bytes that are not
-    UTF-8 are an error, or else become U+FFFD, with one warning that counts the lines.
+    UTF-8 are an error or, if not `is_strict`, become U+FFFD, with one warning that counts the lines.
 
     Raises:
       DataError: not UTF-8 text, or a line of more than `max_line` bytes (file:line).
@@ -67,10 +67,9 @@ def decode_lines(
 
 
 def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Yields (line, value) of each JSON value in a file, even if several are on one line.
+    """Yields (line, value) of each JSON value in a file, or of each item of a list.
 
-    A list counts as its items. Several values are on one line if files without a final line feed were
-    joined with `cat`.
+    Several values may be on one line, as when files without a final line feed are joined with `cat`.
 
     Raises:
       DataError: not UTF-8, or not JSON (file:line).
@@ -88,9 +87,9 @@ def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[t
         try:
             value, end = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            since = f", in what begins at line {line}" if line < error.lineno else ""
+            where = f", in the value that begins at line {line}" if line < error.lineno else ""
             place = f"{path}:{error.lineno}:{error.colno}"
-            raise DataError(f"{place}: not JSON: {error.msg}{since}") from error
+            raise DataError(f"{place}: not JSON: {error.msg}{where}") from error
         except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
             detail = "nested too deeply" if isinstance(error, RecursionError) else error
             raise DataError(f"{path}:{line}: not usable JSON: {detail}") from error

@@ -1,4 +1,4 @@
-"""Minimal pairs: two sentences that differ in one thing, of which one is acceptable.
+"""Minimal pairs: two sentences that differ in one respect, of which one is acceptable.
 
 The format is BLiMP's (Warstadt et al. 2020): JSON lines with `sentence_good`, `sentence_bad`, `UID`
 (the paradigm) and `linguistics_term` (its phenomenon). A model prefers the sentence with the higher
@@ -54,12 +54,12 @@ def read_pairs(path: str, limit: int | None = None, flag: str = "pairs_file") ->
 def first_of_each(pairs: Sequence[Pair], count: int) -> list[Pair]:
     """Returns the first `count` pairs of each paradigm."""
     seen: collections.Counter[str] = collections.Counter()
-    found = []
+    first = []
     for pair in pairs:
         seen[pair.paradigm] += 1
         if seen[pair.paradigm] <= count:
-            found.append(pair)
-    return found
+            first.append(pair)
+    return first
 
 
 def accuracies(pairs: Sequence[Pair], good: Sequence[float], bad: Sequence[float]) -> dict[str, Any]:
@@ -70,28 +70,28 @@ def accuracies(pairs: Sequence[Pair], good: Sequence[float], bad: Sequence[float
       `pairs`; `ties`, the pairs of equal scores; `phenomena` {name: mean over its paradigms};
       `paradigms` {name: {"accuracy", "pairs", "ties", "phenomenon"}}.
     """
-    points = collections.defaultdict(list)
-    of_paradigm: dict[str, str] = {}
+    scores = collections.defaultdict(list)
+    phenomenon_of: dict[str, str] = {}
     for pair, a, b in zip(pairs, good, bad, strict=True):
-        points[pair.paradigm].append(0.5 if a == b else float(a > b))
-        of_paradigm[pair.paradigm] = pair.phenomenon
+        scores[pair.paradigm].append(0.5 if a == b else float(a > b))
+        phenomenon_of[pair.paradigm] = pair.phenomenon
     paradigms = {
         name: {
-            "accuracy": float(np.mean(found)), "pairs": len(found), "ties": found.count(0.5),
-            "phenomenon": of_paradigm[name],
+            "accuracy": float(np.mean(values)), "pairs": len(values), "ties": values.count(0.5),
+            "phenomenon": phenomenon_of[name],
         }
-        for name, found in sorted(points.items())
+        for name, values in sorted(scores.items())
     }
     phenomena = collections.defaultdict(list)
-    for one in paradigms.values():
-        phenomena[one["phenomenon"]].append(one["accuracy"])
-    variance = sum(np.var(found) / len(found) for found in points.values())
+    for paradigm in paradigms.values():
+        phenomena[paradigm["phenomenon"]].append(paradigm["accuracy"])
+    variance = sum(np.var(values) / len(values) for values in scores.values())
     return {
-        "accuracy": float(np.mean([one["accuracy"] for one in paradigms.values()])),
+        "accuracy": float(np.mean([paradigm["accuracy"] for paradigm in paradigms.values()])),
         "standard_error": math.sqrt(variance) / len(paradigms),
         "pairs": len(pairs),
-        "ties": sum(one["ties"] for one in paradigms.values()),
-        "phenomena": {name: float(np.mean(some)) for name, some in sorted(phenomena.items())},
+        "ties": sum(paradigm["ties"] for paradigm in paradigms.values()),
+        "phenomena": {name: float(np.mean(values)) for name, values in sorted(phenomena.items())},
         "paradigms": paradigms,
     }
 

@@ -1,7 +1,4 @@
-"""The user's labelled texts: columns of a table, and a held-out part. No TensorFlow.
-
-Columns are found by their names.
-"""
+"""The user's labelled texts: columns of a table, found by name, and a held-out part. No TensorFlow."""
 
 import ast
 import collections
@@ -22,16 +19,16 @@ from albert.tasks.tables import Table
 
 log = logging.getLogger("albert")
 
-# Usual names of columns, in lower case; the first one present is used.
+# Common names of columns, in lower case; the first one present is used.
 TEXTS = ("text", "sentence", "sentence1", "text_a", "premise", "question1", "question", "review",
          "comment", "content", "tweet", "message", "body", "utterance")
 PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
           "rating")
-MOST_LABELS = 200
+MAX_LABELS = 200
 _WHOLE_NUMBER = re.compile(r"(-?\d+)(?:\.0+)?")
 
-# Text, second text if there is one, label if there is one: a tuple where there may be several.
+# Text, second text if any, label if any (a tuple if there may be several).
 Row = tuple[Any, ...]
 _FLAGS = dict.fromkeys(("1", "true", "yes", "y"), True) | dict.fromkeys(
     ("0", "false", "no", "n", ""), False
@@ -45,7 +42,7 @@ class Columns:
     text: int
     pair: int | None
     label: int | None
-    flags: tuple[int, ...] = ()  # each says whether the text has the label of the column's name
+    flags: tuple[int, ...] = ()  # columns of labels: each says whether a text has its label
 
     @property
     def texts(self) -> list[int]:
@@ -56,44 +53,44 @@ def find_columns(
     table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True,
     several: Sequence[str] = (),
 ) -> Columns:
-    """Returns the columns that are named or numbered, else those with a usual name.
+    """Returns the columns that are named or numbered, else those with common names.
 
-    Labels are left out if they aren't needed. `several` names a column for each label.
+    Args:
+      needs_label: whether a label is looked for.
+      several: one column per label, for multi-label tasks.
 
     Raises:
-      UserError: there is no such column, or none with a usual name.
+      UserError: there is no such column, or none with a common name.
     """
-    found = [_column(table, text, "text_column"), _column(table, pair, "text_pair_column")]
+    columns = [_column(table, text, "text_column"), _column(table, pair, "text_pair_column")]
     flags = tuple(_column(table, name, "label_columns") for name in several if needs_label)
     needs_label &= not flags
-    found.append(_column(table, label, "label_column") if needs_label else None)
+    columns.append(_column(table, label, "label_column") if needs_label else None)
     numbers = {
         name.lower(): number for number, name in reversed(list(enumerate(table.names)))
-        if number not in (*found, *flags)
+        if number not in (*columns, *flags)
     }
-    for which, usual in enumerate((TEXTS, PAIRS, LABELS)):
-        if found[which] is None:
-            found[which] = next((numbers[name] for name in usual if name in numbers), None)
-    left = [n for n, name in enumerate(table.names) if name and n not in (*found, *flags)]
-    if found[0] is None and len(left) == 1:
-        found[0] = left.pop()
+    for which, common in enumerate((TEXTS, PAIRS, LABELS)):
+        if columns[which] is None:
+            columns[which] = next((numbers[name] for name in common if name in numbers), None)
+    left = [n for n, name in enumerate(table.names) if name and n not in (*columns, *flags)]
+    if columns[0] is None and len(left) == 1:
+        columns[0] = left.pop()
     if not needs_label:
-        found[2] = None
-    elif found[2] is None and found[0] is not None and len(left) == 1:
-        found[2] = left.pop()
-    for number, name in ((found[0], "text"), (found[2] if needs_label else 0, "label")):
+        columns[2] = None
+    elif columns[2] is None and columns[0] is not None and len(left) == 1:
+        columns[2] = left.pop()
+    for number, name in ((columns[0], "text"), (columns[2] if needs_label else 0, "label")):
         if number is None:
-            raise FlagError(
-                f"{table.path}: give --{name}_column, one of its columns: {table.named}; their "
-                "numbers from 0 if these are no names but the first row"
-            )
-    used = [n for n in (*found, *flags) if n is not None]
+            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named}; or "
+                            "numbers from 0, if these are data")
+    used = [n for n in (*columns, *flags) if n is not None]
     if len(set(used)) < len(used):
         raise FlagError(
             f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
             f"columns, got {', '.join(table.names[n] for n in used)}"
         )
-    return Columns(*found, flags)
+    return Columns(*columns, flags)
 
 
 def _column(table: Table, value: str | None, flag: str) -> int | None:
@@ -102,7 +99,7 @@ def _column(table: Table, value: str | None, flag: str) -> int | None:
         return None
     count = table.names.count(value)
     if count > 1:
-        raise DataError(f"{table.path}:1: two columns are named {value!r}; give a number: --{flag}")
+        raise DataError(f"{table.path}:1: two columns are named {value!r}; give --{flag} a number")
     if count:
         return table.names.index(value)
     if value.isdecimal() and int(value) < len(table.names):
@@ -114,10 +111,10 @@ def has_header(
     path: str, rows: Sequence[Sequence[str]], text: str | None, pair: str | None,
     label: str | None, is_regression: bool = False,
 ) -> bool:
-    """Returns whether the first row names the columns, and logs it where it is not certain.
+    """Returns whether the first row names the columns, and logs it if it is not certain.
 
-    If columns are given by number, the first row is data if its label
-    is that of another row, or for a regression if it is a number.
+    If columns are given by number, the first row is data if its label also occurs in another row or,
+    for a regression, is a number.
     """
     first, others = rows[0], rows[1:]
     numbers = [str(i) for i in range(len(first))]
@@ -128,24 +125,28 @@ def has_header(
         columns = find_columns(Table(path, numbers, [], []), text, pair, label)
     except FlagError:
         return True  # only a name shows which column holds the labels
-    place = columns.label
-    value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
+    value = first[columns.label]
+    seen = {row[columns.label] for row in others if len(row) == len(first)}
     is_data = glue.number(value) is not None if is_regression else value in seen
     is_data &= list(first) != numbers  # what pandas calls unnamed columns
-    kind, opposite = ("data, there is no header", "") if is_data else ("the header", "no")
-    log.info("%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
-             path, kind, repr(value)[:80], place, opposite)
+    log_header(path, not is_data)
     return not is_data
 
 
+def log_header(path: str, is_header: bool) -> None:
+    """Logs how the first line of a table was interpreted."""
+    log.info("%s: the first line is %s; --%stsv_header overrides this", path,
+             *(("the header", "no") if is_header else ("data, not a header", "")))
+
+
 def names_columns(first: Sequence[str], known: Sequence[str] = ()) -> bool:
-    """Whether a first row names columns: one of its cells is a usual name, or one of `known`."""
-    usual = {*TEXTS, *PAIRS, *LABELS, *known}
-    return any(cell.strip() in usual or cell.strip().lower() in usual for cell in first)
+    """Whether a first row names columns: one of its cells is a common name, or one of `known`."""
+    names = {*TEXTS, *PAIRS, *LABELS, *known}
+    return any(cell.strip() in names or cell.strip().lower() in names for cell in first)
 
 
 def without_gaps(table: Table, columns: Columns) -> Table:
-    """Returns the table without the rows that have no text or no label, and logs how many.
+    """Returns the table without rows that lack a text or label, and logs their number.
 
     Raises:
       DataError: no row is left.
@@ -159,18 +160,17 @@ def without_gaps(table: Table, columns: Columns) -> Table:
         return table
     first, name = next(iter(gaps.items()))
     if len(gaps) == len(table.rows):
-        raise DataError(f"{table.place(first)}: nothing in column {name!r}, nor in other rows")
-    log.warning("%s: %s of %s rows have no text or no label and are left out, the first at %s: nothing "
-                "in column %r", table.path, f"{len(gaps):,}", f"{len(table.rows):,}",
-                table.place(first), name)
-    left = [i for i in range(len(table.rows)) if i not in gaps]
+        raise DataError(f"{table.place(first)}: column {name!r} is empty, and every row has a gap")
+    log.warning("%s: skipped %s of %s rows without text or label, the first at %s: column %r is empty",
+                table.path, f"{len(gaps):,}", f"{len(table.rows):,}", table.place(first), name)
+    complete = [i for i in range(len(table.rows)) if i not in gaps]
     return dataclasses.replace(
-        table, rows=[table.rows[i] for i in left], lines=[table.lines[i] for i in left]
+        table, rows=[table.rows[i] for i in complete], lines=[table.lines[i] for i in complete]
     )
 
 
 def rows_of(table: Table, columns: Columns, is_cleaned: bool = True) -> list[Row]:
-    """Returns text, second text and label of each row, without surplus white space if it is cleaned.
+    """Returns text, second text and label of each row, with collapsed white space if `is_cleaned`.
 
     Integer labels lose their decimals, which pandas adds if a column has gaps.
 
@@ -199,7 +199,7 @@ def _labels(table: Table, columns: Columns) -> list[Any]:
     if columns.flags:
         return [_flagged(table, i, columns.flags) for i in range(len(table.rows))]
     cells = [table.cell(i, columns.label) for i in range(len(table.rows))]
-    # pandas writes lists as Python does, and a program that knows CSV as JSON.
+    # Lists in CSV: as in Python (by pandas) or as JSON.
     if all(isinstance(cell, str) and re.fullmatch(r"\s*\[.*\]\s*", cell, re.DOTALL) for cell in cells):
         with contextlib.suppress(ValueError, SyntaxError):
             cells = [ast.literal_eval(cell.strip()) for cell in cells]
@@ -212,24 +212,24 @@ def _labels(table: Table, columns: Columns) -> list[Any]:
 
 
 def _flagged(table: Table, number: int, flags: Sequence[int]) -> tuple[str, ...]:
-    found = []
+    labels = []
     for n in flags:
         cell = str(table.cell(number, n)).strip().lower()
-        whole = _WHOLE_NUMBER.fullmatch(cell)
-        is_on = _FLAGS.get(whole[1] if whole else cell)
+        integer = _WHOLE_NUMBER.fullmatch(cell)
+        is_on = _FLAGS.get(integer[1] if integer else cell)
         if is_on is None:
             raise DataError(f"{table.place(number)}: column {table.names[n]!r} must be 1 or 0, true or "
                             f"false, yes or no, or empty, got {cell!r:.40}")
         if is_on:
-            found.append(table.names[n])
-    return tuple(found)
+            labels.append(table.names[n])
+    return tuple(labels)
 
 
 def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
-    """Returns the labels that occur, in order.
+    """Returns the labels that occur, sorted.
 
     Raises:
-      DataError: there is only one, or too many to be labels.
+      DataError: there is only one, or too many.
     """
     if columns.flags:
         return [table.names[n] for n in columns.flags]
@@ -238,8 +238,8 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
     )
     where = f"{table.path}: column {table.names[columns.label]!r}"
     if len(counts) < 2:
-        raise DataError(f"{where} has one label only, {[*counts][0]!r}: there is nothing to learn")
-    if len(counts) > MOST_LABELS or len(counts) > max(2, len(rows) // 2):
+        raise DataError(f"{where} has only one label, {[*counts][0]!r}: there is nothing to learn")
+    if len(counts) > MAX_LABELS or len(counts) > max(2, len(rows) // 2):
         raise DataError(
             f"{where} has {len(counts)} different values in {len(rows)} rows: give --label_column, "
             "or --regression if they are numbers"
@@ -252,14 +252,14 @@ def examples_of(
     table: Table, columns: Columns, rows: Sequence[Row], labels: Sequence[str],
     normalize: Callable[[str], str] = str, has_several: bool = False,
 ) -> list[Example]:
-    """Returns the rows as examples; without a column of labels, with the first label, none, or 0.
+    """Returns the rows as examples; rows without labels get the first label, none, or 0.
 
     Args:
       labels: in the order of their ids; empty for a regression.
-      normalize: cleans a label that is not one of them before it is looked up again.
+      normalize: preprocesses an unknown label before it is looked up again.
 
     Raises:
-      DataError: a label is none of them, or of a regression not a number (file:line).
+      DataError: a label is unknown or, for a regression, not a number (file:line).
     """
     examples = []
     for number, row in enumerate(rows):
@@ -281,7 +281,7 @@ def split_off(
     """Returns (training examples, held-out examples), each in the order of the file.
 
     The same fraction of each label is held out. Examples with the same texts stay together. A label
-    that only one text has stays in training.
+    with only one text stays in training.
     """
     rng = np.random.default_rng(child_seed(seed, "held-out rows"))
     held_out: set[int] = set()
@@ -297,16 +297,16 @@ def folds(
 ) -> list[tuple[list[Example], list[Example]]]:
     """Returns (training examples, held-out examples) of each fold of a cross-validation.
 
-    Each example is held out once. Each fold has the same share of every label; examples with the
+    Each example is held out once. Each fold has the same fraction of every label; examples with the
     same texts stay together.
     """
     rng = np.random.default_rng(child_seed(seed, "folds"))
     held_out: list[set[int]] = [set() for _ in range(count)]
     first = 0
     for stratum in _strata(examples, by_label=True):
-        for place, group in enumerate(rng.permutation(len(stratum)).tolist(), first):
-            held_out[place % count].update(stratum[group])
-        first += len(stratum)  # so that folds differ by one example at most
+        for number, group in enumerate(rng.permutation(len(stratum)).tolist(), first):
+            held_out[number % count].update(stratum[group])
+        first += len(stratum)  # so that the sizes of folds differ by at most one
     return [_divided(examples, numbers) for numbers in held_out]
 
 

@@ -1,4 +1,4 @@
-"""Masked language modelling and sentence order (paper, sections 3.1 and 3.2).
+"""Masked language modelling and sentence-order prediction (paper, sections 3.1 and 3.2).
 
 Legend: B batch, L sequence, P predictions, V vocabulary.
 """
@@ -23,24 +23,24 @@ from albert.tasks.task import Task, chosen, mean, real
 class PretrainingTask(Task):
     """The loss is the masked-LM loss plus the sentence-order loss.
 
-    If `sentence_objective` is "none", it is the masked-LM loss alone (the first line of
-    table 5 in the paper). A row without a pair has no sentence order to learn.
+    If `sentence_objective` is "none", it is the masked-LM loss alone (the first line of table 5 in
+    the paper). Single sentences do not contribute to the sentence-order loss.
     """
 
     max_seq_length: int  # L
     max_predictions_per_seq: int  # P
     masks: DynamicMasking | None = None  # None: they are in the records
-    eval_masks: DynamicMasking | None = None  # of an evaluation's records
-    eval_predictions_per_seq: int | None = None  # P of an evaluation's records; None: the same
-    sentence_objective: str = "sop"  # key of `documents.SENTENCE_OBJECTIVES`
-    some_have_no_pair: bool = False  # rows of single sentences lie among the pairs
+    eval_masks: DynamicMasking | None = None  # for evaluation records
+    eval_predictions_per_seq: int | None = None  # P of evaluation records; None: the same
+    sentence_objective: str = "sop"  # key of `pairs.SENTENCE_OBJECTIVES`
+    some_have_no_pair: bool = False  # some sequences are single sentences
     name: str = "pretraining"
     best_metric: str = "masked_lm_accuracy"
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
         names = ("masked_lm_accuracy", "masked_lm_loss")
-        if self.sentence_objective == "none":  # nothing is learned of it
+        if self.sentence_objective == "none":
             return names
         return (*names, "sentence_order_accuracy", "sentence_order_loss")
 
@@ -64,7 +64,7 @@ class PretrainingTask(Task):
         return AlbertForPreTraining(config, encoder_options=encoder_options)
 
     def loss_weights(self, batch):
-        # The original adds 1e-5, so that the loss of a batch without any mask is 0.
+        # The original adds 1e-5, so that the loss of a batch without masks is 0.
         pairs = ops.sum(self._ordered(batch))
         return self._of_terms(
             ops.sum(batch["masked_lm_weights"]) + 1e-5,
@@ -79,7 +79,7 @@ class PretrainingTask(Task):
         )
 
     def _ordered(self, batch):
-        """Returns [B]: 1.0 for an example whose sentence order is learned."""
+        """Returns [B]: 1.0 for an example with a sentence order."""
         if not self.some_have_no_pair:
             return real(batch)
         layout = layout_of(batch)
@@ -87,7 +87,7 @@ class PretrainingTask(Task):
         return real(batch) * ops.cast(ops.max(segments, axis=1) > 0, "float32")
 
     def _of_terms(self, masked_lm, sentence_order):
-        """Returns a value for each term of the loss that this task has."""
+        """Returns the values of this task's loss terms."""
         if self.sentence_objective == "none":
             return {"masked_lm": masked_lm}
         return {"masked_lm": masked_lm, "sentence_order": sentence_order}
@@ -98,28 +98,26 @@ class PretrainingTask(Task):
         sentences = self._ordered(batch)
         word_hits = chosen(outputs["prediction_logits"]) == ids
         order_hits = chosen(outputs["sop_logits"]) == batch["next_sentence_labels"][:, 0]
-        found = {
+        statistics = {
             "masked_lm_accuracy": mean(word_hits, weights),
             "masked_lm_loss": mean(masked_lm, weights),
             "sentence_order_accuracy": mean(order_hits, sentences),
             "sentence_order_loss": mean(sentence_order, sentences),
         }
-        return {name: found[name] for name in self.statistic_names}
+        return {name: statistics[name] for name in self.statistic_names}
 
     def predictions(self, batch, outputs):
-        """Returns the answers, of which `score` makes baselines; -1 where there is none."""
+        """Returns the correct answers, for the baselines in `score`; -1 where there is none."""
         def known(answers, weights):
             return ops.where(ops.cast(weights, "float32") > 0, ops.cast(answers, "int32"), -1)
 
         ids, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
         labels = batch["next_sentence_labels"][:, 0]
-        found = {"masked_lm": known(ids, weights), "is_real_example": real(batch)}
-        if self.sentence_objective == "none":
-            return found
-        return found | {"sentence_order": known(labels, self._ordered(batch))}
+        terms = self._of_terms(known(ids, weights), known(labels, self._ordered(batch)))
+        return terms | {"is_real_example": real(batch)}
 
     def score(self, predictions):
-        """Returns the accuracies of a model that always gives the commonest answer."""
+        """Returns the accuracies of always giving the most frequent answer."""
         return {
             f"{name}_accuracy_baseline": commonest(answers)
             for name, answers in predictions.items()
@@ -127,15 +125,15 @@ class PretrainingTask(Task):
 
 
 def commonest(answers: np.ndarray) -> float:
-    """Returns the share of the commonest of these, without those below 0; 0 if there are none."""
+    """Returns the fraction of the most frequent of the answers that aren't negative; 0 if none."""
     counts = np.bincount(answers[answers >= 0])
     return float(counts.max() / counts.sum()) if len(counts) else 0.0
 
 
 def _predicted(batch, outputs):
-    """Returns ids and weights of the masked positions that the outputs are of.
+    """Returns ids and weights of the predicted positions.
 
-    Both are [B, P]; [K] where the model predicts those alone that have a weight.
+    Both are [B, P], or [K] if the model predicts only positions with a weight.
     """
     ids, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
     if len(outputs["prediction_logits"].shape) == 2:

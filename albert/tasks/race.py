@@ -1,9 +1,9 @@
 """RACE: passages with multiple-choice questions from English exams. No TensorFlow.
 
-`RACE/{train,dev,test}/{middle,high}/` under the data folder holds one file a
-passage, as in the official archive, or `all.txt` with all of them. Or the data
-folder holds train.jsonl, dev.jsonl and test.jsonl, a question a line (see
-`choice_rows`). A `classification.MultipleChoiceTask` is trained on them.
+`RACE/{train,dev,test}/{middle,high}/` in the data folder holds one file per passage, as in the
+official archive, or `all.txt` with all of them. Or the data folder holds train.jsonl, dev.jsonl and
+test.jsonl with one question per line (see `choice_rows`). A `classification.MultipleChoiceTask` is
+trained on them.
 
 Legend: C choices (4 in RACE; any number in files of its layout), L sequence.
 """
@@ -38,12 +38,12 @@ BLANK = "_"  # in a question: the option goes here
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One question with its choices, cleaned as the tokenizer wants them."""
+    """One question with its choices, preprocessed for the tokenizer."""
 
     guid: str  # the passage's id and the question's number, from 0
     level: str
     article: str
-    endings: tuple[str, ...]  # C: the question with each option put in or after it
+    endings: tuple[str, ...]  # C: the question with each option inserted or appended
     label: int | None  # None: the file has no answers
 
 
@@ -52,15 +52,15 @@ def read_questions(
 ) -> list[Question]:
     """Returns the questions of train, dev or test, level by level.
 
-    Answers may be absent from the passages of test.
+    Only the test passages may lack answers.
 
     Raises:
-      DataError: nothing there, not JSON, not UTF-8, or not a passage of RACE (file:line).
+      DataError: no files, not JSON, not UTF-8, or not a passage of RACE (file:line).
     """
     questions: list[Question] = []
-    own = os.path.join(data_dir, f"{split}.jsonl")
-    if os.path.isfile(own):
-        rows = ((f"{own}:{line}", row) for line, row in lines.json_values(own, "data_dir"))
+    path = os.path.join(data_dir, f"{split}.jsonl")
+    if os.path.isfile(path):
+        rows = ((f"{path}:{line}", row) for line, row in lines.json_values(path, "data_dir"))
         sources = {"all": ((at, choice_rows.as_passage(row, at)) for at, row in rows)}
     else:
         sources = {
@@ -90,13 +90,13 @@ def question_rows(
     max_qa_length: int,
     num_choices: int = NUM_CHOICES,
 ) -> Iterator[dict[str, Any]]:
-    """Yields each question's record: C packed rows one after another, and the answer's number.
+    """Yields each question's record: C sequences, concatenated, and the answer's number.
 
-    If a question has fewer than `num_choices` options, the last rows are empty.
+    If a question has fewer than `num_choices` options, the last sequences are empty.
 
-    A row is the passage and the question with one option. The question loses its beginning
-    if it is longer than `max_qa_length` tokens, because the option at its end must stay. The
-    passage loses its end if the row is too short for it.
+    A sequence is the passage and the question with one option. A question of more than
+    `max_qa_length` tokens is truncated at its start, since the option at its end must stay. The
+    passage is truncated at its end.
     """
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     for article, group in itertools.groupby(questions, lambda question: question.article):
@@ -109,7 +109,7 @@ def question_rows(
             for ending in itertools.islice(ids, len(question.endings)):
                 ending = ending[-max_qa_length:]
                 start = context[: max_seq_length - 3 - len(ending)]
-                rows.append(features.pack(start, ending, max_seq_length, cls_id, sep_id).as_dict())
+                rows.append(features.pack(start, ending, max_seq_length, cls_id, sep_id))
             absent = np.zeros((num_choices - len(rows)) * max_seq_length, np.int64)
             packed = {
                 name: np.concatenate([*(row[name] for row in rows), absent]) for name in rows[0]
@@ -138,10 +138,10 @@ def _passages(folder: str) -> Iterator[tuple[str, Any]]:
             f"no such directory: {folder}; --data_dir must hold the folder RACE of the archive, or "
             "train.jsonl and dev.jsonl"
         )
-    together = os.path.join(folder, "all.txt")
+    of_all = os.path.join(folder, "all.txt")
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.txt")))
     is_empty = True
-    for path in [together] if together in paths else paths:
+    for path in [of_all] if of_all in paths else paths:
         for line, passage in lines.json_values(path, "data_dir"):
             yield f"{path}:{line}", passage
             is_empty = False
@@ -153,7 +153,7 @@ def _questions_of(
     passage: Any, place: str, level: str, split: str, tokenizer: "FullTokenizer"
 ) -> list[Question]:
     if not isinstance(passage, Mapping):
-        raise DataError(f"{place}: a passage is a JSON object, got {type(passage).__name__}")
+        raise DataError(f"{place}: expected a passage (a JSON object), got {type(passage).__name__}")
     kinds = {"article": str, "questions": list, "options": list, "answers": list}
     if split == "test" and "answers" not in passage:
         del kinds["answers"]
@@ -182,10 +182,10 @@ def _questions_of(
 
 
 def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str, ...]:
-    """Returns the cleaned question with each option in its blank, or after it if it has none.
+    """Returns the preprocessed question with each option in its blank, or appended if it has none.
 
     Raises:
-      DataError: not texts, or not 2 to 26 (`place` names them).
+      DataError: not texts, or not 2 to 26 options (at `place`).
     """
     if not isinstance(question, str):
         raise DataError(f"{place} is not a text: {question!r:.80}")
@@ -201,7 +201,7 @@ def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str,
 
 
 def num_choices_of(questions: Iterable[Question]) -> int:
-    """Returns the largest number of options of any question; RACE's if there are no questions."""
+    """Returns the maximum number of options of a question; RACE's if there are no questions."""
     return max((len(question.endings) for question in questions), default=NUM_CHOICES)
 
 

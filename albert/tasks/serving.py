@@ -18,7 +18,7 @@ _INPUTS = ("input_ids", "input_mask", "segment_ids")
 class _Module(tf.Module):
     def __init__(self, model: keras.Model):
         super().__init__()
-        # Keras 3 variables are not found by tf.Module.
+        # tf.Module does not find the variables of Keras 3.
         self.model_variables = [weight.value for weight in model.weights]
 
 
@@ -29,7 +29,7 @@ def export_classifier(
     threshold: float,
     complete: Callable[[str], None],
 ) -> None:
-    """Publishes a SavedModel that takes serialized tf.Example strings [B], as the original's.
+    """Publishes a SavedModel that takes serialized tf.Example strings [B], like the original's.
 
     Outputs: `probabilities` [B, C], `predictions` [B] (label ids, or values of a regression; for
     multi-label models 0 or 1 for each label, [B, C]) and, unless it is NaN, `threshold` (a scalar

@@ -1,4 +1,4 @@
-"""Tables: CSV, TSV, JSON lines, JSON arrays and Parquet, packed or not. No TensorFlow."""
+"""Tables: CSV, TSV, JSON lines, JSON arrays and Parquet, compressed or not. No TensorFlow."""
 
 import csv
 import dataclasses
@@ -17,16 +17,16 @@ from albert.text.cleaning import scrub_surrogates
 
 log = logging.getLogger("albert")
 
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _JSON = (".json", ".jsonl", ".ndjson")
 _DELIMITED = (".csv", ".tsv", ".txt")
 PARQUET = ".parquet"
 NAMED = (*_JSON, PARQUET)  # whose rows, or schema, name the columns
 KINDS = (*_DELIMITED, *NAMED)
 WRITTEN = (".csv", ".tsv", *_JSON)
-# The first line of a file that Excel wrote in another locale.
+# The first line of a file by Excel in some locales.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE | re.DOTALL)
-# A cell that a writer has quoted: quotes in it are doubled, or it holds a tab or a line end.
+# A quoted cell: quotes in it are doubled, or it contains a tab or a line end.
 _QUOTED = re.compile(r'(?:^|\t)"[^"\t\n]*(?:""|[\t\n])(?:[^"]|"")*"(?=\t|\r?$)', re.MULTILINE)
 _ALL_QUOTED = re.compile(r'"[^"]*"(\t"[^"]*")*\r?\n?')
 
@@ -52,7 +52,7 @@ class Table:
         return _cell(self.rows[row][column])
 
     def place(self, row: int) -> str:
-        """Returns where the user finds a row."""
+        """Returns the location of a row, for messages."""
         return f"{self.path}:{' row ' if ending(self.path) == PARQUET else ''}{self.lines[row]}"
 
 
@@ -60,16 +60,16 @@ def read_table(
     path: str, flag: str, has_header: Callable[[Sequence[Sequence[str]]], bool] = lambda rows: True,
     encoding: str | None = None,
 ) -> Table:
-    """Returns the table of a file, whose format follows from its name.
+    """Returns the table of a file, whose name determines the format.
 
     Args:
       flag: named in errors.
-      has_header: whether the first of all rows of a *.csv or *.tsv file names the columns; else
-        the columns' names are their numbers, from 0.
+      has_header: decides, given all rows of a *.csv or *.tsv file, whether the first one names the
+        columns; otherwise their names are numbers from 0.
       encoding: of text, if not UTF-8.
 
     Raises:
-      DataError: it is absent, empty or malformed; FlagError: another kind of file.
+      DataError: it is missing, empty or malformed; FlagError: another kind of file.
     """
     try:
         names, numbered = _read(path, flag, has_header, encoding)
@@ -78,8 +78,7 @@ def read_table(
             raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error
         raise
     if not numbered:
-        problem = "no rows below the names of the columns" if names else "nothing in it"
-        raise DataError(f"{path}: {problem}")
+        raise DataError(f"{path}: {'no rows below the header' if names else 'the file is empty'}")
     return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
 
 
@@ -94,9 +93,7 @@ def _read(path: str, flag: str, has_header, encoding: str | None) -> tuple[list[
             names = [str(i) for i in range(len(names))]
         return names, [(n, _fitting(row, names, f"{path}:{n}")) for n, row in numbered]
     if kind not in NAMED:
-        raise FlagError(
-            f"--{flag}={path} ends neither in .csv nor in .tsv, .jsonl, .json or .parquet"
-        )
+        raise FlagError(f"--{flag}={path}: expected a *.csv, *.tsv, *.jsonl, *.json or *.parquet file")
     objects = list(_parquet_rows(path, flag) if kind == PARQUET else _json_rows(path, flag, encoding))
     names = list(dict.fromkeys(name for _, row in objects for name in row))
     return names, [(line, [row.get(name, "") for name in names]) for line, row in objects]
@@ -104,12 +101,12 @@ def _read(path: str, flag: str, has_header, encoding: str | None) -> tuple[list[
 
 def ending(path: str) -> str:
     """Returns the ending that determines a file's format, in lower case."""
-    bare = next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path)
+    bare = next((path.removesuffix(e) for e in _COMPRESSED if path.endswith(e)), path)
     return os.path.splitext(bare)[1].lower()
 
 
 def _fitting(row: list[str], names: Sequence[str], place: str) -> list[str]:
-    """Returns a row with a cell for each column; only cells of unnamed columns may be absent."""
+    """Returns a row with a cell for each column; only cells of unnamed columns may be missing."""
     size = len(names)
     if any(cell.strip() for cell in row[size:]) or any(names[len(row):]):
         raise DataError(
@@ -127,7 +124,7 @@ def _delimited_rows(path: str, flag: str, encoding: str | None) -> Rows:
     first, before, delimiter = texts[0] if texts else "", 0, "\t"
     if separator := _SEPARATOR.fullmatch(first):
         before, delimiter = 1, separator[1]
-    elif ending(path) == ".csv":  # where a comma is the decimal point, a semicolon separates
+    elif ending(path) == ".csv":  # semicolons separate where the decimal point is a comma
         bare = re.sub(r'"[^"]*"', "", first)
         delimiter = max(",;\t|", key=bare.count)
     texts = texts[before:]
@@ -155,7 +152,7 @@ def _csv_rows(texts: Iterable[str], delimiter: str, path: str, before: int = 0) 
 def _is_quoted(texts: Sequence[str], path: str) -> bool:
     """Whether tab-separated text has quoted cells, as pandas writes them.
 
-    In other such files quotation marks are text, and a stray one must not swallow lines.
+    Otherwise quotation marks are text, and a stray one must not swallow lines.
     """
     if not any('"' in text for text in texts):
         return False
@@ -180,7 +177,7 @@ def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int
         num_rows, num_replaced = num_rows + 1, num_replaced + (scrub_surrogates(text) != text)
         yield line, {scrub_surrogates(name): value for name, value in values.items()}
     if num_replaced:
-        log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
+        log.warning("%s: replaced lone surrogates by U+FFFD in %s of %s rows", path,
                     f"{num_replaced:,}", f"{num_rows:,}")
 
 
@@ -197,7 +194,7 @@ def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _cell(value: Any) -> Any:
-    """Returns a parsed value as text; lists of texts and objects keep their type."""
+    """Returns a parsed value as text, a list of texts, or a dict."""
     if isinstance(value, str):
         return scrub_surrogates(value)
     if isinstance(value, list):

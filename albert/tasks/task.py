@@ -1,10 +1,10 @@
-"""A `Task` is everything that the trainer knows about an experiment.
+"""The interface of a task to the trainer.
 
 Legend: B batch.
 
-A task gives a loss as a sum and a weight, not as a mean. The trainer divides by the weight of
-the complete batch. So the result is right with padding rows, with several devices and with
-gradient accumulation, and no task needs to know of them.
+A task returns a loss as a sum and a weight, not as a mean. The trainer divides by the weight of
+the complete batch, so that results are correct with padding examples, several devices and gradient
+accumulation, of which tasks know nothing.
 """
 
 import abc
@@ -24,29 +24,26 @@ Outputs = Mapping[str, Any]
 
 
 class Task(abc.ABC):
-    """Everything specific to one experiment; the rest is in trainer.py.
+    """Everything specific to a task; the rest is in trainer.py.
 
     Methods that take a batch are traced by TensorFlow (without AutoGraph) or by JAX. So they use
     `keras.ops`, and no `if` or `for` in them may depend on the value of a tensor.
     """
 
-    # Short name for logs and file names.
-    name: str
-    # Key of the evaluation results that picks the best checkpoint; larger is better.
-    best_metric: str
-    # Keys of what `statistics` returns for a batch of training.
-    statistic_names: Sequence[str]
+    name: str  # for logs and file names
+    best_metric: str  # key of the evaluation results that decides on the best checkpoint; maximized
+    statistic_names: Sequence[str]  # keys of `statistics` in training
 
     def for_evaluation(self) -> "Task":
-        """Returns the task for the records of an evaluation.
+        """Returns the task for evaluation records.
 
-        If these records have no labels, its losses and statistics are empty.
+        Without labels in the records, its losses and statistics are empty.
         """
         return self
 
     @abc.abstractmethod
     def feature_spec(self) -> FeatureSpec:
-        """Returns the features of a record, shared by writing and parsing."""
+        """Returns the features of a record, for writing and parsing."""
 
     @abc.abstractmethod
     def build_model(self, config: AlbertConfig, encoder_options: EncoderOptions) -> keras.Model:
@@ -54,7 +51,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def loss_weights(self, batch: Batch) -> dict[str, Any]:
-        """Returns each loss term's divisor (a scalar) for this batch; needs no model."""
+        """Returns each loss term's divisor (a scalar) for this batch."""
 
     @abc.abstractmethod
     def loss_sums(self, batch: Batch, outputs: Outputs) -> dict[str, Any]:
@@ -62,7 +59,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def statistics(self, batch: Batch, outputs: Outputs) -> dict[str, tuple[Any, Any]]:
-        """Returns named (sum, weight) pairs; reported as sum of sums / sum of weights."""
+        """Returns named (sum, weight) pairs, whose totals' ratio is reported."""
 
     def predictions(self, batch: Batch, outputs: Outputs) -> dict[str, Any]:
         """Returns the tensors [B, ...] that `score` and prediction files need.
@@ -72,24 +69,20 @@ class Task(abc.ABC):
         return {}
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns the official numbers of a data set. `predictions` are without padding rows."""
+        """Returns the official metrics of a data set, given `predictions` without padding."""
         return {}
 
 
-# --- Sums over a batch; padding rows do not count ---
+# --- Sums over a batch, without padding examples ---
 
 
 def real(batch) -> Any:
-    """Returns [B]: 1.0 for an example, 0.0 for a row that only fills up the batch."""
+    """Returns [B]: 1.0 for an example, 0.0 for padding of the batch."""
     return ops.cast(batch["is_real_example"], "float32")
 
 
 def mean(values: Any, weights: Any) -> tuple[Any, Any]:
-    """Returns the weighted sum of values and the sum of the weights, as `Task.statistics` does.
-
-    Args:
-      values: numbers or truths, of the shape of the weights.
-    """
+    """Returns the weighted sum of values (numbers or booleans) and the sum of the weights."""
     values = ops.cast(values, "float32")
     return ops.sum(values * weights), ops.sum(weights)
 

@@ -1,6 +1,6 @@
-"""A label for every word: named entities, word classes. The data is `conll`'s.
+"""Token classification (named entities, parts of speech), with the data of `conll`.
 
-Legend: B batch, L sequence, C labels, N rows.
+Legend: B batch, L sequence, C labels, N sequences.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from albert.tasks.task import Task, chosen, mean, real
 
 @dataclasses.dataclass(frozen=True)
 class TokenClassificationTask(Task):
-    """Cross entropy over C labels at the first token of each word; other positions do not count."""
+    """Cross-entropy over C labels at the first token of each word."""
 
     max_seq_length: int  # L
     labels: tuple[str, ...]  # C, in the order of their ids
-    has_entities: bool = True  # whether the labels mark entities; then entire entities are scored
+    has_entities: bool = True  # whether the labels mark entities, which are then scored as units
     classifier_dropout: float = 0.1  # on the encoder's output in training
     name: str = WORDS
     statistic_names = ("eval_accuracy", "eval_loss")
@@ -93,7 +93,7 @@ class TokenClassificationTask(Task):
         return [self.labels[i] for i in ids]
 
     def _full(self, x: Any) -> Any:
-        """Returns [B, L]: rows that were shortened for the batch, filled up with zeros again."""
+        """Returns [B, L]: trimmed sequences, padded with zeros again."""
         missing = self.max_seq_length - ops.shape(x)[1]
         return ops.pad(x, [[0, 0], [0, missing]])
 

@@ -5,7 +5,7 @@
     wordpiece         tokens of a WordPiece vocabulary (Chinese ALBERT)
     added_tokens      tokens that are matched before a text is tokenized
     encodings         arguments and results of a tokenizer's call
-    offsets           positions of tokens in the text that they come from
+    offsets           positions of tokens in the original text
     vocabulary        training of SentencePiece vocabularies
     text_files        text files as UTF-8 lines, compressed or not
     structured_files  text in JSON lines and Parquet

@@ -42,23 +42,23 @@ def preprocess_text(
 ) -> str:
     """Returns the text as SentencePiece models were trained on it.
 
-    White space collapses (unless `remove_space` is off), compatibility characters decompose (NFKD),
-    and accents are dropped, even without `lower`, unless `keep_accents` keeps both. Quotation marks
-    stay: unlike XLNet, ALBERT never rewrote them.
+    Collapses white space (with `remove_space`), decomposes compatibility characters (NFKD) and drops
+    accents, even without `lower` (unless `keep_accents`). Unlike XLNet, ALBERT does not replace
+    quotation marks.
     """
     text = convert_to_unicode(inputs)
     if remove_space and not _is_collapsed(text):
         text = " ".join(text.split())
     if not (keep_accents or text.isascii()):
         text = unicodedata.normalize("NFKD", text)
-        # There are few distinct characters: cheaper than testing each one in the text.
+        # Cheaper than testing each character of the text, since few are distinct.
         for mark in {c for c in _ASCII.sub("", text) if unicodedata.combining(c)}:
             text = text.replace(mark, "")
     return text.lower() if lower else text
 
 
 def restore_symbols(text: str, symbols: Mapping[str, str]) -> str:
-    """Returns the text with tokens such as [E1] as they are written, where it is in lower case."""
+    """Restores the case of tokens such as [E1] in lower-cased text."""
     for lower, symbol in symbols.items():
         text = text.replace(lower, symbol)
     return text
@@ -77,10 +77,10 @@ class LostMarks:
         return self._letters < 1_000_000
 
     def warn(self, origin: str) -> None:
-        """Warns if it is more than 0.5 % of the letters."""
-        if (share := self._lost.total() / max(self._letters, 1)) > 0.005:
+        """Warns if more than 0.5 % of the letters lose them."""
+        if (fraction := self._lost.total() / max(self._letters, 1)) > 0.005:
             log.warning("%s: %.1f %% of the letters lose their accents or marks (%s); to keep them, "
-                        "train the vocabulary with --keep_accents", origin, 100 * share,
+                        "train the vocabulary with --keep_accents", origin, 100 * fraction,
                         " ".join(char for char, _ in self._lost.most_common(8)))
 
 
@@ -90,6 +90,6 @@ def _has_mark(char: str) -> bool:
 
 
 def _is_collapsed(text: str) -> bool:
-    """Whether white space is single spaces between words; takes half the time of splitting."""
-    # The space is the only white space that is printable.
+    """Whether white space is single spaces between words, in half the time of splitting."""
+    # The space is the only printable white space.
     return text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]

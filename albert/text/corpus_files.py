@@ -1,6 +1,6 @@
-"""Finds the files of a corpus, and how they contain documents.
+"""Finds the files of a corpus, and detects how they contain documents.
 
-Parquet is recognised by its first bytes, JSON lines by the name or the first line, and the layout of
+Parquet is recognized by its first bytes, JSON lines by the name or the first line, and the layout of
 plain text by a sample.
 """
 
@@ -18,24 +18,24 @@ from albert.text import structured_files, text_files
 
 log = logging.getLogger("albert")
 
-# How plain text contains documents; the last one means that the files are JSON lines.
+# How plain text contains documents; the last one is for JSON lines.
 AUTO, BLANK_LINES, LINES, FILES, JSON = LAYOUTS = ("auto", "blank_lines", "lines", "files", "json")
 _STDIN = "/dev/stdin"
 
 _SAMPLE = 16 << 20  # bytes of all files
 _SAMPLED_FILES = 64
-_LONG_LINE = 500  # bytes; if each line is a document, half of them are longer
-_MAX_STRAY = 50  # long lines for each blank one; if there are more, blank lines are strays
+_LONG_LINE = 500  # bytes; lines are documents if half of them are longer
+_MAX_STRAY = 50  # blank lines are strays if there are more long lines per blank one
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How the files of a corpus contain documents; see `recognise`."""
+    """How the files of a corpus contain documents; see `recognize`."""
 
     layout: str = BLANK_LINES
     text_field: str = "text"  # of JSON objects and Parquet tables
     detects_json: bool = True
-    language: str | None = None  # lines are split into the sentences of this language
+    language: str | None = None  # split lines into sentences of this language
 
     def reader(self, head: bytes, name: str) -> structured_files.Reader | None:
         """Returns the reader of a file that begins with `head`; None for plain text."""
@@ -52,8 +52,8 @@ class Form:
 def find(patterns: str, flag: str, is_read_once: bool = False) -> list[str]:
     """Returns the files of a comma-separated list of names, globs, directories and `@lists`.
 
-    A directory means all files below it, sorted, without hidden ones. `@names.txt` has a name, glob
-    or directory on each line, relative to its own directory. `-` is the standard input.
+    A directory means all files below it, sorted, without hidden ones. `@names.txt` has a name,
+    glob or directory on each line, relative to the file's directory. `-` is the standard input.
 
     Args:
       is_read_once: the standard input and pipes are allowed.
@@ -74,21 +74,17 @@ def is_pipe(path: str) -> bool:
 
 
 def _expand(pattern: str, flag: str, lists: tuple[str, ...] = ()) -> list[str]:
-    """Returns the files of a name, glob, directory or list.
-
-    Args:
-      lists: the lists in which it is named.
-    """
+    """Returns the files of a name, glob, directory or list; `lists` are those that contain it."""
     if pattern == "-":
-        raise DataError(f"--{flag}=-: the standard input can be read only once: write it to a "
-                        "file first")
+        raise DataError(f"--{flag}=-: the standard input can be read only once: write it to a file "
+                        "first")
     if pattern.startswith("@") and not os.path.exists(pattern):
         is_remote = filesystem.is_remote(pattern[1:])
         path = pattern[1:] if is_remote else os.path.realpath(pattern[1:])
         if path in lists:
             raise DataError(f"--{flag}: the list {pattern[1:]} names itself")
         names = _read_list(pattern[1:], flag)
-        return [found for name in names for found in _expand(name, flag, (*lists, path))]
+        return [file for name in names for file in _expand(name, flag, (*lists, path))]
     if filesystem.is_remote(pattern):
         if set("*?[") & set(pattern) or not filesystem.is_dir(pattern):
             return files.find_files(pattern, flag)
@@ -106,19 +102,19 @@ def _read_list(path: str, flag: str) -> list[str]:
         names = [name for text, _ in lines if (name := text.strip())]
     if not names:
         raise DataError(f"--{flag}: the list {path} names no file")
-    directory, found = os.path.dirname(path), []
+    directory, paths = os.path.dirname(path), []
     for name in names:
         mark, name = ("@", name[1:]) if name.startswith("@") else ("", name)
         is_address = filesystem.is_remote(name) or name == "-"
-        found.append(mark + (name if is_address else os.path.join(directory, name)))
-    return found
+        paths.append(mark + (name if is_address else os.path.join(directory, name)))
+    return paths
 
 
 def _files_below(directory: str, flag: str) -> list[str]:
     def refuse(error: OSError) -> None:
         raise DataError(f"--{flag}: cannot read {error.filename}: {error.strerror}") from error
 
-    found: list[str] = []
+    paths: list[str] = []
     seen: set[str] = set()  # a symbolic link may lead back to a directory above it
     for parent, directories, names in os.walk(directory, onerror=refuse, followlinks=True):
         if os.path.realpath(parent) in seen:
@@ -126,30 +122,28 @@ def _files_below(directory: str, flag: str) -> list[str]:
             continue
         seen.add(os.path.realpath(parent))
         directories[:] = sorted(name for name in directories if not name.startswith("."))
-        found += (os.path.join(parent, name) for name in names if not name.startswith("."))
-    return _visible(found, directory, flag)
+        paths += (os.path.join(parent, name) for name in names if not name.startswith("."))
+    return _visible(paths, directory, flag)
 
 
 def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
-    """Returns the files below a directory that are read, sorted; DataError if there are none."""
-    found = sorted(
+    """Returns the text files below a directory, sorted; a DataError if there are none."""
+    visible = sorted(
         path for path in paths if not path.endswith(files.MANIFEST_SUFFIX)
         and "/." not in path.removeprefix(directory)
     )
-    if not found:
+    if not visible:
         raise DataError(f"--{flag}: no file below the directory {directory}")
-    return found
+    return visible
 
 
-# === How documents lie in plain text ===
+# === Layouts of plain text ===
 
 
-def recognise(
-    paths: Sequence[str], form: Form, break_between_files: bool = True, flag: str = "input_file"
-) -> Form:
-    """Returns the form with its layout decided by a sample, and logged; see `_layout_of`.
+def recognize(paths: Sequence[str], form: Form, break_between_files: bool = True) -> Form:
+    """Returns the form with a layout that is detected from a sample, and logged; see `_layout_of`.
 
-    The layout of pipes remains `AUTO`: it is decided when they are read.
+    The layout of pipes remains `AUTO` until they are read.
     """
     if form.layout != AUTO or any(map(is_pipe, paths)):
         return form
@@ -158,7 +152,7 @@ def recognise(
 
     def samples() -> Iterator[bytes]:
         for path in sampled:
-            with text_files.open_file(path, flag) as file:
+            with text_files.open_file(path) as file:
                 stream, head = text_files.decode(file, path)
                 if form.reader(head, path) is None:
                     yield stream.read(size)
@@ -167,8 +161,8 @@ def recognise(
     return dataclasses.replace(form, layout=layout)
 
 
-def recognise_stream(stream: BinaryIO, is_plain: bool) -> tuple[BinaryIO, str]:
-    """Returns a stream that cannot be read twice, at its beginning, and the layout of its text."""
+def recognize_stream(stream: BinaryIO, is_plain: bool) -> tuple[BinaryIO, str]:
+    """Returns a stream that cannot seek, at its beginning, and the layout of its text."""
     samples = []
     if is_plain:
         samples = [stream.read(_SAMPLE)]
@@ -179,12 +173,12 @@ def recognise_stream(stream: BinaryIO, is_plain: bool) -> tuple[BinaryIO, str]:
 def _layout_of(samples: Iterable[bytes], size: int, is_each_a_document: bool) -> str:
     """Returns the layout of plain texts, and logs the reason.
 
-    Blank lines end documents; a few among very many long lines are strays.
+    Blank lines end documents, unless they are a few strays among very many long lines.
 
     Args:
       samples: the first bytes of each text.
-      size: a sample of this many bytes is not the complete text.
-      is_each_a_document: if nothing separates the lines of a text.
+      size: a sample of this size is not the complete text.
+      is_each_a_document: whether a text without blank or long lines is a document.
     """
     num_texts, blank, lengths = 0, 0, []
     for sample in samples:
@@ -192,7 +186,7 @@ def _layout_of(samples: Iterable[bytes], size: int, is_each_a_document: bool) ->
         content = sample.strip()
         lines = [line.strip() for line in content.split(b"\n")] if content else []
         if len(sample) == size and len(lines) > 1:
-            lines.pop()  # a part of a line
+            lines.pop()  # which may be incomplete
         blank += lines.count(b"")
         lengths += map(len, filter(None, lines))
     median, layout = statistics.median(lengths or [0]), BLANK_LINES

@@ -1,4 +1,4 @@
-"""Reads a corpus as documents, and gathers documents into blocks; a corpus is never held in memory."""
+"""Streams a corpus as documents, and gathers documents into blocks."""
 
 import io
 import unicodedata
@@ -13,7 +13,7 @@ from albert.text.text_files import ReadingCounts
 
 Document = list[str]  # its lines, none of them blank
 
-LONGEST_DOCUMENT = 8 << 20  # characters; a longer one is cut, so that memory stays bounded
+LONGEST_DOCUMENT = 8 << 20  # characters; longer ones are divided, so that memory stays bounded
 
 
 # === Reading ===
@@ -44,15 +44,15 @@ def read_documents(
     """Yields the documents of files in order, updating `counts`.
 
     Args:
-      preprocess: `FullTokenizer.preprocess`; a line that it empties is blank.
-      break_between_files: documents end with their file; otherwise the next file's first lines
-        continue them, as in the original.
-      form: how documents lie in the files; the layout of a pipe may still be `AUTO`.
-      longest: characters of a document; by default `LONGEST_DOCUMENT`.
+      preprocess: `FullTokenizer.preprocess`; a line of which it leaves nothing is blank.
+      break_between_files: whether documents end with their file; otherwise the next file's first
+        lines continue them, as in the original.
+      form: how the files contain documents; the layout of a pipe may still be `AUTO`.
+      longest: maximum characters of a document; by default `LONGEST_DOCUMENT`.
       position: updated while files are read.
 
     Raises:
-      DataError: a file cannot be read, or at the end: too many lines are not UTF-8.
+      DataError: a file cannot be read or, at the end, too many lines are not UTF-8.
     """
     longest = LONGEST_DOCUMENT if longest is None else longest
     document: Document = []
@@ -82,7 +82,7 @@ def _read_files(
             stream, head = text_files.decode(file, path)
             layout, reader = form.layout, form.reader(head, path)
             if layout == AUTO:
-                stream, layout = corpus_files.recognise_stream(stream, reader is None)
+                stream, layout = corpus_files.recognize_stream(stream, reader is None)
             if reader:
                 for place, content in reader(stream, path, form.text_field):
                     lines = text_files.read_lines(io.BytesIO(content), place, counts)
@@ -102,13 +102,13 @@ def _drop_blank(
 ) -> Iterator[tuple[str, bool]]:
     """Yields (text of a line or of a part of a long one, whether a document ends after it).
 
-    Blank parts of a very long line are dropped: they end no document.
+    Blank parts of a very long line are dropped, since they don't end documents.
     """
     is_blank = True
     for text, is_line_end in lines:
         text = text.strip()
         is_end = is_line_end and layout == LINES
-        # Preprocessing drops combining marks: only a line that starts with one can vanish.
+        # Preprocessing drops combining marks, so only a line that starts with one can become empty.
         if text and (not unicodedata.combining(text[0]) or preprocess(text)):
             is_blank = is_line_end
         else:
@@ -119,16 +119,15 @@ def _drop_blank(
             yield text, is_end
 
 
-def size_of_text(path: str, form: Form = Form(), flag: str = "input_file") -> int:
-    """Returns the bytes of a file's text as UTF-8.
+def size_of_text(path: str, form: Form = Form()) -> int:
+    """Returns the size of a file's text in bytes of UTF-8.
 
-    A file of another encoding or format is read for that: this takes little time compared with what
-    is done with the text, and no disk space.
+    Files of other encodings or formats are read, which takes little time compared with what follows.
 
     Raises:
       DataError: see `read_documents`.
     """
-    with text_files.open_file(path, flag) as file:
+    with text_files.open_file(path) as file:
         stream, head = text_files.decode(file, path)
         if reader := form.reader(head, path):
             return sum(len(content) for _, content in reader(stream, path, form.text_field))
@@ -153,8 +152,8 @@ def cut_blocks(
 ) -> Iterator[tuple[bool, int, list[Document]]]:
     """Yields (is held out, number of the block of its kind, documents) for each block.
 
-    A block has `size` characters and at least two documents: random other documents are drawn from
-    it. So a single document at the end joins the previous block.
+    A block has `size` characters and at least two documents, since random other documents are drawn
+    from it. So a single document at the end joins the previous block.
 
     Args:
       documents: (is held out, document, characters), in order.

@@ -21,10 +21,10 @@ class Encoding(NamedDict):
     _words: Callable[[int], list[int | None]]
 
     def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
-        return Encoding, (dict(self),)  # a pickle has the values alone
+        return Encoding, (dict(self),)  # only the values are pickled
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Returns, for each token of a sequence, the number of its word in its text; None for others."""
+        """Returns for each token of a sequence the number of its word; None for special tokens."""
         return self._words(batch_index)
 
 
@@ -53,11 +53,12 @@ def columns(text: Any, text_pair: Any) -> list[list[str]]:
         return [firsts]
     seconds = texts(text_pair, "text_pair")
     if len(seconds) != len(firsts):
-        raise DataError(f"{len(firsts)} texts and {len(seconds)} second texts")
+        raise DataError(f"{len(firsts)} texts, but {len(seconds)} second texts")
     return [firsts, seconds]
 
 
 def texts(text: str | Sequence[str], name: str) -> list[str]:
+    """Returns a text or several as a list; raises a DataError for anything else."""
     texts = [text] if isinstance(text, str) else list(text)
     for i, value in enumerate(texts):
         if not isinstance(value, str):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from albert.errors import FlagError
 from albert.text.documents import Document
 
-# Returns why a document is dropped, or None.
+# Returns the reason for dropping a document, or None.
 Filter = Callable[[Document], str | None]
 
 _PERMUTATIONS = 128  # of MinHash: the error of a similarity is about 0.05
@@ -43,20 +43,20 @@ def by_language(languages: Sequence[str]) -> Filter:
 
     def check(document: Document) -> str | None:
         language, _ = py3langid.classify(" ".join(document)[:_SAMPLE])
-        return None if language in languages else f"not of the languages {', '.join(languages)}"
+        return None if language in languages else f"not in {', '.join(languages)}"
 
     return check
 
 
 def by_content() -> Filter:
-    """Returns a filter that drops copies of earlier documents; it holds 100 bytes of each."""
+    """Returns a filter that drops copies of earlier documents; it stores 100 bytes per document."""
     seen: set[bytes] = set()
 
     def check(document: Document) -> str | None:
         words = " ".join(" ".join(document).split()).encode("utf-8", "replace")
         digest = hashlib.blake2b(words, digest_size=16).digest()
         if digest in seen:
-            return "the same words as an earlier document"
+            return "duplicate of an earlier document"
         seen.add(digest)
         return None
 
@@ -66,8 +66,8 @@ def by_content() -> Filter:
 def by_similarity(threshold: float, seed: int) -> Filter:
     """Returns a filter that drops near duplicates of earlier documents.
 
-    Their sets of five-word sequences have a Jaccard similarity of `threshold`, estimated by MinHash.
-    It holds a few kilobytes of each document.
+    Their sets of five-word sequences have a Jaccard similarity of at least `threshold`, estimated by
+    MinHash. It stores a few kilobytes per document.
 
     Raises:
       FlagError: the library is not installed.
@@ -86,7 +86,7 @@ def by_similarity(threshold: float, seed: int) -> Filter:
         sketch.update(list(_shingles(document)))
         if known.add(str(next(numbers)), sketch):
             return None
-        return f"nearly an earlier document (similarity {threshold:g})"
+        return f"near duplicate of an earlier document (similarity {threshold:g})"
 
     return check
 

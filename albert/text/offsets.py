@@ -1,4 +1,4 @@
-"""Positions of tokens in the text that they come from."""
+"""Positions of tokens in the original text."""
 
 import functools
 
@@ -21,7 +21,7 @@ def _sentencepiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list
     proto = sentencepiece_pb2.SentencePieceText.FromString(
         tokenizer.sp_model.encode(clean, out_type="serialized_proto")
     )
-    # The library counts bytes.
+    # The library's positions are in bytes.
     characters = [i for i, char in enumerate(clean) for _ in char.encode("utf-8")] + [len(clean)]
     tokens: list[str] = []
     spans: list[Span] = []
@@ -56,7 +56,7 @@ def _in_original(span: Span, clean: str, origins: list[int]) -> Span:
 def _origins(text: str, tokenizer: FullTokenizer, length: int) -> list[int]:
     """Returns, for each character of the preprocessed text, the index of its original.
 
-    A character is preprocessed almost independently of its neighbours; where it isn't (Greek's final
+    A character's preprocessing hardly depends on its neighbours; where it does (the Greek final
     sigma), the length stays the same.
     """
     origins: list[int] = []

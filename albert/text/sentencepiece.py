@@ -1,4 +1,4 @@
-"""SentencePiece, with the comma after a number as a separate token."""
+"""SentencePiece tokens, with the comma after a number as a separate token."""
 
 import os
 import re
@@ -27,8 +27,8 @@ def encode_pieces(
     """
     del return_unicode
     text, tokens = scrub_surrogates(text), []
-    found = sp_model.SampleEncodeAsPieces(text, 64, 0.1) if sample else sp_model.EncodeAsPieces(text)
-    for token in found:
+    pieces = sp_model.SampleEncodeAsPieces(text, 64, 0.1) if sample else sp_model.EncodeAsPieces(text)
+    for token in pieces:
         tokens += split_digit_comma(sp_model, token) if ends_in_digit_comma(token) else [token]
     return tokens
 
@@ -41,8 +41,8 @@ def ends_in_digit_comma(token: str) -> bool:
 def split_digit_comma(sp_model: Any, token: str) -> list[str]:
     """Returns the tokens of the number, then ","."""
     parts = sp_model.EncodeAsPieces(token[:-1].replace(SPIECE_UNDERLINE, ""))
-    # SentencePiece begins every text with an underline. Within a word it is wrong, and dropped (the
-    # original meant to, but compared str with bytes).
+    # SentencePiece begins every text with an underline, which is dropped within a word (as the
+    # original intended, but it compared str with bytes).
     if token[0] != SPIECE_UNDERLINE and parts and parts[0][0] == SPIECE_UNDERLINE:
         parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
     return [*parts, ","]
@@ -56,8 +56,8 @@ def encode_ids(sp_model: Any, text: str, sample: bool = False) -> list[int]:
 def is_start_piece(token: str, is_spm: bool) -> bool:
     """Whether a token begins a word.
 
-    A SentencePiece continuation consists only of ASCII letters and special characters, and is not
-    one special character alone: "ing", ".com".
+    A SentencePiece continuation, such as "ing" or ".com", consists of ASCII letters and special
+    characters, and is not a single special character.
     """
     if not is_spm:
         return not token.startswith("##")
@@ -66,13 +66,13 @@ def is_start_piece(token: str, is_spm: bool) -> bool:
     return _NEITHER_LETTER_NOR_SPECIAL.search(token.lower()) is not None
 
 
-# A trained vocabulary stores how its text was prepared after the normalizer's name, which nothing
+# A trained vocabulary stores how its text was preprocessed after the normalizer's name, which nothing
 # else reads.
 _TRAINED_WITH = re.compile(rb"nmt_nfkc((?:;(?:do_lower_case|keep_accents)=[01])+)")
 
 
 def mark_model(proto: bytes, settings: Mapping[str, bool]) -> bytes:
-    """Returns a model that stores how its training text was prepared."""
+    """Returns the model with a record of how its training text was preprocessed."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto.FromString(proto)
@@ -81,17 +81,17 @@ def mark_model(proto: bytes, settings: Mapping[str, bool]) -> bytes:
 
 
 def trained_with(path: str | None) -> dict[str, bool]:
-    """Returns the settings that a model file was trained with, by name."""
+    """Returns the settings, by name, with which a model file was trained."""
     if not path or not path.endswith(".model") or not os.path.isfile(path):
         return {}
     with open(path, "rb") as stream:
-        found = _TRAINED_WITH.search(stream.read())
-    pairs = [part.split("=") for part in found[1].decode()[1:].split(";")] if found else []
+        match = _TRAINED_WITH.search(stream.read())
+    pairs = [part.split("=") for part in match[1].decode()[1:].split(";")] if match else []
     return {name: value == "1" for name, value in pairs}
 
 
 def user_defined(model: Any, tokens: Sequence[str]) -> list[str]:
-    """Returns those of the tokens that are never split."""
+    """Returns the tokens that are never split."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model.serialized_model_proto())
@@ -115,7 +115,7 @@ def load_model(path: str) -> Any:
         is_loaded = bool(proto) and model.LoadFromSerializedProto(proto)
     except RuntimeError as error:
         raise DataError(f"{path}: not a SentencePiece model (or a truncated one)") from error
-    # An empty file loads without complaint, with no tokens.
+    # An empty file loads without an error, with no tokens.
     if not is_loaded or model.GetPieceSize() == 0:
         raise DataError(f"{path}: not a SentencePiece model ({len(proto):,} bytes)")
     return model

@@ -3,22 +3,22 @@
 import re
 from collections.abc import Iterator
 
-# The library never ends a sentence within a quotation, which may be a page of speech. So quotation
-# marks are replaced by characters that may begin or end a sentence.
+# The library never ends a sentence within a quotation, which may be pages long. So quotation marks
+# are replaced by characters that may begin or end a sentence.
 _OPENS = re.compile(r"(?<![^\s(\[—–])[“”„\"«»]")
 _CLOSES = str.maketrans(dict.fromkeys("“”„\"«»", "’"))
 _ENDS_QUOTED = tuple("“”\"«»’'")
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Returns the sentences of a text, with white space collapsed and otherwise unchanged.
+    """Returns the sentences of a text with collapsed white space.
 
     Joined by spaces, they are the collapsed text again, except for scripts without spaces between
     sentences.
 
     Args:
-      language: ISO 639 code, which decides on abbreviations; in an unknown language, punctuation
-        alone ends sentences.
+      language: ISO 639 code, for abbreviations; in an unknown language, punctuation alone ends
+        sentences.
     """
     text = " ".join(text.split())  # other white space confuses the library
     sentences: list[str] = []
@@ -33,9 +33,9 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     return sentences
 
 
-# Characters given to the library, whose time grows with the square of the length.
+# Characters passed to the library, whose time is quadratic in the length.
 _WINDOW = 4096
-_LONGEST_SENTENCE = 8 * _WINDOW  # characters; a longer one is cut
+_LONGEST_SENTENCE = 8 * _WINDOW  # characters; longer ones are divided
 
 
 def _segments(text: str, language: str) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _segments(text: str, language: str) -> Iterator[str]:
         parts = _segments_of(chunk, language)
         if start + len(chunk) < len(text):
             if len(parts) > 1:
-                parts.pop()  # it may continue after the window
+                parts.pop()  # which may continue after the window
             elif window < _LONGEST_SENTENCE:
                 window *= 2
                 continue
@@ -62,6 +62,6 @@ def _segments_of(text: str, language: str) -> list[str]:
     try:
         return sentencex.segment(language, text)
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of Rust, not an Exception of Python
+        if type(error).__name__ != "PanicException":  # of Rust, not a subclass of Exception
             raise
         return [text]

@@ -10,19 +10,19 @@ from albert.errors import DataError, some
 from albert.storage import files
 from albert.text import text_files
 
-LONGEST_OBJECT = 256 << 20  # bytes of a line of JSON, which is held in memory
+LONGEST_OBJECT = 256 << 20  # maximum bytes of a line of JSON, which is held in memory
 _JSON_NAME = re.compile(r"\.(?:jsonl|ndjson|json)(?:\.(?:gz|bz2|xz|zst|zstd))?$", re.IGNORECASE)
 _OBJECT = re.compile(rb'\{\s*"[^"]*"\s*:')
 _PARQUET_ROWS = 256  # read together
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
-# Yields (file:line or row, text) of each document. The text is its lines without blank ones, and a
-# blank line, as bytes: the size of a corpus must not depend on its format.
+# Yields (file:line or row, text) of each document. The text, as bytes, is its nonblank lines and a
+# blank line, so that the size of a corpus does not depend on its format.
 Reader = Callable[[BinaryIO, str, str], Iterator[tuple[str, bytes]]]
 
 
 def is_json(head: bytes, name: str) -> bool:
-    """Whether the name of a file says so, or its first line is an object."""
+    """Whether a file is JSON lines, by its name or its first line."""
     if _JSON_NAME.search(name):
         return True
     line, end, _ = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")
@@ -48,13 +48,13 @@ def read_json_lines(stream: BinaryIO, name: str, text_field: str) -> Iterator[tu
             return
         place = f"{name}:{number}"
         if len(line) == LONGEST_OBJECT:
-            raise DataError(f"{place}: a line of more than {LONGEST_OBJECT >> 20} MB; divide it, or "
-                            "use plain text, whose lines may have any length")
+            raise DataError(f"{place}: a line of more than {LONGEST_OBJECT >> 20} MB: divide it, or "
+                            "use plain text, which has no limit")
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if not line.strip():
             continue
-        # Invalid bytes are kept, and counted with those of plain text.
+        # Invalid bytes stay, and are counted like those of plain text.
         values = files.parse_json_object(line.decode("utf-8", "surrogateescape"), place)
         if text_field not in values:
             raise DataError(
@@ -91,8 +91,8 @@ def parquet_batches(stream: BinaryIO, name: str, text_field: str | None = None) 
     except ImportError as error:
         raise DataError(f"{name}: Parquet needs pyarrow: pip install pyarrow") from error
     if not stream.seekable():
-        raise DataError(f"{name}: Parquet that is compressed, or comes from a pipe: write it to a "
-                        "file, uncompressed")
+        raise DataError(f"{name}: Parquet that is compressed, or comes from a pipe: write it to an "
+                        "uncompressed file")
     try:
         table = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
         if text_field is not None:

@@ -1,8 +1,8 @@
-"""Text files as streams of UTF-8 lines, whatever their encoding, compression and line ends.
+"""Text files as streams of UTF-8 lines, for any encoding, compression and line ends.
 
 A file may be compressed (gzip, bzip2, xz, zstd), be UTF-8, or UTF-16 or UTF-32 with a byte-order mark,
-and end its lines with LF, CRLF or CR. Its first bytes decide, not its name. It is read once, from the
-beginning to the end, and never held in memory, so pipes are fine.
+and end its lines with LF, CRLF or CR. Its first bytes determine this, not its name. It is streamed, so
+it may be a pipe.
 """
 
 import bz2
@@ -25,9 +25,9 @@ from albert.storage import filesystem
 
 log = logging.getLogger("albert")
 
-LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
-MAX_BAD = 0.05  # fraction of a text's lines that may not be UTF-8
-_HOPELESS = 1 << 20  # bad lines, at which a text that is mostly bad is not read to its end
+LONGEST_LINE = 1 << 20  # bytes; longer lines are divided, so that memory stays bounded
+MAX_BAD = 0.05  # maximum fraction of a text's lines that are not UTF-8
+_HOPELESS = 1 << 20  # bad lines after which a mostly bad text is not read to its end
 
 PARQUET = b"PAR1"  # the first bytes of such a file, which is not text
 _CHUNK = 1 << 16
@@ -50,19 +50,19 @@ _MARKS = (
 
 @dataclasses.dataclass
 class ReadingCounts:
-    """Counts what a reader has encountered."""
+    """A reader's counts."""
 
     documents: int = 0
     sentences: int = 0  # lines with text
     lines: int = 0  # blank ones included
     bytes: int = 0  # of the text as UTF-8
-    cuts: int = 0  # positions at which a very long line was cut
-    cut_documents: int = 0  # positions at which a very long document was cut
+    cuts: int = 0  # positions at which very long lines were divided
+    cut_documents: int = 0  # positions at which very long documents were divided
     bad_utf8_lines: int = 0  # decoded with U+FFFD
-    first_bad: str = ""  # file and line of the first of them, and its likely encoding
+    first_bad: str = ""  # file, line and likely encoding of the first of them
 
     def check(self, max_bad: float | None = None) -> None:
-        """Raises a DataError if more than a fraction of the lines (`MAX_BAD`) are not UTF-8."""
+        """Raises a DataError if more than a fraction of the lines (by default `MAX_BAD`) are bad."""
         max_bad = MAX_BAD if max_bad is None else max_bad
         if self.bad_utf8_lines > max_bad * self.lines:
             raise DataError(f"{self.first_bad}; {self.bad_utf8_lines:,} of {self.lines:,} lines "
@@ -80,20 +80,20 @@ def read_lines(
 ) -> Iterator[tuple[str, bool]]:
     r"""Yields (text, whether a line ends after it), updating `counts`.
 
-    Lines end with "\n" or "\r\n", which are part of the text. Long lines come in parts, cut at a
-    space. Byte-order marks at the beginning of lines are dropped, for files may be concatenated.
+    Lines end with "\n" or "\r\n", which are part of the text. Long lines are divided at spaces.
+    Byte-order marks at the beginning of lines are dropped, since files may be concatenated.
 
     Args:
       stream: UTF-8, see `open_text`.
       name: the file, for messages.
-      longest: bytes of a part; by default `LONGEST_LINE`.
+      longest: maximum bytes of a part; by default `LONGEST_LINE`.
 
     Raises:
       DataError: a NUL character.
     """
     longest = LONGEST_LINE if longest is None else longest
     before, rest = counts.lines, b""
-    # Where a part ends does not depend on where it began: reading can start anywhere.
+    # The end of a part does not depend on its beginning, so that reading can start anywhere.
     while part := rest + stream.readline(longest - len(rest)):
         rest = b""
         is_end = len(part) < longest or part.endswith(b"\n")
@@ -140,7 +140,7 @@ def _advice_on_binary(line: bytes) -> str:
 
 
 def advice_on_encoding(line: bytes) -> str:
-    """Returns what to do about a line that is not UTF-8."""
+    """Returns advice on a line that is not UTF-8."""
     if 3 * sum(byte > 127 for byte in line) > len(line):
         return ("it looks like another script's encoding (GB18030, Shift_JIS, KOI8-R, ...); "
                 "convert it first (iconv -f GB18030 -t UTF-8)")
@@ -154,7 +154,7 @@ def open_file(path: str, flag: str = "input_file") -> BinaryIO:
     """Opens a file, a pipe or a device.
 
     Raises:
-      DataError: it cannot be read (naming the flag).
+      DataError: it cannot be read (names the flag).
     """
     try:
         return filesystem.open_read(path)
@@ -180,11 +180,11 @@ def decode(
 
     Args:
       name: the file, for messages.
-      encoding: of a text that has no byte-order mark, if not UTF-8.
+      encoding: of a text without byte-order mark, if not UTF-8.
 
     Returns:
-      A stream of UTF-8 whose lines end with LF or CRLF, at its beginning, and its first bytes. If
-      `stream` is such a text already, and can seek, it is `stream` itself.
+      A stream of UTF-8 whose lines end with LF or CRLF, at its beginning, and its first bytes. It is
+      `stream` itself if that is such a text already, and can seek.
 
     Raises:
       DataError: it is damaged or truncated, or needs a package; also while it is read.
@@ -197,19 +197,19 @@ def decode(
     marked = (of_mark for mark, of_mark in _MARKS if head.startswith(mark))
     if kind := next(marked, encoding):
         stream, head = _peek(as_stream(_converted(stream, kind, name)))
-    # A lone CR ends a line if no line ends otherwise.
+    # A lone CR ends a line if there are no line feeds.
     if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
         stream = as_stream(_with_line_feeds(stream))
     return stream, head
 
 
 def _peek(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
-    """Returns the stream at its beginning, and its first bytes, as many as a line may have."""
+    """Returns the stream at its beginning, and its first `LONGEST_LINE` bytes."""
     head = stream.read(LONGEST_LINE)
     if stream.seekable():
         stream.seek(-len(head), io.SEEK_CUR)
         return stream, head
-    # At the end of a terminal's input, do not read again.
+    # Don't read a terminal again after the end of its input.
     rest = chunks(stream) if len(head) == LONGEST_LINE else ()
     return as_stream(itertools.chain([head], rest)), head
 
@@ -220,7 +220,7 @@ def chunks(stream: BinaryIO, size: int = _CHUNK) -> Iterator[bytes]:
 
 
 def as_stream(parts: Iterable[bytes]) -> BinaryIO:
-    """Returns a stream of what an iterator yields; it cannot seek."""
+    """Returns a stream of the bytes that an iterator yields; it cannot seek."""
     return io.BufferedReader(_Chunks(parts), _CHUNK)
 
 
@@ -278,7 +278,7 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
-    """Yields text of another encoding as UTF-8, without a mark that it may begin with."""
+    """Yields text of another encoding as UTF-8, without a byte-order mark."""
     decoder, line = codecs.getincrementaldecoder(encoding)(), 1
     for chunk in itertools.chain(chunks(stream), [b""]):
         try:
@@ -294,7 +294,7 @@ def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
 
 
 def _with_line_feeds(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields text whose lines end with CR, or sometimes with CRLF, with LF instead."""
+    """Yields text with LF instead of CR or CRLF."""
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
     for chunk in itertools.chain(chunks(stream), [b""]):
         yield decoder.decode(chunk.decode("latin-1"), final=not chunk).encode("latin-1")

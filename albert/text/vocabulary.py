@@ -21,15 +21,15 @@ CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
 USER_DEFINED_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
 LAYOUT = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_DEFINED_SYMBOLS)  # ids 0, 1, 2, ...
 
-# The trainer skips longer sentences; bytes, its own default and the release's.
+# The trainer skips longer sentences; its default, as in the release.
 _MAX_SENTENCE_BYTES = 4192
-# Fixed, for sums are taken thread by thread: the result must not depend on the number of cores.
+# Fixed, since sums depend on the number of threads, and results must not depend on the machine.
 _THREADS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a vocabulary is trained; defaults are those of the release."""
+    """Settings of the training; defaults are those of the release."""
 
     vocab_size: int = 30000  # special tokens included
     character_coverage: float = 0.99995  # fraction of characters that get a token
@@ -47,8 +47,8 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
     """Returns the serialized model trained on the lines of the files, which are read once.
 
     Raises:
-      DataError: there is no text, or see `read_documents`; FlagError: the vocabulary does not fit the
-      text.
+      DataError: there is no text, or see `read_documents`; FlagError: the text is too short for the
+        vocabulary, or has too many characters.
     """
     import sentencepiece
 
@@ -56,7 +56,7 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
     if len({*symbols, *LAYOUT}) < len(symbols) + len(LAYOUT) or not all(
         symbol and not re.search(r"\s", symbol) for symbol in symbols
     ):
-        raise FlagError(f"--user_defined_symbols={','.join(symbols)}: each must be another one, without "
+        raise FlagError(f"--user_defined_symbols={','.join(symbols)}: they must be distinct, without "
                         f"blanks, and none of {' '.join(LAYOUT)}")
     lines = _sample(_read_lines(paths, settings, form), settings)
     if not lines:
@@ -80,19 +80,19 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
             user_defined_symbols=[*USER_DEFINED_SYMBOLS, *symbols],
             minloglevel=1,
         )
-    except (RuntimeError, OSError) as error:  # how the library reports what it cannot do
+    except (RuntimeError, OSError) as error:  # the library's errors
         raise FlagError(_explain(str(error), settings, paths)) from error
     model = stream.getvalue()
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     first_tokens = tuple(processor.id_to_piece(i) for i in range(len(LAYOUT)))
     assert first_tokens == LAYOUT, f"unexpected special tokens: {first_tokens}"
-    said = {name: getattr(settings, name) for name in ("do_lower_case", "keep_accents")}
-    is_usual = settings.do_lower_case and not settings.keep_accents
-    return model if is_usual else mark_model(model, said)
+    if settings.do_lower_case and not settings.keep_accents:
+        return model
+    return mark_model(model, {n: getattr(settings, n) for n in ("do_lower_case", "keep_accents")})
 
 
 def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[str]:
-    """Yields the preprocessed lines of the files; reports at the end which the trainer skipped."""
+    """Yields the preprocessed lines of the files; logs at the end how many the trainer skipped."""
     too_long, counts = 0, ReadingCounts()
     texts = itertools.chain.from_iterable(read_documents(paths, str, counts, form=form))
     marks, is_enough = LostMarks(), settings.keep_accents
@@ -108,15 +108,15 @@ def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[st
     counts.warn()
     marks.warn(", ".join(paths))
     if too_long:
-        log.warning("%d lines of more than %d bytes were left out; split them into sentences",
-                    too_long, _MAX_SENTENCE_BYTES)
+        log.warning("skipped %d lines of more than %d bytes; split them into sentences", too_long,
+                    _MAX_SENTENCE_BYTES)
 
 
 def _sample(lines: Iterable[str], settings: Settings) -> list[str]:
     """Returns at most `input_sentence_size` lines: a random sample, or the first ones.
 
-    The trainer has an option for this, but seeds itself from the operating system, so the same
-    command would give another vocabulary every time.
+    The trainer's option for this has a random seed, so the same command would give different
+    vocabularies.
     """
     size = settings.input_sentence_size
     if not size:
@@ -134,7 +134,7 @@ def _sample(lines: Iterable[str], settings: Settings) -> list[str]:
 
 
 def _explain(message: str, settings: Settings, paths: list[str]) -> str:
-    """Returns one line for the user from the trainer's message."""
+    """Returns the trainer's error as one line."""
     text = ", ".join(paths)
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return (f"--vocab_size={settings.vocab_size} is too large for {text}; "

@@ -1,4 +1,4 @@
-"""WordPiece: words at white space and punctuation, then the longest tokens from the left."""
+"""WordPiece: splits at white space and punctuation, then into the longest tokens from the left."""
 
 import re
 import unicodedata
@@ -10,10 +10,10 @@ from albert.text.cleaning import convert_to_unicode
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Returns {token: id} of a vocabulary with one token a line.
+    """Returns {token: id} of a vocabulary with one token per line.
 
-    A second column is ignored. A line of white space alone is the token " ". A repeated token keeps
-    its first id and uses no other: the ids of released Chinese checkpoints depend on both.
+    A second column is ignored. A blank line is the token " ". A repeated token keeps its first id
+    and uses no other: the ids of released Chinese checkpoints depend on both.
 
     Raises:
       DataError: the file does not exist, is empty or not UTF-8.
@@ -79,7 +79,7 @@ def _separate(char: str) -> str:
 
 
 class _Translation(dict):
-    """A `str.translate` table whose entries are computed when needed."""
+    """A `str.translate` table whose entries are computed on demand."""
 
     def __init__(self, replacement):
         super().__init__()
@@ -96,7 +96,7 @@ class _Translation(dict):
 class BasicTokenizer:
     """Splits at white space and punctuation; optionally lower-cases and drops accents."""
 
-    never_split: Sequence[str] = ()  # words with brackets, as [E1]
+    never_split: Sequence[str] = ()  # words with brackets, such as [E1]
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case

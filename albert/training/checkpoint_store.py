@@ -1,4 +1,4 @@
-"""Writes a run's checkpoints, deletes old ones, keeps the best, and sets damaged ones aside."""
+"""Writes a run's checkpoints, deletes old ones, keeps the best, and renames damaged ones."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from albert.storage.temporary import temporary_dir
 
 log = logging.getLogger("albert")
 
-_BESIDE = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
+_ORPHAN = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 
 
 def save(
@@ -26,10 +26,10 @@ def save(
     """Writes `model.ckpt-<step>` and returns its prefix.
 
     Args:
-      keep: how many checkpoints stay, the newest ones; 0: all.
+      keep: number of newest checkpoints to keep; 0: all.
 
     Raises:
-      CheckpointError: it could not be written. The earlier ones are as they were.
+      CheckpointError: it could not be written. The earlier ones are unchanged.
     """
     prefix = os.path.join(directory, f"model.ckpt-{step}")
     try:
@@ -47,7 +47,7 @@ def save(
 
 
 def delete_after(directory: str, step: int) -> str | None:
-    """Deletes the checkpoints of later steps; returns the prefix of the newest that is left."""
+    """Deletes the checkpoints of later steps; returns the prefix of the newest one left."""
     prefixes = checkpoints.list_steps(directory)
     for late in [number for number in prefixes if number > step]:
         files.remove(*checkpoint_files.files_of(prefixes.pop(late)))
@@ -56,11 +56,11 @@ def delete_after(directory: str, step: int) -> str | None:
 
 
 def _sweep_orphans(directory: str, newest: int) -> None:
-    """Removes the remains of earlier checkpoints that a crash in `save` or `delete` left."""
-    whole = checkpoints.list_steps(directory)
+    """Removes what a crash in `save` or `delete_after` left of earlier checkpoints."""
+    complete = checkpoints.list_steps(directory)
     for name in os.listdir(directory):
-        match = _BESIDE.match(name)
-        if match and int(match[1]) < newest and int(match[1]) not in whole:
+        match = _ORPHAN.match(name)
+        if match and int(match[1]) < newest and int(match[1]) not in complete:
             files.remove(os.path.join(directory, name))
 
 
@@ -105,11 +105,11 @@ def read_newest(
     shapes: Mapping[str, tuple[int, ...]],
     config: AlbertConfig,
     task: str,
-    may_set_aside: bool = True,
+    may_rename: bool = True,
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
     """Returns (prefix, tensors, run_state) of the newest undamaged checkpoint, or None.
 
-    Warns of each damaged one and, with `may_set_aside`, renames it to `*.corrupt`.
+    Warns of each damaged one and, with `may_rename`, renames it to `*.corrupt`.
 
     Raises:
       CheckpointError: it is of another architecture, or all are damaged.
@@ -119,7 +119,7 @@ def read_newest(
         try:
             run_state = run_states.read_run_state(prefix)
             checkpoints.check_architecture(run_state, config, prefix, task)
-            found = prefix, checkpoints.read_all(prefix, shapes), run_state
+            tensors = checkpoints.read_all(prefix, shapes)
         except checkpoints.MismatchError:
             raise
         except (CheckpointError, DataError) as error:
@@ -127,11 +127,11 @@ def read_newest(
             continue
         for bad, reason in damaged:
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
-            if may_set_aside:
+            if may_rename:
                 for path in checkpoint_files.files_of(bad):
                     files.publish((filesystem.local_copy(path), path + ".corrupt"))
                     files.remove(path)
-        return found
+        return prefix, tensors, run_state
     if damaged:
         raise CheckpointError(
             f"no checkpoint in {directory} is readable (newest: {damaged[0][1]}); "

@@ -40,20 +40,20 @@ class Checkpointer:
     newest: str | None = None  # prefix of the newest checkpoint
 
     def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
-        """Puts everything where training starts, and logs it."""
-        # The first that applies:
-        #   1. the newest sound checkpoint of output_dir (same command = resume)
-        #   2. --init_checkpoint or a hub module: weights only; warm_start.json lists them
-        #   3. random weights
+        """Initializes or restores everything, and logs from what.
+
+        The first that applies: the newest undamaged checkpoint of output_dir; --init_checkpoint or
+        a hub module (weights only; warm_start.json lists them); random weights.
+        """
         run, state, is_chief = self.run, self.state, self.engine.is_chief
-        found = checkpoint_store.read_newest(
-            run.output_dir, state.shapes(), self.config, self.task.name, may_set_aside=is_chief
+        newest = checkpoint_store.read_newest(
+            run.output_dir, state.shapes(), self.config, self.task.name, may_rename=is_chief
         )
-        if found:
-            self.newest, tensors, run_state = found
+        if newest:
+            self.newest, tensors, run_state = newest
             state.assign(tensors)
             self._restore(run_state)
-            origin = f"where {self.newest} left off"
+            origin = f"resuming from {self.newest}"
         elif init is not None:
             shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
             tensors, account = checkpoints.warm_start(shapes, init, may_lack_pooler=True, **options)
@@ -83,12 +83,10 @@ class Checkpointer:
     def _restore(self, run_state: Mapping[str, Any]) -> None:
         step = self.state.step
         if not run_state:  # a checkpoint of the original toolkit, or its JSON file was lost
-            log.warning(
-                "no model.ckpt-%d.json: data position and averages are taken from the step", step
-            )
+            log.warning("no model.ckpt-%d.json: computing the data position from the step", step)
         self.history.restore(run_state, step)
         before = run_state.get("flags", {})
-        # In the other precisions the scale is 1, which float16 cannot start from.
+        # In other precisions the scale is 1, with which float16 cannot start.
         had_scale = before.get("mixed_precision", "float16") == "float16"
         if "loss_scale" in run_state and had_scale and self.run.mixed_precision == "float16":
             self.state.loss_scale.assign(run_state["loss_scale"])
@@ -96,27 +94,23 @@ class Checkpointer:
         missing = steps.SPIKE_WINDOW - len(losses)
         self.state.recent_losses.assign([float("nan")] * missing + losses)
         for name in sorted(set(before) & set(self.flags)):
-            # NaN, the default of some flag, is null in the file.
+            # NaN, the default of a flag, is null in the file.
             if not files.is_same_json(before[name], files.finite(self.flags[name])):
-                log.warning(
-                    "--%s changed from %s to %s since step %d",
-                    name, before[name], self.flags[name], step,
-                )
+                log.warning("--%s changed from %s to %s since step %d", name, before[name],
+                            self.flags[name], step)
 
     def save(self) -> None:
-        """Saves everything of this step.
+        """Saves a checkpoint.
 
         Raises:
           TrainingDivergedError: a weight is not finite; nothing was written.
         """
         run, state = self.run, self.state
         tensors = state.tensors()
-        # At a high learning rate, a finite gradient can still make a weight infinite.
-        if lost := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
-            raise self.diverged(
-                f"training diverged at step {state.step}: not finite: "
-                f"{some(lost)}. A lower --learning_rate may help"
-            )
+        # At a high learning rate, a finite gradient can make a weight infinite.
+        if bad := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
+            raise self.diverged(f"training diverged at step {state.step}: not finite: {some(bad)}. "
+                                "A lower --learning_rate may help")
         if not self.engine.is_chief:
             self.newest = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
@@ -129,7 +123,7 @@ class Checkpointer:
             "flags": dict(self.flags),
             "version": __version__,
         }
-        # Those from before a bad streak stay as long as it lasts: see drop_bad_streak.
+        # Those from before a streak of bad steps stay while it lasts: see drop_bad_streak.
         keep = run.keep_checkpoint_max and (
             run.keep_checkpoint_max + self.history.divergence.consecutive
         )
@@ -137,12 +131,11 @@ class Checkpointer:
         log.info("saved %s", self.newest)
 
     def drop_bad_streak(self) -> None:
-        """Deletes the checkpoints among the last bad steps: their weights may be what diverged."""
+        """Deletes the checkpoints within the streak of bad steps: their weights may have diverged."""
         if self.engine.is_chief:
             self.newest = checkpoint_store.delete_after(
                 self.run.output_dir, self.history.last_sound_step
             )
 
     def diverged(self, what: str) -> TrainingDivergedError:
-        kept = self.newest or "none was written"
-        return TrainingDivergedError(f"{what}; last good checkpoint: {kept}")
+        return TrainingDivergedError(f"{what}; last good checkpoint: {self.newest or 'none'}")

@@ -1,7 +1,7 @@
-"""A training step compiled for the TPUs of a slice, on a machine that has none.
+"""Compiles a training step for the TPUs of a slice, on a machine that has none.
 
-XLA's compiler for TPUs is in the package libtpu. It needs no TPU: given a topology, it compiles the
-step that a run would make, and reports what each device would need.
+XLA's compiler for TPUs, in the package libtpu, needs no TPU: given a topology, it compiles a run's
+step, and reports the memory of each device.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _COLLECTIVE = re.compile(
     r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
 )
 _SHAPE = re.compile(r"\b(?:pred|[a-z]+(\d+))\[([\d,]*)\]")  # f32[16,8]
-# Two ways in which the compiler says how much it would have needed.
+# Two forms of the compiler's message on the memory that it would have needed.
 _TOO_LARGE = re.compile(
     r"(?:Used |required for HLO temporaries \()([\d.]+)([GMK])\)? (?:of|exceeds)\D+([\d.]+)([GMK])"
 )
@@ -37,7 +37,7 @@ _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-# The two cores of such a chip are one device, as they are for JAX on a real one.
+# The two cores of such a chip are one device, as for JAX on a real chip.
 _OF_TWO_CORES = {"v4": {"chip_config_name": "megacore"}}
 
 
@@ -45,13 +45,12 @@ _OF_TWO_CORES = {"v4": {"chip_config_name": "megacore"}}
 class Compiled:
     """A device's memory for a step, in bytes."""
 
-    rows: int  # that a device computes at once
+    rows: int  # sequences that a device computes at once
     capacity: float  # of a device
     needed: float  # arguments and temporaries
     arguments: float | None = None  # weights, moments and the batch; None: it does not fit
-    temporaries: float | None = None  # all else that a step holds at one time
-    # {kind: its count and its MiB}; None: the compiler does not report it.
-    collectives: dict[str, dict[str, float]] | None = None
+    temporaries: float | None = None  # peak of all else
+    collectives: dict[str, dict[str, float]] | None = None  # {kind: count and MiB}; None: unknown
 
     @property
     def fits(self) -> bool:
@@ -59,15 +58,15 @@ class Compiled:
 
 
 def devices_of(topology: str) -> list:
-    """Returns the devices of a slice, as `v5e:4x4`.
+    """Returns the devices of a slice such as `v5e:4x4`.
 
     Raises:
       FlagError: libtpu knows no such slice.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in _NO_TPU.items()})
-    error = FlagError(f"--topology={topology}: libtpu knows no such slice; it knows v4:2x2x1, "
-                      "v5e:2x2, v5e:16x16, v5p:4x4x4 and v6e:2x4, for example")
-    # Of other generations the memory is not known.
+    error = FlagError(f"--topology={topology}: libtpu knows no such slice; examples: v4:2x2x1, "
+                      "v5e:2x2, v5e:16x16, v5p:4x4x4, v6e:2x4")
+    # The memory of other generations is unknown.
     if not re.fullmatch(r"(v4|v5e|v5p|v6e):\d+x\d+(x\d+)?", topology):
         raise error
     options = _OF_TWO_CORES.get(topology.partition(":")[0], {})
@@ -86,7 +85,7 @@ class StepCompiler:
         self, task: Task, config: AlbertConfig, run: RunConfig, optimizer: OptimizerConfig,
         topology: str,
     ):
-        """Raises a FlagError for a topology that is not known, or a batch that it cannot share."""
+        """Raises a FlagError for an unknown topology, or a batch that it cannot share."""
         self.task, self.run = task, run
         self.mesh = jax_devices.mesh_of(devices_of(topology))
         self.capacity = DEVICES[f"tpu-{topology.partition(':')[0]}"].memory_gib * GIB
@@ -96,11 +95,11 @@ class StepCompiler:
 
     @property
     def rows(self) -> int:
-        """Rows that a device computes at once in the run's step."""
+        """Sequences that a device computes at once in the run's step."""
         return self.run.train_batch_size // self.mesh.size // self.run.gradient_accumulation_steps
 
     def compile(self, rows: int) -> Compiled:
-        """Returns what the step needs with `rows` at once."""
+        """Returns the memory of a step that computes `rows` sequences at once."""
         batch_size = rows * self.mesh.size * self.run.gradient_accumulation_steps
         with current().on(self.mesh):
             train_steps = steps.train_steps(self.task, self.state, self.run)
@@ -120,7 +119,7 @@ class StepCompiler:
         )
 
     def _batch(self, size: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a batch of unpacked rows."""
+        """Returns the shapes of a batch without packing."""
         sharding = NamedSharding(self.mesh, jax_engine.BY_ROW)
         features = dict(self.task.feature_spec().features) | {"is_real_example": ("int64", None)}
         return {
@@ -132,10 +131,9 @@ class StepCompiler:
         }
 
     def largest(self, known: Compiled) -> Compiled | None:
-        """Returns the largest micro-batch that fits, which the compiler has confirmed.
+        """Returns the largest micro-batch that fits, confirmed by the compiler; None if none does.
 
-        Memory grows along a line: two compilations give it, a third one confirms. None: not one
-        row fits.
+        Memory grows linearly: two compilations determine the line, a third one confirms the result.
         """
         other = self.compile(max(known.rows // 4, 1) if known.rows > 1 else 2)
         slope = max((known.needed - other.needed) / (known.rows - other.rows), 1.0)
@@ -165,12 +163,12 @@ def _collectives(program) -> dict[str, dict[str, float]] | None:
 
 
 def collectives_of(program: str) -> dict[str, dict[str, float]]:
-    """Returns {kind: its count, MiB of its results} of the exchanges in a compiled program."""
-    exchanges: dict[str, dict[str, float]] = {}
+    """Returns {kind: count, MiB of the results} of the collective operations in a program."""
+    collectives: dict[str, dict[str, float]] = {}
     for shapes, kind in _COLLECTIVE.findall(program):
-        exchange = exchanges.setdefault(kind, {"count": 0, "mib": 0.0})
-        exchange["count"] += 1
+        of_kind = collectives.setdefault(kind, {"count": 0, "mib": 0.0})
+        of_kind["count"] += 1
         for bits, sizes in _SHAPE.findall(shapes):
             values = math.prod(map(int, filter(None, sizes.split(","))))
-            exchange["mib"] += values * int(bits or 8) / 8 / 2**20
-    return exchanges
+            of_kind["mib"] += values * int(bits or 8) / 8 / 2**20
+    return collectives

@@ -1,11 +1,11 @@
 """One interface to everything that TensorFlow and JAX do differently.
 
 The loop, the step, the optimizer and the tasks are written once, with `keras.ops`. An `Engine`
-provides the rest: the gradient, a loop over micro-batches, sums over devices, seeds, compilation,
+provides the rest: gradients, a loop over micro-batches, sums over devices, seeds, compilation,
 and the devices. Keras's backend determines the engine.
 
-A replica is a device with its part of a batch's rows. A worker is a process; several workers
-train together, mostly one on each machine. The chief is the worker that writes the run's files.
+A replica is a device with its part of a batch. A worker is a process; several workers train
+together, mostly one per machine. The chief is the worker that writes the run's files.
 """
 
 import abc
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from albert.records.examples import FeatureSpec
     from albert.records.record_files import RecordFiles
 
-# Flags in which workers may differ: they do not change results.
-_OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
+TF_CONFIG_EXAMPLE = (
+    'TF_CONFIG={"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
+)
+# Flags in which workers may differ, since they don't change results.
+_PER_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
 
 
 class Engine(abc.ABC):
@@ -43,39 +46,40 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def scope(self, values) -> contextlib.AbstractContextManager[None]:
-        """Takes the devices that the flags ask for; raises a FlagError if they don't exist."""
+        """Uses the devices that the flags ask for; raises a FlagError if they don't exist."""
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Leaves the other workers for a while, so that one can compute alone."""
+        """Computes without the other workers inside the block."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
     def gather(self, value: np.ndarray) -> np.ndarray:
-        """Returns the values [workers, ...] that all workers gave. All of them must call it."""
+        """Returns the values [workers, ...] of all workers, which must all call it."""
 
     @contextlib.contextmanager
-    def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
-        """Turns errors about a lost worker into a WorkerLostError; `where`: what a restart resumes."""
+    def worker_errors(self, where: Callable[[], str]) -> Iterator[None]:
+        """Turns errors about a lost worker into a WorkerLostError; `where`: the restart's checkpoint."""
         yield
 
     # --- Inside a step, while it is traced ---
 
     @abc.abstractmethod
     def replica(self) -> Any:
-        """Returns the number of this replica."""
+        """Returns this replica's number."""
 
     @abc.abstractmethod
     def on_replicas(
         self, function: Callable[[Any], Any], batch: Any, variables: Sequence[keras.Variable]
     ) -> Any:
-        """Returns function(each replica's part of a batch), which must be equal on all of them.
+        """Returns function(each replica's part of a batch), which must be equal on all replicas.
 
-        `variables` are those that the function reads.
+        Args:
+          variables: those that the function reads.
         """
 
     @abc.abstractmethod
     def psum(self, values: Any) -> Any:
-        """Returns the sums of a structure of tensors over all replicas, as JAX's `psum`."""
+        """Returns the sums of a structure of tensors over all replicas, like JAX's `psum`."""
 
     @abc.abstractmethod
     def grad(
@@ -84,29 +88,25 @@ class Engine(abc.ABC):
     ) -> Callable[..., tuple[Any, dict[str, Any]]]:
         """Returns a function of the same arguments: (second value, {name: gradient of the first}).
 
-        Gradients are dense. Weights that the first value does not depend on may be left out.
+        Gradients are dense. Weights that do not affect the first value may be left out.
         """
 
     @abc.abstractmethod
     def add_up(self, part: Callable[[Any], Any], count: int) -> Any:
-        """Returns part(0) + part(1) + ..., computed one after another to save memory."""
+        """Returns part(0) + ... + part(count - 1), computed one after another to save memory."""
 
     @abc.abstractmethod
     def fold_in(self, key: np.ndarray, numbers: Sequence[Any]) -> Any:
-        """Returns the two integers, of the type that dropout takes, drawn from key and numbers."""
+        """Returns a seed for dropout (two integers), derived from key and numbers."""
 
     # --- Around a step ---
 
     @abc.abstractmethod
     def layer_engine(self, use_xla: bool) -> str:
-        """Returns what applies the layers, see `EncoderOptions.engine`."""
+        """Returns how the layers are looped, see `EncoderOptions.engine`."""
 
-    def set_seed(self, seed: int) -> None:
-        """Makes the first weights follow from the seed."""
-        keras.utils.set_random_seed(seed)
-
-    def whole(self, variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-        """Returns the values of variables, of which devices may hold parts. All must call it."""
+    def values_of(self, variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
+        """Returns complete values of variables, which may be sharded. All workers must call it."""
         return {name: variable.numpy() for name, variable in variables.items()}
 
     @abc.abstractmethod
@@ -115,7 +115,7 @@ class Engine(abc.ABC):
     ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
         """Returns a function of (iterator of batches, count, control) that makes `count` steps.
 
-        It returns the rows of the steps [count, columns], and `control` summed over replicas.
+        It returns the metrics of the steps [count, columns], and `control` summed over replicas.
 
         Args:
           step: `steps.train_step` as a function of the batch alone.
@@ -124,67 +124,65 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def eval_outputs(self, step: Any) -> Any:
-        """Returns a function from a batch to `outputs` of all of it, of a `steps.EvalStep`.
+        """Returns a function from a complete batch to the `outputs` of a `steps.EvalStep`.
 
-        Its `prepare(batches)` is called before, with what `eval_batches` returned.
+        Its `prepare(batches)` is called first, with the result of `eval_batches`.
         """
 
     @abc.abstractmethod
     def train_batches(
         self, source: "RecordFiles", spec: "FeatureSpec", **options
     ) -> Iterable[Any]:
-        """Returns endless batches for `train_steps`; options as of `records.batches`."""
+        """Returns endless batches for `train_steps`; options as in `records.batches`."""
 
     @abc.abstractmethod
     def eval_batches(
         self, source: "RecordFiles", spec: "FeatureSpec", **options
     ) -> Iterable[Any]:
-        """Returns batches for `eval_outputs`, which can be read again and again."""
+        """Returns batches for `eval_outputs`, which can be iterated over repeatedly."""
 
-    def blame_data(self, *sources: "RecordFiles") -> contextlib.AbstractContextManager[None]:
-        """Turns the engine's errors over bad records into a DataError."""
+    def data_errors(self, *sources: "RecordFiles") -> contextlib.AbstractContextManager[None]:
+        """Turns the engine's errors about bad records into a DataError."""
         return contextlib.nullcontext()
 
-    # --- What follows from these ---
+    # --- Derived ---
 
-    def check_batch_size(
-        self, batch_size: int, accumulation: int, flag: str = "--train_batch_size="
-    ) -> None:
-        """Raises a FlagError if a batch, of a size that a flag gives, cannot be cut equally."""
+    def check_batch_size(self, batch_size: int, accumulation: int) -> None:
+        """Raises a FlagError if a batch cannot be divided equally."""
         if batch_size % (self.num_replicas * accumulation):
             raise FlagError(
-                f"{flag}{batch_size} cannot be divided by {self.num_replicas} "
+                f"--train_batch_size={batch_size} cannot be divided by {self.num_replicas} "
                 f"replicas x {accumulation} (--gradient_accumulation_steps)"
             )
 
-    def any_worker(self, mine: bool) -> bool:
-        """Returns whether `mine` is true on any worker. All workers must call it."""
-        return bool(self.gather(np.array(mine)).any()) if self.num_workers > 1 else mine
+    def any_worker(self, value: bool) -> bool:
+        """Returns whether `value` is true on any worker. All workers must call it."""
+        return bool(self.gather(np.array(value)).any()) if self.num_workers > 1 else value
 
-    def check_agreement(self, facts: Mapping[str, Any]) -> None:
+    def check_agreement(self, values: Mapping[str, Any]) -> None:
         """Checks that all workers have the same flags, files and step. All must call it.
 
         Raises:
-          FlagError: names the first fact that differs, with the value of this worker.
+          FlagError: names the first difference, with the value of this worker.
         """
         if self.num_workers == 1:
             return
-        compared = {name: facts[name] for name in sorted(facts) if name not in _OF_A_WORKER}
+        compared = {name: values[name] for name in sorted(values) if name not in _PER_WORKER}
         digests = [
-            zlib.crc32(json.dumps(fact, sort_keys=True, default=str).encode()) >> 1
-            for fact in compared.items()
+            zlib.crc32(json.dumps(item, sort_keys=True, default=str).encode()) >> 1
+            for item in compared.items()
         ]
-        gathered = self.gather(np.array(digests, np.int32))  # [workers, facts]
+        gathered = self.gather(np.array(digests, np.int32))  # [workers, values]
         for (name, value), of_workers in zip(compared.items(), gathered.T, strict=True):
             if len(set(of_workers.tolist())) > 1:
                 raise FlagError(f"workers differ in {name}: this one has {value!r}")
 
 
 def read_cluster(text: str | None) -> dict[str, Any] | None:
-    """Returns the parsed TF_CONFIG if it names more than one worker, else None.
+    """Returns the parsed TF_CONFIG if it names several workers, else None.
 
     Raises:
-      FlagError: it is not JSON, or its task and its cluster do not fit together.
+      FlagError: it is not JSON, or its task is not in its cluster.
     """
     if not text:
         return None
@@ -193,7 +191,7 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
         cluster, task = config.get("cluster") or {}, config.get("task") or {}
         workers = workers_of(config)
     except (ValueError, AttributeError, TypeError) as error:
-        raise FlagError(f"TF_CONFIG is not usable: {error}") from error
+        raise FlagError(f"TF_CONFIG is invalid: {error}") from error
     if len(workers) < 2:
         return None
     kind, index = task.get("type"), task.get("index")
@@ -203,7 +201,7 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
             + ", ".join(f"{len(hosts)} {name}" for name, hosts in cluster.items())
         )
     if len(set(workers)) < len(workers):
-        raise FlagError(f"TF_CONFIG: an address stands twice among {', '.join(workers)}")
+        raise FlagError(f"TF_CONFIG: an address occurs twice among {', '.join(workers)}")
     return config
 
 

@@ -1,4 +1,4 @@
-"""Evaluates and predicts, for any `Task`; keeps the best checkpoint, ends a run out of patience.
+"""Evaluates and predicts, for any `Task`; keeps the best checkpoint; early stopping.
 
 Legend: B batch.
 """
@@ -46,26 +46,26 @@ class Evaluation:
     """The result of evaluating one checkpoint."""
 
     results: dict[str, Any]  # metrics, `global_step`, and `loss` where there are labels
-    predictions: dict[str, np.ndarray]  # [rows, ...] of the records, in order, without padding
+    predictions: dict[str, np.ndarray]  # [records, ...], in order, without padding
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The last and the best evaluation that this process made."""
+    """The last and the best evaluation of this process."""
 
     last: Evaluation | None = None
     best: Evaluation | None = None
 
     def of_step(self, step: int | None) -> Evaluation | None:
-        """Returns the evaluation of a checkpoint, if it is kept."""
-        kept = (one for one in (self.last, self.best) if one)
-        return next((one for one in kept if one.results["global_step"] == step), None)
+        """Returns the evaluation of a step, if it is one of these."""
+        known = (one for one in (self.last, self.best) if one)
+        return next((one for one in known if one.results["global_step"] == step), None)
 
 
 def what_is_measured(
     task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int
 ) -> dict[str, Any]:
-    """Returns everything, besides the weights, on which an evaluation's result depends (as JSON)."""
+    """Returns everything but the weights on which an evaluation's result depends (as JSON)."""
     spec = task.for_evaluation().feature_spec()
     return {
         "task": task.name,
@@ -93,8 +93,7 @@ def keep_if_best(
 ) -> bool:
     """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
-    The best of earlier processes counts too, if it was evaluated in the same way: see
-    `what_is_measured`.
+    The best of earlier processes counts, too, unless `what_is_measured` differs.
     """
     directory, step = os.path.dirname(prefix), int(results["global_step"])
     value = float(results[task.best_metric])
@@ -103,10 +102,8 @@ def keep_if_best(
         return False
     best, measured = read_best(directory), what_is_measured(task, config, run, source, step)
     if best and (changed := _differences(best, measured)):
-        log.warning(
-            "the best checkpoint so far, of step %s, was evaluated otherwise (%s): the best is "
-            "sought anew from step %d on", best["step"], changed, step,
-        )
+        log.warning("the best checkpoint so far, of step %s, was evaluated differently (%s): the search "
+                    "for the best starts again at step %d", best["step"], changed, step)
     elif best and value <= best["value"]:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
@@ -118,7 +115,7 @@ def keep_if_best(
 
 
 def _differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Returns the differences that make the best value incomparable with `measured`."""
+    """Returns the names of the values that make the best result incomparable with `measured`."""
     before = best["measured"]
     return ", ".join(
         name for name in sorted(set(before) | set(measured))
@@ -129,7 +126,7 @@ def _differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
 def read_best(directory: str) -> dict[str, Any] | None:
     """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated.
 
-    `measured` is `what_is_measured`; empty if an earlier version wrote it.
+    `measured` is `what_is_measured`; it is empty if an earlier version wrote the file.
     """
     path = os.path.join(directory, BEST_FILE)
     if not os.path.lexists(path):
@@ -139,14 +136,14 @@ def read_best(directory: str) -> dict[str, Any] | None:
         raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
     measured = best.get("measured") or {}
     if not isinstance(measured, dict):
-        raise DataError(f"{path}: unusable measured: remove it")
+        raise DataError(f"{path}: measured must be an object: remove it")
     return {key: best.get(key) for key in ("metric", "step", "value")} | {"measured": measured}
 
 
 def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
-    """Returns batches that can be read again and again. The step's graph is made for them.
+    """Returns batches that can be iterated over repeatedly, and prepares the step for them.
 
-    TensorFlow keeps some memory of each pipeline that is made, so a run makes only one.
+    TensorFlow leaks memory with each pipeline, so a run makes only one.
     """
     batch_size = _batch_size(run)
     spec = eval_step.task.feature_spec()
@@ -157,12 +154,12 @@ def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
         source, spec, batch_size=batch_size, vocab_size=eval_step.model.config.vocab_size,
         num_batches=run.max_eval_steps, **options,
     )
-    eval_step.prepare(batches)
+    eval_step.outputs_of.prepare(batches)
     return batches
 
 
 def _batch_size(run: RunConfig) -> int:
-    """Returns the rows of an evaluation batch, rounded up so that each replica has equally many."""
+    """Returns the evaluation batch size, rounded up to a multiple of the replicas."""
     replicas = current().num_evaluating_replicas
     return math.ceil(run.eval_batch_size / replicas) * replicas
 
@@ -174,12 +171,12 @@ def measure(
     step: int,
     before_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Evaluates the model as it is. `step` is the training step of its weights."""
+    """Evaluates a model in its current state; `step` is the training step of its weights."""
     task = eval_step.task
     losses: list[float | None] = []
     sums: dict[str, tuple[float, float]] = {}
     collected: dict[str, list[np.ndarray]] = {}
-    with eval_step.engine.blame_data(source):
+    with eval_step.engine.data_errors(source):
         for batch in batches:
             before_batch()
             loss, pairs, predictions = eval_step(batch)
@@ -192,7 +189,7 @@ def measure(
     if not losses:
         raise DataError(f"no records to evaluate in {source}")
     results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
-    if None not in losses:  # without labels there is none
+    if None not in losses:  # as without labels
         results["loss"] = float(np.mean(losses))
     predictions = {name: np.concatenate(parts) for name, parts in collected.items()}
     if "is_real_example" in predictions:
@@ -205,10 +202,10 @@ def measure(
 def load_model(
     task: Task, config: AlbertConfig, run: RunConfig, weights: Weights
 ) -> tuple[keras.Model, int]:
-    """Returns the task's model with every weight from a checkpoint, and the checkpoint's step.
+    """Returns the task's model with all weights from a checkpoint, and the checkpoint's step.
 
     Raises:
-      CheckpointError: a weight is absent or of another shape.
+      CheckpointError: a weight is missing or has another shape.
     """
     checkpoints.check_architecture(run_states.read_run_state(weights.origin), config, weights.origin)
     model = build_model(task, config, run)
@@ -226,16 +223,12 @@ def load_model(
 
 
 def evaluate(
-    task: Task,
-    config: AlbertConfig,
-    run: RunConfig,
-    source: RecordFiles,
-    weights: Weights,
+    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, weights: Weights
 ) -> Evaluation:
     """Evaluates a checkpoint.
 
     With a `depth_schedule`, the model has as many layers as in the checkpoint's last training
-    step. Without labels in the records, only the predictions mean something.
+    step. Without labels in the records, only the predictions are meaningful.
     """
     task = task.for_evaluation()
     source.check(task.feature_spec(), config.vocab_size)
@@ -246,7 +239,7 @@ def evaluate(
 
 @dataclasses.dataclass
 class Evaluator:
-    """Evaluates a run's model as it is trained, if there are files to evaluate it with."""
+    """Evaluates a run's model during training, if there are files to evaluate it on."""
 
     task: Task
     config: AlbertConfig
@@ -262,14 +255,14 @@ class Evaluator:
         self._batches = None
 
     def has_evaluated(self, step: int) -> bool:
-        """Whether this process or an earlier one has."""
+        """Whether this process or an earlier one has evaluated the step."""
         return self.writer is None or step in self.writer.evaluated
 
     def evaluate(self, checkpoint: str, step: int, before_batch: Callable[[], None]) -> None:
-        """Evaluates the checkpoint of `step`, which the model's weights are.
+        """Evaluates the model, whose weights are the checkpoint of `step`.
 
         Args:
-          before_batch: may raise, to end the run: the next process evaluates again.
+          before_batch: may raise an error to end the run; the next process evaluates again.
         """
         if not (self.files and self.writer):
             return
@@ -281,7 +274,7 @@ class Evaluator:
         last = measure(self._step, self._batches, self.files, step, before_batch)
         if self.measure_more:
             last.results.update(self.measure_more(self.state.model, depth, before_batch))
-        # The line is written last: if it is missing, the next process evaluates again.
+        # Last, because the next process evaluates again if the line is missing.
         is_best = keep_if_best(
             self.task, self.config, self.run, self.files, checkpoint, last.results
         )
@@ -295,7 +288,7 @@ class Evaluator:
         log.info("evaluated in %s", duration(time.monotonic() - started))
 
     def is_out_of_patience(self, step: int) -> bool:
-        """Whether early stopping ends the run now. The answer depends on the run's files only."""
+        """Whether early stopping ends the run now, according to the run's files alone."""
         patience = self.run.early_stopping_patience
         return bool(patience) and current().any_worker(self._has_stalled(step, patience))
 
@@ -311,8 +304,6 @@ class Evaluator:
                 return False
         if sum(evaluated > best_step for evaluated in self.writer.evaluated) < patience:
             return False
-        log.info(
-            "stopped early at step %d: %s has not risen in %d evaluations, best at step %d",
-            step, self.task.best_metric, patience, best_step,
-        )
+        log.info("stopped early at step %d: %s has not improved in %d evaluations, best at step %d",
+                 step, self.task.best_metric, patience, best_step)
         return True

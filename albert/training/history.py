@@ -20,7 +20,7 @@ log = logging.getLogger("albert")
 
 
 class History:
-    """Takes note of each step; resumes from a checkpoint's `state`."""
+    """Records each step; resumes from a checkpoint's `state`."""
 
     def __init__(self, task: Task, run: RunConfig, train_files: RecordFiles):
         self.run, self.train_files = run, train_files
@@ -30,7 +30,7 @@ class History:
         self.averages = Averages(sorted(task.statistic_names), run.mixed_precision == "float16")
 
     def state(self) -> dict[str, Any]:
-        """Returns what `restore` needs, as JSON values."""
+        """Returns JSON values for `restore`."""
         return {
             "records_seen": self.records_seen,
             "window": self.averages.state(),
@@ -38,13 +38,13 @@ class History:
         }
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
-        """Resumes from another process's `state`, after `step`; it may be empty."""
+        """Resumes from another process's `state` after `step`; the state may be empty."""
         self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
         self.averages.restore(state.get("window"))
         self.divergence.restore(state.get("skipped", {}))
 
     def note(self, step: int, rows: np.ndarray) -> None:
-        """Takes note of the steps after `step`, given their rows.
+        """Records the steps after `step`, given their metrics.
 
         Raises:
           TrainingDivergedError: too many were skipped.
@@ -57,8 +57,8 @@ class History:
                 log.warning("step %d skipped: loss %s, gradient norm %s, %s", number,
                             row[steps.LOSS], row[steps.NORM], batch)
             elif row[steps.OVERFLOW]:
-                log.info("step %d skipped: its gradient overflows float16; the loss scale is "
-                         "halved", number)
+                log.info("step %d skipped: its gradient overflows float16; halving the loss scale",
+                         number)
             try:
                 self.divergence.check(
                     number, row[steps.BAD] > 0, row[steps.LOSS], row[steps.NORM]
@@ -68,7 +68,7 @@ class History:
                 raise TrainingDivergedError(f"{error}; {batch}") from error
 
     def _describe_batch(self) -> str:
-        """Returns the numbers of the next batch's records, in the shuffled order of their epoch."""
+        """Returns the numbers of the next batch's records in the shuffled order of the epoch."""
         epoch, start = divmod(self.records_seen, self.train_files.count)
         return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
 
@@ -78,7 +78,7 @@ class History:
         values = self.averages.flush()
         values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
         values["seconds"] = round(seconds, 3)
-        # Without NaN, where every step was skipped.
+        # Without NaN, which means that every step was skipped.
         shown = {k: v for k, v in values.items() if k != "seconds" and v == v}
         if not shown["skipped_steps"]:
             del shown["skipped_steps"]
@@ -88,10 +88,9 @@ class History:
 
 
 class DivergenceCheck:
-    """Counts bad steps, whose updates are skipped, and ends the run when there are too many.
+    """Counts bad steps, whose updates are skipped, and ends the run if there are too many.
 
-    Too many are more than `MAX_CONSECUTIVE` in a row, or more than `MAX_SHARE` of the last
-    `WINDOW` steps.
+    The limits are `MAX_CONSECUTIVE` in a row, and `MAX_SHARE` of the last `WINDOW` steps.
     """
 
     MAX_CONSECUTIVE = 10
@@ -103,18 +102,18 @@ class DivergenceCheck:
         self._recent: collections.deque[bool] = collections.deque(maxlen=self.WINDOW)
 
     def state(self) -> dict[str, int | list[int]]:
-        """Returns what `restore` needs, as JSON values."""
+        """Returns JSON values for `restore`."""
         bad = [i for i, is_bad in enumerate(self._recent) if is_bad]
         return {"recent": len(self._recent), "bad": bad, "consecutive": self.consecutive}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues to count from another process's `state`; an empty one starts from zero."""
+        """Continues from another process's `state`; an empty one starts from zero."""
         bad = set(state.get("bad", ()))
         self._recent.extend(i in bad for i in range(state.get("recent", 0)))
         self.consecutive = state.get("consecutive", 0)
 
     def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
-        """Takes note of one step, `bad` if its loss or gradient was not finite.
+        """Records one step, `bad` if its loss or gradient was not finite.
 
         Raises:
           TrainingDivergedError: too many bad steps.
@@ -135,7 +134,7 @@ class DivergenceCheck:
 class Averages:
     """Averages since the last line of metrics, of the steps whose update was not skipped.
 
-    Steps are added one by one, in the same order on every run, so that sums are equal to the bit.
+    Steps are added one by one, in the same order in every run, so that sums are equal bit for bit.
     """
 
     def __init__(self, names: Sequence[str], has_loss_scale: bool = False):
@@ -144,11 +143,11 @@ class Averages:
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Continues from another process's `state`."""
-        # Earlier versions added up skipped steps too, whose loss may be NaN.
-        if state and len(state["sums"]) == len(self._sums) and all(map(_is_finite, state["sums"])):
+        # Earlier versions included skipped steps, whose loss may be NaN.
+        if state and len(state["sums"]) == len(self._sums) and all(map(math.isfinite, state["sums"])):
             self._sums, self.steps = list(state["sums"]), state["steps"]
         elif state:
-            log.warning("the running averages are of an older version: starting again")
+            log.warning("starting new running averages: those of the checkpoint have another format")
 
     def add(self, row: np.ndarray) -> None:
         self._last_rate = float(row[steps.RATE])
@@ -163,7 +162,7 @@ class Averages:
         return {"sums": self._sums, "steps": self.steps}
 
     def flush(self) -> dict[str, float]:
-        """Returns the averages, NaN where every step was skipped, and starts again."""
+        """Returns the averages (NaN if every step was skipped), and starts again."""
         count = self.steps or math.nan
         values = {
             "loss": self._sums[steps.LOSS] / count,
@@ -171,17 +170,13 @@ class Averages:
             "learning_rate": self._last_rate,
             "skipped_steps": self._sums[steps.BAD],
         }
-        if self._has_loss_scale:  # these steps were skipped too, to lower the scale
+        if self._has_loss_scale:  # these steps were skipped, too, to lower the scale
             values["loss_scale_overflows"] = self._sums[steps.OVERFLOW]
         for i, name in enumerate(self._names):
             total, weight = self._sums[steps.PAIRS + 2 * i : steps.PAIRS + 2 * i + 2]
-            # A task names its metrics for evaluations, but these are of training batches.
+            # Tasks name their metrics for evaluations, but these are of training batches.
             name = re.sub(r"^eval_", "train_", name)
             values[name] = total / weight if weight else 0.0 * count
         self.tokens = self._sums[steps.TOKENS]
         self._sums, self.steps = [0.0] * len(self._sums), 0
         return values
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,8 +1,8 @@
 """The JAX engine: functional steps, placed on the devices of all workers by `jax.sharding`.
 
-Each device computes the gradients of its rows (`jax.shard_map`), and they are summed over all.
-Weights are on every device. Keras's variables hold them between two calls; inside a step they
-are arrays that go in and come out (`keras.StatelessScope`).
+Each device computes the gradients of its part of a batch (`jax.shard_map`), and they are summed over
+all. Weights are on every device. Keras's variables hold them between two calls; inside a step they
+are arguments and results (`keras.StatelessScope`).
 """
 
 import atexit
@@ -34,12 +34,11 @@ from albert.training.jax_devices import ROWS
 log = logging.getLogger("albert")
 
 EVERYWHERE, BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
-# Batches that lie on the devices before a step asks for them.
-_AHEAD = 2
+_AHEAD = 2  # batches that are placed on the devices before a step needs them
 
 
 class JaxEngine(Engine):
-    """The devices of this process, and those of other workers that joined it."""
+    """The devices of this process and of the other workers."""
 
     always_compiles = True
 
@@ -57,7 +56,7 @@ class JaxEngine(Engine):
         if cluster and kind in (None, "multi_worker"):
             jax_devices.join(cluster)
         elif kind == "multi_worker":
-            jax_devices.join_by_itself()
+            jax_devices.join_automatically()
         mesh = jax_devices.mesh_of(jax_devices.chosen_devices(values))
         level = log.level
         if mesh.size > 1:
@@ -84,7 +83,7 @@ class JaxEngine(Engine):
         return self._mesh or jax_devices.mesh_of(jax.devices()[:1])
 
     @property
-    def _own_devices(self) -> list:
+    def _local_devices(self) -> list:
         return [d for d in self.mesh.devices.flat if d.process_index == jax.process_index()]
 
     @property
@@ -93,7 +92,7 @@ class JaxEngine(Engine):
 
     @property
     def num_evaluating_replicas(self) -> int:
-        return len(self._own_devices)
+        return len(self._local_devices)
 
     @property
     def num_workers(self) -> int:
@@ -111,7 +110,7 @@ class JaxEngine(Engine):
         return np.asarray(multihost_utils.process_allgather(np.asarray(value)[None], tiled=True))
 
     @contextlib.contextmanager
-    def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
+    def worker_errors(self, where: Callable[[], str]) -> Iterator[None]:
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
@@ -120,11 +119,9 @@ class JaxEngine(Engine):
             reason = re.search(r"(connection (?:closed|reset|refused)[^\n]{0,150})", str(error), re.I)
             if self.num_workers == 1 or not reason:
                 raise
-            atexit.register(_leave)
-            raise WorkerLostError(
-                f"another worker was lost ({reason[1]}); start all of them again: the run goes on "
-                f"from {where()}"
-            ) from error
+            atexit.register(_exit_at_once)
+            raise WorkerLostError(f"another worker was lost ({reason[1]}); restart all workers to "
+                                  f"resume from {where()}") from error
 
     # --- Inside a step ---
 
@@ -156,8 +153,8 @@ class JaxEngine(Engine):
                 with keras.StatelessScope(state_mapping=mapping):
                     return function(*arguments)
 
-            grads, found = jax.grad(of_values, has_aux=True)(values)
-            return found, grads
+            grads, metrics = jax.grad(of_values, has_aux=True)(values)
+            return metrics, grads
 
         return compute
 
@@ -168,7 +165,7 @@ class JaxEngine(Engine):
         def add(total, i):
             return jax.tree.map(jnp.add, total, part(i)), None
 
-        # Zeros, not the first part: the step holds the model once.
+        # Zeros instead of the first part, so that the program contains the model once.
         zeros = jax.tree.map(
             lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jnp.int32(0))
         )
@@ -185,47 +182,47 @@ class JaxEngine(Engine):
     def layer_engine(self, use_xla: bool) -> str:
         return loop_engine()
 
-    def whole(self, variables):
-        def collected(value):
+    def values_of(self, variables):
+        def complete(value):
             if value.is_fully_addressable or value.is_fully_replicated:
                 return np.asarray(value)
             return multihost_utils.process_allgather(value, tiled=True)
 
-        return {name: collected(variable.value) for name, variable in variables.items()}
+        return {name: complete(variable.value) for name, variable in variables.items()}
 
     def train_steps(self, step, state, run) -> "TrainSteps":
         return TrainSteps(step, state, run, self.mesh)
 
     def eval_outputs(self, step) -> "EvalOutputs":
-        return EvalOutputs(step, jax_devices.mesh_of(self._own_devices))
+        return EvalOutputs(step, jax_devices.mesh_of(self._local_devices))
 
     def train_batches(self, source, spec, **options):
-        own = len(self._own_devices)
-        share = Share(self.num_replicas, jax.process_index() * own, own)
+        count = len(self._local_devices)
+        share = Share(self.num_replicas, jax.process_index() * count, count)
         parts = numpy_batches.train_batches(source, spec, **options, share=share)
-        tell = self._most_of_any if self.num_workers > 1 and options.get("packed_rows") else None
-        count = options.get("micro_batches", 1)
-        return _ahead(_placed(parts, own, self.mesh, count, tell))
+        is_packed = self.num_workers > 1 and options.get("packed_rows")
+        agree = self._max_of_workers if is_packed else None
+        return _ahead(_placed(parts, count, self.mesh, options.get("micro_batches", 1), agree))
 
-    def _most_of_any(self, rows: Sequence[int]) -> np.ndarray:
-        """Returns the largest numbers of any worker. All of them ask at the same steps."""
-        return self.gather(np.array(rows)).max(0)
+    def _max_of_workers(self, numbers: Sequence[int]) -> np.ndarray:
+        """Returns the elementwise maximum over all workers, which must all call it."""
+        return self.gather(np.array(numbers)).max(0)
 
     def eval_batches(self, source, spec, **options):
-        return _EvalBatches(source, spec, options, jax_devices.mesh_of(self._own_devices))
+        return _EvalBatches(source, spec, options, jax_devices.mesh_of(self._local_devices))
 
 
 def _too_large(message: str) -> str:
-    """Returns what to do about a step that is too large, and how large, as far as JAX reports it."""
-    told = re.search(r"(Used|[Oo]ut of memory|[Tt]otal memory)[^\n]{0,150}", message)
+    """Returns the error for a step that is too large, with JAX's report of its size."""
+    report = re.search(r"(Used|[Oo]ut of memory|[Tt]otal memory)[^\n]{0,150}", message)
     return (
-        f"the step does not fit the device ({told[0] if told else first_line(message)}): raise "
-        "--gradient_accumulation_steps, or use --remat, or --mixed_precision=bfloat16"
+        f"the step does not fit the device ({report[0] if report else first_line(message)}): raise "
+        "--gradient_accumulation_steps, or use --remat or --mixed_precision=bfloat16"
     )
 
 
-def _leave() -> None:
-    """Ends this process. JAX would first wait for the lost worker, and then die by a signal."""
+def _exit_at_once() -> None:
+    """Ends this process; JAX would wait for the lost worker first, and then die by a signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(WorkerLostError.exit_code)
@@ -239,27 +236,27 @@ def _placed(
     count: int,
     mesh: Mesh,
     micro_batches: int = 1,
-    most_of_any: Callable[[Sequence[int]], Sequence[int]] | None = None,
+    agree: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ):
-    """Yields complete batches on the devices, each of `count` parts of this process.
+    """Yields complete batches on the devices, each made of `count` parts of this process.
 
     Args:
-      most_of_any: given the numbers of rows that this process packed some batches into, returns
-        the largest that any process did. They are asked for the batches that are ready ahead.
+      agree: given this process's numbers of packed sequences in several batches, returns the
+        maximum over all processes.
     """
     place = functools.partial(
         jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW)
     )
     batches = iter(lambda: list(itertools.islice(parts, count)), [])
-    at_once = numpy_batches.PREFETCH if most_of_any else 1
-    while some := list(itertools.islice(batches, at_once)):
-        rows = [max(len(part["input_ids"]) for part in own) for own in some]
-        for own, most in zip(some, most_of_any(rows) if most_of_any else rows, strict=True):
-            yield jax.tree.map(place, numpy_batches.joined(own, int(most), micro_batches))
+    at_once = numpy_batches.PREFETCH if agree else 1
+    while group := list(itertools.islice(batches, at_once)):
+        sizes = [max(len(part["input_ids"]) for part in batch) for batch in group]
+        for batch, size in zip(group, agree(sizes) if agree else sizes, strict=True):
+            yield jax.tree.map(place, numpy_batches.joined(batch, int(size), micro_batches))
 
 
 def _ahead(batches: Iterator) -> Iterator:
-    """Yields the same, with a few on their way to the devices while a step computes."""
+    """Yields the same batches, with a few being transferred to the devices ahead of time."""
     ready: list = []
     for batch in batches:
         ready.append(batch)
@@ -269,7 +266,7 @@ def _ahead(batches: Iterator) -> Iterator:
 
 
 class _EvalBatches:
-    """Batches that can be read again and again."""
+    """Batches that can be iterated over repeatedly."""
 
     def __init__(self, source, spec, options, mesh: Mesh):
         share = Share(mesh.size, 0, mesh.size)
@@ -301,7 +298,7 @@ class TrainSteps:
         self._sum = jax.jit(lambda x: jnp.sum(x, 0), out_shardings=self._everywhere)
 
     def _in_parts(self, shape: Sequence[int]) -> NamedSharding:
-        """Returns how a tensor lies in equal parts on the devices, or undivided if it has none."""
+        """Returns the sharding of a tensor in equal parts, or replication if it cannot be divided."""
         axis = next((i for i, size in enumerate(shape) if size % self.mesh.size == 0), None)
         parts = () if axis is None else (*[None] * axis, ROWS)
         return NamedSharding(self.mesh, PartitionSpec(*parts))
@@ -325,7 +322,7 @@ class TrainSteps:
             for variable, sharding in zip(self.variables, self._shardings, strict=True)
         ]
         rows = []
-        for _ in range(count):  # JAX does not wait for one step before it begins the next
+        for _ in range(count):  # asynchronous: JAX starts a step before the previous one ends
             values, row = self._one(values, next(iterator))
             rows.append(row)
         for variable, value in zip(self.variables, values, strict=True):
@@ -339,11 +336,11 @@ class TrainSteps:
         return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
 
     def _agreed(self, control) -> np.ndarray:
-        own = sum(d.process_index == jax.process_index() for d in self.mesh.devices.flat)
-        told = jax.make_array_from_process_local_data(
-            NamedSharding(self.mesh, BY_ROW), np.tile(np.asarray(control, np.float32), (own, 1))
+        local = sum(d.process_index == jax.process_index() for d in self.mesh.devices.flat)
+        of_replicas = jax.make_array_from_process_local_data(
+            NamedSharding(self.mesh, BY_ROW), np.tile(np.asarray(control, np.float32), (local, 1))
         )
-        return np.asarray(self._sum(told))
+        return np.asarray(self._sum(of_replicas))
 
 
 class EvalOutputs:

@@ -1,4 +1,4 @@
-"""The settings of a run, and what follows from them: its model, and the form of its rows."""
+"""The settings of a run, its model, and its batch layout."""
 
 import dataclasses
 import math
@@ -14,9 +14,9 @@ from albert.runtime import schedules
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 
-# XLA compiles each shape of a batch: packed batches have at most this many numbers of rows.
-_XLA_NUMBERS_OF_ROWS = 8
-# Where so large a fraction of the positions are tokens, cutting and packing cost more than they save.
+# XLA compiles each batch shape: packed batches have at most this many different sizes.
+_XLA_BATCH_SIZES = 8
+# If at least this fraction of positions are tokens, trimming and packing cost more than they save.
 _FULL_ENOUGH = 0.8
 
 
@@ -26,7 +26,7 @@ class RunConfig:
 
     output_dir: str
     num_train_steps: int = 1000  # the step at which training is done
-    until_step: int = 0  # end at this step, with the schedules of num_train_steps; 0: do not
+    until_step: int = 0  # end at this step, with the schedules of num_train_steps; 0: at the end
     depth_schedule: schedules.Schedule = ()  # layers: a shallow model that grows deeper
     train_batch_size: int = 32  # sequences of a step
     eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
@@ -38,15 +38,15 @@ class RunConfig:
     max_eval_steps: int = 0  # evaluation batches; 0 is one full pass
     use_xla: bool | None = None  # compile the step; None: on a GPU
     mixed_precision: str = "float32"  # of the matrix products
-    gradient_accumulation_steps: int = 1  # micro-batches that a device cuts its rows into
+    gradient_accumulation_steps: int = 1  # micro-batches per device and step
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
-    remat: bool = False  # recompute each layer in the backward pass instead of keeping it
-    shard_moments: bool = False  # each device keeps a part of the optimizer's moments
-    per_replica_loss: bool = False  # each replica's own mean, averaged, as in the original
-    freeze_encoder: bool = False  # train only what is added to the encoder
-    pad_to_max_seq_length: bool = False  # rows of full length, even where a batch needs less
-    pack_rows: bool = False  # several short examples in a row
-    skip_loss_spikes: bool = False  # no update where the loss is far above those before it
+    remat: bool = False  # recompute layers in the backward pass instead of keeping activations
+    shard_moments: bool = False  # shard the optimizer's moments over the devices
+    per_replica_loss: bool = False  # average the replicas' mean losses, as in the original
+    freeze_encoder: bool = False  # train the head only
+    pad_to_max_seq_length: bool = False  # sequences of full length, even if a batch needs less
+    pack_rows: bool = False  # several short examples in a sequence
+    skip_loss_spikes: bool = False  # no update where the loss is far above the previous ones
     early_stopping_patience: int = 0  # evaluations without improvement that end training; 0: off
 
     @property
@@ -68,13 +68,13 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     policy = run.mixed_precision
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
     engine = current()
-    engine.set_seed(run.seed)
+    keras.utils.set_random_seed(run.seed)
     is_compiled = bool(run.use_xla) or engine.always_compiles
     return task.build_model(config, EncoderOptions(
         run.attn_implementation,
         engine=engine.layer_engine(run.use_xla),
         remat=run.remat,
-        # With --pad_to_max_seq_length, all is computed that the original computes.
+        # With --pad_to_max_seq_length, everything is computed, as in the original.
         needed_outputs_only=not run.pad_to_max_seq_length,
         weighted_positions_only=not (run.pad_to_max_seq_length or is_compiled),
     ))
@@ -87,17 +87,15 @@ def row_options(
 
     Args:
       examples: those that a replica computes at once.
-      is_shared: whether each replica reads its own part of a batch.
+      is_shared: whether each replica reads a separate part of a batch.
     """
-    if run.pad_to_max_seq_length or not spec.row_length:
-        return {"is_cut": False}
-    if source.mean_fill(spec) >= _FULL_ENOUGH:
+    if run.pad_to_max_seq_length or not spec.row_length or source.mean_fill(spec) >= _FULL_ENOUGH:
         return {"is_cut": False}
     engine = current()
     if not run.pack_rows:
-        # One program for all devices has rows of one length. Each part would have its own.
+        # One program for all devices needs sequences of one length, but parts would differ.
         return {"is_cut": not (is_shared and engine.always_compiles)}
     if not (run.use_xla or engine.always_compiles):
         return {"is_cut": True, "packed_rows": 1}
-    # XLA compiles each shape: so all rows have one length, and batches few numbers of rows.
-    return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_NUMBERS_OF_ROWS)}
+    # XLA compiles each shape, so sequences have one length, and batches few different sizes.
+    return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_BATCH_SIZES)}

@@ -1,8 +1,8 @@
 """Computes one step of training or evaluation, on either engine.
 
-Each replica has its part of the batch's sequences. Losses are divided by the weight of the complete
-batch. Gradients are summed over micro-batches, and then over replicas. So one device, several
-devices, and gradient accumulation all compute the same.
+Each replica has its part of the batch. Losses are divided by the weight of the complete batch, and
+gradients are summed over micro-batches and replicas. So one device, several devices, and gradient
+accumulation all compute the same.
 """
 
 import functools
@@ -21,7 +21,7 @@ from albert.training.engine import Engine
 
 log = logging.getLogger("albert")
 
-# Columns of a training step's row before the task's (sum, weight) pairs.
+# Columns of a training step's metrics, followed by the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
 
 # With --skip_loss_spikes, a loss is a spike if it is more than SPIKE_DEVIATIONS standard
@@ -30,11 +30,11 @@ SPIKE_DEVIATIONS, SPIKE_WINDOW = 6.0, 128
 
 
 def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
-    """Makes a step with a batch, of which each replica has a part. Returns its row [columns].
+    """Makes a step with a batch, of which each replica has a part. Returns its metrics [columns].
 
     Args:
       state: the `TrainState`, which is updated.
-      depth: how many layers are trained; None: all.
+      depth: number of layers to train; None: all.
       engine: differentiates, sums over replicas, and has compiled this function.
     """
     scale = ops.convert_to_tensor(state.loss_scale)[0]
@@ -72,8 +72,8 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
         # --- Sum over replicas ---
         return engine.psum(engine.add_up(part, count))
 
-    sums, found = engine.on_replicas(of_replica, batch, state.replicated)
-    gradients = {name: found[name] / scale for name in state.weights if name in found}
+    sums, grads = engine.on_replicas(of_replica, batch, state.replicated)
+    gradients = {name: grads[name] / scale for name in state.weights if name in grads}
     norm = global_norm(list(gradients.values()))
 
     # --- Skip? ---
@@ -87,7 +87,7 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
 
 
 def train_steps(task: Task, state, run, depth: Depth = None):
-    """Returns what makes several steps in one call; see `Engine.train_steps`."""
+    """Returns the function that makes several steps in one call; see `Engine.train_steps`."""
     engine = current()
     if run.depth_schedule:
         layers = depth or state.model.config.num_hidden_layers
@@ -101,8 +101,7 @@ def train_steps(task: Task, state, run, depth: Depth = None):
 def _judge(loss, norm, scale, state, run):
     """Returns whether a step's gradients are applied, whether it is bad, and whether it overflows.
 
-    An overflow lowers the scale of the loss in float16; spikes and other numbers that aren't
-    finite are bad steps.
+    An overflow lowers the loss scale of float16; spikes and other non-finite values are bad steps.
     """
     finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
     spike = overflow = ops.zeros_like(finite)
@@ -110,8 +109,8 @@ def _judge(loss, norm, scale, state, run):
         spike = is_spike(ops.convert_to_tensor(state.recent_losses), loss)
         remember(state.recent_losses, loss)
     if run.mixed_precision == "float16":
-        # The scale makes gradients larger, not the loss. So if only the gradient is not finite, a
-        # lower scale may help, unless the scale is 1 already.
+        # The scale applies to gradients, not to the loss. So if only the gradient is not finite, a
+        # lower scale may help, unless it is already 1.
         can_help = ops.logical_and(ops.isfinite(loss), scale > 1.0)
         overflow = ops.logical_and(ops.logical_not(finite), can_help)
         _update_loss_scale(state.loss_scale, finite, overflow)
@@ -126,14 +125,14 @@ def dropout_seed(seed: int, step, part):
     Args:
       seed: of the run.
       step: int32.
-      part: int32, the number of the micro-batch among those of all replicas.
+      part: int32, the micro-batch's number among those of all replicas.
     """
     key = np.frombuffer(child_seed(seed, "dropout").to_bytes(8, "little"), np.int32)
     return current().fold_in(key, (step, part))
 
 
 def _part_of(batch, i, count: int):
-    """Returns the i-th of `count` equal parts of a batch: of its examples and of their sequences."""
+    """Returns the i-th of `count` equal parts of a batch."""
     if count == 1:
         return batch
 
@@ -145,15 +144,15 @@ def _part_of(batch, i, count: int):
 
 
 def is_spike(recent, loss):
-    """Whether a loss is far above the last ones. False until there are enough of them."""
+    """Whether a loss is far above the last ones; False until there are enough of them."""
     mean, variance = ops.moments(recent, axes=[0])
-    # Until then the mean is NaN, and no loss is greater than NaN.
+    # Until then the mean is NaN, which no loss exceeds.
     return loss > mean + SPIKE_DEVIATIONS * ops.sqrt(variance)
 
 
 def remember(recent: keras.Variable, loss) -> None:
     """Adds a loss to the last ones, if it is finite, and drops the oldest."""
-    # Spikes are added too: where the loss stays high, that is soon the normal level.
+    # Spikes are added, too: if the loss stays high, that soon becomes the normal level.
     old = ops.convert_to_tensor(recent)
     newer = ops.concatenate([old[1:], ops.cast(loss, "float32")[None]], axis=0)
     recent.assign(ops.where(ops.isfinite(loss), newer, old))
@@ -174,17 +173,13 @@ def _update_loss_scale(loss_scale: keras.Variable, finite, overflow) -> None:
 class EvalStep:
     """Evaluates a batch: returns (loss, {name: (sum, weight)}, predictions [B, ...] as NumPy).
 
-    The loss is None if the batch has no labels. The replicas of this process share the batch. Of
+    The loss is None if the batch has no labels. The replicas of this process share the batch; of
     several workers, only the chief evaluates.
     """
 
     def __init__(self, task: Task, model: keras.Model, depth: Depth = None):
         self.engine, self.task, self.model, self.depth = current(), task, model, depth
         self.outputs_of = self.engine.eval_outputs(self)
-
-    def prepare(self, batches) -> None:
-        """Gets ready for batches of `Engine.eval_batches`."""
-        self.outputs_of.prepare(batches)
 
     def __call__(
         self, batch

@@ -1,4 +1,4 @@
-"""What a run reports: metrics.jsonl, TensorBoard and log lines."""
+"""Reports of a run: metrics.jsonl, TensorBoard and log lines."""
 
 import contextlib
 import json
@@ -19,16 +19,14 @@ log = logging.getLogger("albert")
 class MetricsWriter:
     """Appends lines to `metrics.jsonl`, one JSON object each, and scalars to TensorBoard.
 
-    Opened at step N, it first drops the lines of later steps: a run that was killed after its
-    last checkpoint wrote them, and will write them again. `evaluated` holds the steps that have
-    a line of an evaluation.
+    When opened at a step, it drops the lines of later steps, which a run that was killed after its
+    last checkpoint will write again. `evaluated` holds the steps with a line of an evaluation.
     """
 
     def __init__(self, directory: str, step: int):
-        path = os.path.join(directory, "metrics.jsonl")
-        self.evaluated = self._keep_until(path, step)
-        self._path = path
-        self._stream = files.open_to_append(path)
+        self._path = os.path.join(directory, "metrics.jsonl")
+        self.evaluated = self._keep_until(self._path, step)
+        self._stream = files.open_to_append(self._path)
         self._boards: dict[str, EventFile] = {}
         self._directory = os.path.join(directory, "summaries")
         self._board_failed = False
@@ -63,7 +61,7 @@ class MetricsWriter:
                 self._boards[kind] = EventFile(os.path.join(self._directory, kind))
             self._boards[kind].write(step, values)
         except OSError as error:
-            # The run continues: metrics.jsonl has the same numbers.
+            # The run continues, since metrics.jsonl has the same numbers.
             self._board_failed = True
             log.warning("no more TensorBoard summaries: %s", error.strerror)
 
@@ -81,20 +79,23 @@ class MetricsWriter:
 
 
 def _parse(line: str) -> dict | None:
-    """Returns a line of metrics, or None for one that a crash cut short."""
+    """Returns a line of metrics, or None for one that a crash truncated."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    is_whole = line.endswith("\n") and isinstance(value, dict)
-    is_row = is_whole and isinstance(value.get("step"), int) and isinstance(value.get("kind"), str)
-    return value if is_row else None
+    is_valid = (
+        line.endswith("\n") and isinstance(value, dict)
+        and isinstance(value.get("step"), int) and isinstance(value.get("kind"), str)
+    )
+    return value if is_valid else None
 
 
 class EventFile:
-    """Appends scalars to a new file for TensorBoard. Raises an OSError where it cannot.
+    """Appends scalars to a new TensorBoard file: `Event` messages in TFRecord frames.
 
-    The file has TFRecord frames around `Event` messages.
+    Raises:
+      OSError: it cannot be written.
     """
 
     def __init__(self, directory: str):
@@ -123,7 +124,7 @@ class EventFile:
 
 
 def log_results(results: Mapping[str, float], title: str = "Eval results") -> None:
-    """Logs the block of the original: a header and `  key = value` in sorted order."""
+    """Logs results as the original does: a header and `  key = value` lines in sorted order."""
     log.info("***** %s *****", title)
     for key in sorted(results):
         log.info("  %s = %s", key, results[key])

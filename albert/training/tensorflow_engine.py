@@ -20,15 +20,15 @@ from albert.model import islands
 from albert.model.encoder_options import loop_engine
 from albert.records import tf_dataset
 from albert.records.data_order import Share
-from albert.training.engine import Engine, read_cluster
+from albert.training.engine import TF_CONFIG_EXAMPLE, Engine, read_cluster
 
 log = logging.getLogger("albert")
 
-_entered: list = []  # the strategy's scope, if it is entered
+_entered: list = []  # the scope of the strategy in use
 
 
 class TensorFlowEngine(Engine):
-    """One device, or a strategy of `tf.distribute` that is the current one."""
+    """One device, or the current strategy of `tf.distribute`."""
 
     # --- Devices and workers ---
 
@@ -37,11 +37,8 @@ class TensorFlowEngine(Engine):
         cluster = read_cluster(os.environ.get("TF_CONFIG"))
         kind = values.distribution_strategy or _default_kind(values, cluster)
         if kind == "multi_worker" and cluster is None:
-            raise FlagError(
-                "--distribution_strategy=multi_worker needs TF_CONFIG in the environment: "
-                '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", '
-                '"index": 0}}'
-            )
+            raise FlagError("--distribution_strategy=multi_worker needs the environment variable "
+                            f"{TF_CONFIG_EXAMPLE}")
         strategy = _create(kind, values)
         if strategy is None:
             yield
@@ -57,7 +54,7 @@ class TensorFlowEngine(Engine):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        # Under a strategy of several workers, whoever creates a variable waits for all of them.
+        # Under a strategy of several workers, creating a variable waits for all of them.
         if not _is_multi_worker():
             yield
             return
@@ -100,25 +97,22 @@ class TensorFlowEngine(Engine):
 
         @tf.function
         def gather():
-            mine = strategy.run(lambda: tf.constant(value)[None])
-            return strategy.gather(mine, axis=0)
+            return strategy.gather(strategy.run(lambda: tf.constant(value)[None]), axis=0)
 
-        found = gather().numpy()  # of all replicas
-        return found[:: len(found) // self.num_workers]
+        of_replicas = gather().numpy()
+        return of_replicas[:: len(of_replicas) // self.num_workers]
 
     @contextlib.contextmanager
-    def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
+    def worker_errors(self, where: Callable[[], str]) -> Iterator[None]:
         try:
             yield
         except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
             if not _is_multi_worker():
                 raise
-            raise WorkerLostError(
-                f"{_who_is_lost(error.message or '')}; start all of them again: the run goes on from "
-                f"{where()}"
-            ) from error
+            raise WorkerLostError(f"{_describe_loss(error.message or '')}; restart all workers to "
+                                  f"resume from {where()}") from error
 
-    def blame_data(self, *sources) -> contextlib.AbstractContextManager[None]:
+    def data_errors(self, *sources) -> contextlib.AbstractContextManager[None]:
         return tf_dataset.data_errors(*sources)
 
     # --- Inside a step ---
@@ -135,10 +129,10 @@ class TensorFlowEngine(Engine):
     def grad(self, function, model: keras.Model, weights: Mapping[str, keras.Variable], use_xla):
         def compute(*arguments):
             with islands.islands(not use_xla), tf.GradientTape() as tape:
-                value, found = function(*arguments)
+                value, metrics = function(*arguments)
             grads = tape.gradient(value, {name: weight.value for name, weight in weights.items()})
-            # Dense, because the slices of an embedding's gradient may overlap: their norm is wrong.
-            return found, {n: tf.convert_to_tensor(g) for n, g in grads.items() if g is not None}
+            # Dense: the slices of an embedding's gradient may overlap, which makes their norm wrong.
+            return metrics, {n: tf.convert_to_tensor(g) for n, g in grads.items() if g is not None}
 
         return tf.function(compute, jit_compile=use_xla, reduce_retracing=True, autograph=False)
 
@@ -148,8 +142,7 @@ class TensorFlowEngine(Engine):
             return first
 
         def add(i, total):
-            # One after another. Otherwise the graph computes several at the same time, and
-            # needs memory for the activations of all of them.
+            # Otherwise the graph computes several at the same time, and holds all activations.
             with tf.control_dependencies(tf.nest.flatten(total)):
                 more = part(tf.identity(i))
             return i + 1, tf.nest.map_structure(tf.add, total, more)
@@ -159,7 +152,7 @@ class TensorFlowEngine(Engine):
         )[1]
 
     def fold_in(self, key: np.ndarray, numbers):
-        for number in numbers:  # as 32 bits: XLA takes no other seeds
+        for number in numbers:  # 32 bits: XLA supports no other seeds
             key = tf.random.experimental.stateless_fold_in(key, number)
         drawn = tf.random.stateless_uniform([2], key, None, None, tf.int32)
         return tf.cast(drawn, tf.int64)
@@ -201,11 +194,11 @@ class TrainSteps:
 
     def __init__(self, step, state, run):
         self.state, self.strategy = state, tf.distribute.get_strategy()
-        # XLA on one device compiles the update too: in small models, its many small ops take half
-        # of the time. Otherwise it compiles the gradients alone.
-        is_alone = self.strategy.num_replicas_in_sync == 1
-        compiles_all = run.use_xla and is_alone and run.gradient_accumulation_steps == 1
-        # AutoGraph would take a sixth of the time to a first step. It is not needed: no Python
+        # XLA on one device compiles the update, too, whose many small ops take half of the time in
+        # small models. Otherwise it compiles the gradients alone.
+        is_single = self.strategy.num_replicas_in_sync == 1
+        compiles_all = run.use_xla and is_single and run.gradient_accumulation_steps == 1
+        # AutoGraph would take a sixth of the time to a first step, and has no use: no Python
         # statement here or in a task depends on a tensor.
         self._step = tf.function(
             step, jit_compile=compiles_all, reduce_retracing=True, autograph=False
@@ -240,17 +233,18 @@ class EvalOutputs:
                 return step.outputs(batch)
 
         self._outputs = tf.function(outputs, reduce_retracing=True, autograph=False)
-        self._whole = self._shared if step.engine.num_evaluating_replicas > 1 else self._outputs
+        is_shared = step.engine.num_evaluating_replicas > 1
+        self._of_batch = self._of_replicas if is_shared else self._outputs
 
     def prepare(self, batches) -> None:
-        """Makes one graph for batches of all their lengths."""
-        self._whole.get_concrete_function(batches.element_spec)
+        """Traces one graph for batches of all lengths."""
+        self._of_batch.get_concrete_function(batches.element_spec)
 
     def __call__(self, batch):
-        return self._whole(batch)
+        return self._of_batch(batch)
 
     @tf.function(reduce_retracing=True)
-    def _shared(self, batch):
+    def _of_replicas(self, batch):
         *numbers, predictions = self.strategy.run(self._outputs, args=(batch,))
 
         def total(value):
@@ -264,7 +258,7 @@ class EvalOutputs:
 
 
 def _enter(strategy: tf.distribute.Strategy) -> None:
-    _entered.append(strategy.scope())  # a scope that was left cannot be entered again
+    _entered.append(strategy.scope())  # a scope can be entered only once
     _entered[-1].__enter__()
 
 
@@ -284,7 +278,7 @@ def _default_kind(values, cluster: Mapping[str, Any] | None) -> str:
 
 
 def _create(kind: str, values) -> tf.distribute.Strategy | None:
-    """Returns the strategy; None: TensorFlow's default, on one device."""
+    """Returns the strategy; None for TensorFlow's default, on one device."""
     gpus = _gpus(values)
     if values.num_virtual_devices > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -313,7 +307,7 @@ def _distributed(make: Callable[[Share], tf.data.Dataset]):
     """Returns the batches, distributed over the replicas.
 
     Args:
-      make: returns the batches for some of the replicas, given which share of them these are.
+      make: returns the batches for a share of the replicas.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -327,8 +321,8 @@ def _distributed(make: Callable[[Share], tf.data.Dataset]):
     return strategy.distribute_datasets_from_function(for_pipeline)
 
 
-def _who_is_lost(message: str) -> str:
-    """Returns which worker was lost and why, as far as TensorFlow's message says."""
+def _describe_loss(message: str) -> str:
+    """Returns which worker was lost, and why, according to TensorFlow's message."""
     config = read_cluster(os.environ.get("TF_CONFIG")) or {"cluster": {}, "task": {}}
     who, peer, reason = "another worker", _PEER.search(message), _REASON.search(message)
     if peer and int(peer[2]) < len(config["cluster"].get(peer[1], ())):
@@ -336,8 +330,8 @@ def _who_is_lost(message: str) -> str:
     return f"{who} was lost" + (f" ({(reason[1] or reason[2])[:200]})" if reason else "")
 
 
-# Parts of TensorFlow's message about a worker that broke its connection, or that fell silent: those
-# are named below one another.
+# Parts of TensorFlow's message about workers that closed their connection, or that fell silent (a
+# list, one per line).
 _PEER = re.compile(
     r"(?:remote target |stopped sending heartbeats\):\s+)/job:(\w+)/replica:\d+/task:(\d+)"
 )

@@ -1,4 +1,4 @@
-"""What a training step changes: the model, its optimizer and counters."""
+"""The state that training steps change: model, optimizer and counters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,20 +29,20 @@ class TrainState:
             if weight.trainable and not (run.freeze_encoder and name.startswith("bert/"))
         }
         self.optimizer = create_optimizer(optimizer)
-        # Everything exists before anything is restored into it.
+        # All variables must exist before a checkpoint is restored.
         self.optimizer.build(list(self.weights.values()))
         self.slots = self.optimizer.named_slots(self.weights)
-        # Scale of the loss in half precision, whose gradients underflow without it.
+        # Loss scale of half precision, whose gradients would underflow.
         half = run.mixed_precision == "float16"
         self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
-        # The oldest is first. NaN is a loss that does not exist yet.
+        # The oldest is first. NaN means a loss that does not exist yet.
         self.recent_losses = _number([float("nan")] * steps.SPIKE_WINDOW)
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All that a step may change."""
-        kept = (self.loss_scale, self.recent_losses)
-        return [*self.model.variables, *self.optimizer.variables, *kept]
+        """All variables that a step may change."""
+        return [*self.model.variables, *self.optimizer.variables, self.loss_scale,
+                self.recent_losses]
 
     @property
     def replicated(self) -> list[keras.Variable]:
@@ -56,15 +56,15 @@ class TrainState:
 
     @property
     def named(self) -> dict[str, Any]:
-        """The variables of a checkpoint but `global_step`: weights and moments."""
+        """The variables of a checkpoint without `global_step`: weights and moments."""
         return self.weights | self.slots
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(v.shape) for name, v in self.named.items()} | {"global_step": ()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Returns what a checkpoint holds. All workers must call it."""
-        return current().whole(self.named) | {"global_step": np.int64(self.step)}
+        """Returns the content of a checkpoint. All workers must call it."""
+        return current().values_of(self.named) | {"global_step": np.int64(self.step)}
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         named = self.named | {"global_step": self.optimizer.iterations}
@@ -73,7 +73,7 @@ class TrainState:
 
 
 def _number(values: list[float]) -> keras.Variable:
-    """Returns a variable that is no weight and has the same value on every replica."""
+    """Returns a variable that is not a weight and has the same value on every replica."""
     return keras.Variable(
         np.array(values, np.float32), trainable=False, autocast=False,
         aggregation="only_first_replica",

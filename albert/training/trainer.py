@@ -1,4 +1,4 @@
-"""The only training loop in the repository, for any `Task`."""
+"""The training loop, for any `Task`."""
 
 import contextlib
 import dataclasses
@@ -32,8 +32,8 @@ from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
 
-# One call into the engine takes about this long at most, so that a signal is
-# answered soon, however large --iterations_per_loop is.
+# Approximate maximum duration of a call into the engine, so that signals are handled soon, however
+# large --iterations_per_loop is.
 SECONDS_PER_CALL = 1.0
 
 
@@ -50,7 +50,7 @@ def train(
     flags: Mapping[str, Any] | None = None,
     measure_more: MeasureMore | None = None,
 ) -> Evaluated:
-    """Trains up to `run.last_step`. Returns the evaluations that this process made.
+    """Trains up to `run.last_step`. Returns the evaluations of this process.
 
     With `eval_files`, every checkpoint is evaluated. The one with the highest
     `task.best_metric` is kept as `model.ckpt-best`. `measure_more` adds to the results.
@@ -63,9 +63,7 @@ def train(
     """
     engine = current()
     if run.use_xla is None:
-        run = dataclasses.replace(
-            run, use_xla=engine.always_compiles or engine.has_accelerator
-        )
+        run = dataclasses.replace(run, use_xla=engine.always_compiles or engine.has_accelerator)
     spec = task.feature_spec()
     engine.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
     train_files.check(spec, config.vocab_size)
@@ -85,8 +83,8 @@ def train(
             {f"--{name}": value for name, value in flags.items()}
             | {"input files": sizes, f"step in {run.output_dir}": state.step}
         )
-        stack.enter_context(engine.blame_data(*filter(None, (train_files, eval_files))))
-        stack.enter_context(engine.blame_workers(lambda: checkpointer.newest or "the start"))
+        stack.enter_context(engine.data_errors(*filter(None, (train_files, eval_files))))
+        stack.enter_context(engine.worker_errors(lambda: checkpointer.newest or "the start"))
         writer = MetricsWriter(run.output_dir, state.step) if engine.is_chief else None
         if writer:
             stack.callback(writer.close)
@@ -101,7 +99,7 @@ def _loop(
     engine: Engine, state: TrainState, history: History, checkpointer: Checkpointer,
     evaluator: Evaluator, preemption: "PreemptionSignal", progress: Progress,
 ) -> None:
-    """Trains to the last step: makes steps, reports, saves, evaluates, and stops if need be."""
+    """Trains to the last step: makes steps, reports, saves, evaluates, and stops if necessary."""
     task, run, writer = evaluator.task, evaluator.run, evaluator.writer
     timer = StepTimer(engine, run.iterations_per_loop)
     batches = train_steps = depth = None
@@ -118,7 +116,7 @@ def _loop(
     if state.step >= run.last_step:
         log.info("already trained to step %d", state.step)
     if _is_due(state.step, run) and not evaluator.has_evaluated(state.step):
-        # The last process was stopped between the checkpoint and its evaluation.
+        # The previous process was stopped between the checkpoint and its evaluation.
         evaluator.evaluate(checkpointer.newest, state.step, stop_evaluation)
     is_over = evaluator.is_out_of_patience(state.step)
     window_start = time.monotonic()
@@ -144,7 +142,7 @@ def _loop(
             window_start = ended
         if _is_due(step, run) or must_stop:
             progress.clear()
-            if writer:  # lines of metrics up to a checkpoint are never missing
+            if writer:  # first, so that a checkpoint has all metrics up to its step
                 writer.upload()
             checkpointer.save()
         if must_stop:
@@ -159,15 +157,13 @@ def _loop(
 def _batches(
     engine: Engine, task: Task, run: RunConfig, history: History, vocab_size: int
 ) -> Iterator[Any]:
-    """Returns endless batches, from the next record on."""
+    """Returns endless batches, starting with the next record."""
     size, micro_batches = run.train_batch_size, run.gradient_accumulation_steps
     spec, source = task.feature_spec(), history.train_files
     examples = size // (engine.num_replicas * micro_batches)
     options = row_options(run, spec, source, examples, engine.num_replicas > 1)
-    log.info(
-        "rows: %s",
-        "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
-    )
+    length = "trimmed" if options["is_cut"] else "full length"
+    log.info("sequences: %s", "packed" if "packed_rows" in options else length)
     return engine.train_batches(
         source, spec, batch_size=size, vocab_size=vocab_size, seed=run.seed,
         position=history.records_seen, micro_batches=micro_batches, **options,
@@ -188,9 +184,9 @@ def _until(step: int, run: RunConfig) -> int:
 
 
 class PreemptionSignal:
-    """Remembers a SIGTERM or SIGINT until the loop asks for it. A second one kills at once.
+    """Records a SIGTERM or SIGINT for the loop. A second one kills immediately.
 
-    A context manager: outside of it, the signals have their usual meaning.
+    A context manager: outside of it, the signals have their usual effect.
     """
 
     def __init__(self):
@@ -211,27 +207,27 @@ class PreemptionSignal:
 
 
 class StepTimer:
-    """How many steps one call into the engine makes, and whether to stop after it.
+    """Decides how many steps one call into the engine makes, and whether to stop after it.
 
-    All workers must do the same, or they would wait for each other forever. So each
-    states its wishes (`control`), and all follow the sum (`update`).
+    All workers must do the same, or they would wait for each other forever. So each sends its
+    values (`control`), and all follow the sum (`update`).
     """
 
     def __init__(self, engine: Engine, max_steps: int):
         self.count = 1
-        self._engine, self._max_steps, self._wanted = engine, max_steps, 1
+        self._engine, self._max_steps, self._local_count = engine, max_steps, 1
 
     def control(self, raised: int | None) -> list[float]:
-        """Returns the wishes of this worker: [to stop, steps of the next call but one]."""
-        return [float(raised is not None), float(self._wanted if self._engine.is_chief else 0)]
+        """Returns this worker's values: [whether to stop, steps of the call after the next]."""
+        return [float(raised is not None), float(self._local_count if self._engine.is_chief else 0)]
 
     def update(self, count: int, seconds: float, agreed: np.ndarray, raised: int | None) -> bool:
-        """Takes note of a call of `count` steps. Returns whether to stop now."""
+        """Records a call of `count` steps. Returns whether to stop now."""
         per_second = count / max(seconds, 1e-6)
-        self._wanted = max(1, min(self._max_steps, int(SECONDS_PER_CALL * per_second)))
+        self._local_count = max(1, min(self._max_steps, int(SECONDS_PER_CALL * per_second)))
         num_workers = self._engine.num_workers
         if num_workers == 1:
-            self.count = self._wanted
+            self.count = self._local_count
             return raised is not None
         self.count = max(1, round(agreed[1] * num_workers / self._engine.num_replicas))
         return agreed[0] > 0

@@ -83,7 +83,7 @@ def read_documents(path: str, tokenizer) -> None:
 def read_corpus(path: str, tokenizer, layout: str) -> None:
     from albert.text import corpus_files, documents
 
-    form = corpus_files.recognise([path], corpus_files.Form(layout, language="en"))
+    form = corpus_files.recognize([path], corpus_files.Form(layout, language="en"))
     counts = documents.ReadingCounts()
     list(documents.read_documents([path], tokenizer.preprocess, counts, form=form))
 

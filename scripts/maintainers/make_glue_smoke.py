@@ -30,7 +30,7 @@ ROWS = {"train": 24, "dev": 11, "test": 7}
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "output_dir", None, "Where to write. Required.")
     flags.define("integer", values, "seed", 12345, "Everything random derives from it.",
-                 lower_bound=0, upper_bound=flags.MOST_SEED)
+                 lower_bound=0, upper_bound=flags.MAX_SEED)
 
 
 def main(values: flags.FlagValues) -> None:

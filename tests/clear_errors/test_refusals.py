@@ -54,7 +54,7 @@ REFUSED = [
      "another architecture (hidden_size: checkpoint 16, config 32; "),
     ("pretrain", "--output_dir={run} --num_train_steps=30 --albert_config_file={d}/groups.json",
      "num_hidden_groups: checkpoint 1, config 2"),
-    ("classify", "--output_dir={run} --cached_dir={d}/out", "is of task pretraining, not sst-2"),
+    ("classify", "--output_dir={run} --cached_dir={d}/out", "was trained for pretraining, not sst-2"),
     ("classify", "--vocab_file= --init_checkpoint={run}",
      "has no vocabulary: give --spm_model_file or --vocab_file"),
     ("pretrain", "--init_checkpoint={run}/model.ckpt-11",
@@ -79,7 +79,7 @@ REFUSED = [
       for flag in ("input_file", "eval_input_file")),
     *(("data", f"--input_file={{d}}/{name}.text", "") for name in TEXTS),
     ("squad", "--seed=4294967295 --num_runs=2",
-     "the last of --num_runs=2 would be above 4294967295"),
+     "the last seed of --num_runs=2 would exceed 4294967295"),
     ("squad", "--warmup_step=5", "--warmup_step=5 exceeds --train_step=4"),
     # Content that would be executed or lead elsewhere
     *(("pretrain", f"--init_checkpoint={{d}}/{name}", name) for name in PICKLES),
@@ -150,13 +150,13 @@ def test_a_run_that_is_done_is_evaluated_again_and_otherwise_left_alone(finished
 def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, whole, capsys):
     out, arguments = finished.out, [*finished.flags, f"--init_checkpoint={whole.out}"]
     changed = ["--num_train_steps=25", "--train_batch_size=8", "--learning_rate=0.5",
-               f"--seed={flags.MOST_SEED}"]
+               f"--seed={flags.MAX_SEED}"]
     assert jobs.pretrain(*arguments, *changed) == 0
     said = capsys.readouterr().err
     for text in ("--train_batch_size changed from 4 to 8", "--learning_rate changed from 0.01",
-                 f" to {flags.MOST_SEED} since"):
+                 f" to {flags.MAX_SEED} since"):
         assert said.count(text) == 1
-    assert f"start: where {out}/model.ckpt-23 left off" in said  # whatever --init_checkpoint is
+    assert f"start: resuming from {out}/model.ckpt-23" in said  # whatever --init_checkpoint is
     last = metrics(out)[-1]
     assert last["step"] == 25 and last["learning_rate"] > 0.01
     # 23 steps of 4 records, then 2 of 8.
@@ -205,7 +205,7 @@ def test_a_warm_start_accounts_for_every_variable_and_misses_none_of_the_encoder
     account = results_of(tmp_path / "new", "warm_start")
     loaded, new, ignored = (account[key] for key in ("loaded", "new", "ignored"))
     said = capsys.readouterr().err
-    assert f"left at random values, absent from {absent}: {lost}" in said
+    assert f"missing in {absent}, so initialized randomly: {lost}" in said
     assert f"loaded {len(loaded)}, new 1 (bias), ignored" in said and new == [lost]
     assert "global_step" in ignored
     assert {*loaded, *ignored} == tensors.keys() - {lost}
@@ -230,7 +230,7 @@ def test_a_text_of_nothing_is_the_two_marks(tmp_path):
     tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path), True)
     for text in ("", "   ", "\u200b\x00", "\ud800"):
         [row] = features.encode_texts(tokenizer, [(text, None)], 8)
-        used = row.input_ids[: int(row.input_mask.sum())].tolist()
+        used = row["input_ids"][: int(row["input_mask"].sum())].tolist()
         unknown = tokenizer.vocab["[UNK]"]
         assert [i for i in used if i != unknown] == [tokenizer.cls_id, tokenizer.sep_id]
 

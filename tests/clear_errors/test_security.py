@@ -134,8 +134,8 @@ def test_a_pickle_among_a_checkpoints_files_is_refused(tmp_path, monkeypatch):
 # --- HDF5: only plain arrays in the file itself ---
 
 WEIGHT = "albert/pooler/weight:0"
-ELSEWHERE, NO_ARRAY = "is not in this file", "is no array of this file"
-NO_NUMBERS = "is no array of numbers"
+ELSEWHERE, NO_ARRAY = "is not in this file", "is not an array in this file"
+NO_NUMBERS = "is not an array of numbers"
 
 
 def external(other, path="/secret"):

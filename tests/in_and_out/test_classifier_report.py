@@ -27,14 +27,14 @@ def test_a_classifier_is_compared_with_tfidf_row_by_row():
 
 
 def test_overconfidence_few_rows_and_a_checkpoint_chosen_on_the_same_rows_are_said():
-    assert "Overconfident: on average it gives its answers 95 %, and 80 % are right" in said(
+    assert "Overconfident: its mean confidence is 95 %, its accuracy 80 %" in said(
         800, 600, 1000, 0.95
     )
     assert "Overconfident" not in said(800, 600, 1000, 0.82)
-    assert "40 rows measure little" in said(30, 20, 40) and "measure little" not in said(400, 300, 500)
+    assert "40 rows give a rough" in said(30, 20, 40) and "rough" not in said(400, 300, 500)
     # The standard error is 1.26 points; sqrt(2 ln 8) = 2.04.
     assert "best of 8 evaluations" in said(800, 600, 1000, evaluations=8)
-    assert "at most about 2.6 points" in said(800, 600, 1000, evaluations=8)
+    assert "up to about 2.6 points" in said(800, 600, 1000, evaluations=8)
 
 
 def test_the_interval_is_wilsons():
@@ -93,7 +93,7 @@ def test_cross_validation_measures_on_rows_that_chose_nothing(tmp_path):
     assert jobs.classify(*command) == 0
     report = (out / "report.md").read_text()
     told = re.search(r"cross-validation \| accuracy ([\d.]+) ± ([\d.]+)", report)
-    assert 0 < float(told[1]) <= 1 and "2 parts, 60 rows" in report
+    assert 0 < float(told[1]) <= 1 and "2 folds, 60 rows" in report
     assert not [*out.rglob("*.tf_record*")]
     assert jobs.classify(*command, "--do_train=false", "--do_eval") == 2
     assert jobs.classify(*command[:-1], "--cross_validation=1") == 2

@@ -70,7 +70,7 @@ def test_half_precision_halves_the_file_and_rounds_each_weight_once(golden_path,
         np.testing.assert_array_equal(half.read(name), whole.read(name).astype(np.float16).astype(np.float32))
     flags = f"--hf_directory={tmp_path}/float32", f"--output_dir={tmp_path}/out"
     assert convert(*flags, "--dtype=float16") == 2
-    assert "--dtype goes with --albert_directory" in assert_one_clear_line(capsys.readouterr().err)
+    assert "--dtype needs --albert_directory" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
 
@@ -326,7 +326,7 @@ BAD_FILES = {
     "an output matrix": (
         change_tensors(lambda x: x | {"predictions.decoder.weight": np.ones((60, 16), "f4")}),
         "predictions.decoder.weight is not a copy"),
-    "a projection": (change_tensors(lambda x: x | {MAPPING: 2 * x[MAPPING]}), "not the identity"),
+    "a projection": (change_tensors(lambda x: x | {MAPPING: 2 * x[MAPPING]}), "must be the identity"),
 }
 
 

@@ -195,10 +195,10 @@ def test_what_cannot_be_is_refused(source, tmp_path, monkeypatch, capsys):
     for module in ("tf2onnx", "onnxruntime"):
         monkeypatch.setitem(sys.modules, module, None)  # as if not installed
     for path, more, message in (
-        ("m.h5", [], ".h5 is not a format that this command writes"),
-        ("m.PB", [], "ends in .tflite or .onnx, or a directory"),
+        ("m.h5", [], "cannot write .h5: give a *.tflite"),
+        ("m.PB", [], "or *.onnx file, or a directory"),
         ("served_1.0", [], "has no vocabulary"),  # missing from the directory
-        ("m.onnx", ["--max_seq_length=4"], "is not for .onnx"),
+        ("m.onnx", ["--max_seq_length=4"], "--max_seq_length has no effect on .onnx"),
         ("m.onnx", [], "pip install onnx tf2onnx onnxruntime"),
         ("m.tflite", ["--max_seq_length=17"], "exceeds max_position_embeddings 16"),
         ("m.tflite", ["--head=sequence_classification"], "no classifier yet"),

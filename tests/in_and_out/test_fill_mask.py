@@ -226,7 +226,7 @@ NO_FEATURES = [
     (["--layers=a", "--pooling=cls"], "--layers=a is not a list of numbers"),
     (["--layers=1"], "--layers has no effect on --pooling=pooled"),
     (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
-    (["--input_file={}/empty.txt"], "empty.txt: nothing in it"),
+    (["--input_file={}/empty.txt"], "empty.txt: empty input"),
     (["--model={}/none"], "--model: no directory"),
 ]
 

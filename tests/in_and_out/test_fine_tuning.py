@@ -203,7 +203,7 @@ def test_the_numbers_over_runs():
         "num_runs": 3, "global_step": 20, "f1": 0.5, "f1_min": 0.5, "f1_max": 0.75,
         "f1_std": pytest.approx(0.1443376),
     }
-    with pytest.raises(DataError, match="run of seed 2 has other numbers .*f1"):
+    with pytest.raises(DataError, match="seed 2 has other metrics .*f1"):
         fine_tuning.over_runs({1: {"f1": 0.5}, 2: {"f 1": 0.75}})
 
 
@@ -230,7 +230,7 @@ def test_training_ends_when_evaluations_bring_nothing_and_keeps_the_best_and_the
     with caplog.at_level("INFO", logger="albert"):
         assert jobs.classify(*given) == 0
     assert len(traced) == 1  # whatever the batch, and although the best is not the last
-    assert "stopped early at step 6: eval_accuracy has not risen in 2 evaluations" in caplog.text
+    assert "stopped early at step 6: eval_accuracy has not improved in 2 evaluations" in caplog.text
     out = tmp_path / "out"
     assert results_of(out)["global_step"] == 2
     kept = {p.name for p in out.glob("*.index")}
@@ -245,18 +245,18 @@ REFUSED = {
     "classifier": [
         (["--task_name=imdb"], "--task_name=imdb is not one of ax, cola, mismnli"),
         (["--nodo_train", "--nodo_eval", "--nodo_predict"],
-         "at least one of --do_train, --do_eval, --do_predict and --export_dir is needed"),
+         "at least one of --do_train, --do_eval, --do_predict and --export_dir is required"),
         (["--checkpoint=x"], "did you mean --init_checkpoint"),
-        (["--notsv_header"], "--notsv_header: goes with --train_file only"),
-        (["--threshold_to_export=0.5"], "--threshold_to_export goes with --export_dir"),
+        (["--notsv_header"], "--notsv_header: only with --train_file"),
+        (["--threshold_to_export=0.5"], "--threshold_to_export needs --export_dir"),
         (["--pack_rows", "--pad_to_max_seq_length"],
          "--pack_rows has no effect with --pad_to_max_seq_length"),
         (["--task_name=ax", "--nodo_train"], "task ax has no dev file"),
         (["--albert_config_file="], "--albert_config_file or"),
         (["--vocab_file="], "--spm_model_file is required"),
         (["--early_stopping_patience=1", "--nodo_eval"],
-         "--early_stopping_patience needs --do_eval beside --do_train"),
-        (["--num_runs=2", "--nodo_train", "--checkpoint=x"], "--checkpoint is of one run"),
+         "--early_stopping_patience needs --do_eval"),
+        (["--num_runs=2", "--nodo_train", "--checkpoint=x"], "--checkpoint has no effect with --num_runs"),
         (["--nodo_train", "--nodo_eval"],
          "out: train first (--do_train) or give --checkpoint"),
     ],
@@ -264,21 +264,21 @@ REFUSED = {
         (["--nodo_train", "--nodo_predict"], "at least one of"),
         (["--max_seq_length=9"], "--max_seq_length=9 must be greater than --max_query_length=6"),
         (["--nodo_train"], "out: train first (--do_train) or give --checkpoint"),
-        (["--train_batch_size=99"], "8 questions make no step of --train_batch_size=99"),
+        (["--train_batch_size=99"], "of 8 questions are less than a batch"),
         (["--predict_file=absent.json"], "--predict_file: no such file: absent.json"),
         (["--warmup_step=1", "--warmup_proportion=0.1"],
-         "give one of --warmup_step and --warmup_proportion"),
-        (["--train_step=1"], "give one of --train_step and --num_train_epochs"),
+         "give only one of --warmup_step and --warmup_proportion"),
+        (["--train_step=1"], "give only one of --train_step and --num_train_epochs"),
         (["--pack_rows"], "--pack_rows has no effect on SQuAD 1.1"),
     ],
     "race": [
         (["--max_qa_length=12"], "--max_qa_length=12 leaves no room in --max_seq_length=14"),
-        (["--high_only", "--middle_only"], "give one of --high_only and --middle_only"),
+        (["--high_only", "--middle_only"], "give only one of --high_only and --middle_only"),
         (["--nodo_train", "--nodo_eval", "--nodo_predict"],
          "at least one of --do_train, --do_eval and --do_predict"),
         (["--data_dir=/nowhere"], "no such directory: /nowhere/RACE/train/middle; --data_dir must"),
         (["--high_only", "--train_file={}/train.tfrecord"],
-         "--high_only has no effect on the features that are in"),
+         "--high_only has no effect on the features in"),
     ],
     "tokens": [
         (["--data_dir=/nowhere"], "no such file: /nowhere/train.txt"),
@@ -286,7 +286,7 @@ REFUSED = {
          "at least one of --do_train, --do_eval and --do_predict"),
         (["--label_list=O"], "not two or more different labels"),
         (["--nodo_train"], "out: train first (--do_train) or give --checkpoint"),
-        (["--data_dir={}/bad"], "bad/dev.txt:2: I-PER continues nothing: O is before it"),
+        (["--data_dir={}/bad"], "bad/dev.txt:2: I-PER cannot follow O"),
     ],
 }
 
@@ -313,5 +313,5 @@ def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_ru
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
     assert jobs.classify(*given, "--do_train") == 2
-    assert "/.out.work: give --cached_dir" in assert_one_clear_line(capsys.readouterr().err)
+    assert "/.out.work: name a folder" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()

@@ -87,7 +87,7 @@ def test_an_archive_that_is_damaged_or_leads_outside_is_refused(
 ):
     path = packed(golden_path("tf1_ckpt_tiny"), tmp_path / "model.tar.gz")
     if what == "large":
-        monkeypatch.setattr(archives, "MOST_BYTES", 1000)
+        monkeypatch.setattr(archives, "MAX_BYTES", 1000)
     elif what in ("cut", "text"):
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2] if what == "cut" else b"no archive at all")
@@ -173,10 +173,10 @@ METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "alway
 
 @pytest.mark.parametrize("change, message", [
     ({"model": {"type": "BPE"}}, "only Unigram"),
-    ({"normalizer": {"type": "NFC"}}, "the normalizer NFC is not known"),
+    ({"normalizer": {"type": "NFC"}}, "the normalizer NFC is not supported"),
     ({"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}}, "replaces 'a'"),
     ({"model": {"type": "Unigram", "vocab": [["a"]], "unk_id": 0}}, "is damaged"),
-    ({"pre_tokenizer": None}, "its pre_tokenizer .* is not known"),
+    ({"pre_tokenizer": None}, "its pre_tokenizer .* is not supported"),
     ({"pre_tokenizer": METASPACE | {"prepend_scheme": "first"}}, "its pre_tokenizer .*first"),
     ({"pre_tokenizer": METASPACE | {"replacement": "_"}}, "its pre_tokenizer .*_"),
     ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, METASPACE]}},

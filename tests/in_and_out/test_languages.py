@@ -124,7 +124,7 @@ def test_text_whose_marks_go_is_warned_of_and_a_contradiction_refused(tmp_path, 
     for flag in ("--nokeep_accents", "--do_lower_case"):
         assert records(tmp_path, tmp_path / "kept.model", flag) == 2
         message = assert_one_clear_line(capsys.readouterr().err)
-        assert f"{flag}: {tmp_path / 'kept.model'} was trained otherwise" in message
+        assert f"{flag}: {tmp_path / 'kept.model'} was trained differently" in message
     assert not (tmp_path / "r.tfrecord").exists()
 
 
@@ -163,7 +163,7 @@ def test_records_of_text_prepared_otherwise_than_the_models_are_refused(tmp_path
     capsys.readouterr()
     assert jobs.pretrain(*start, f"--output_dir={tmp_path / 'out'}") == 2
     message = assert_one_clear_line(capsys.readouterr().err)
-    assert "has keep_accents=True, and these records were made otherwise" in message
+    assert "made without keep_accents=True, which the tokenizer of" in message
     assert not (tmp_path / "out").exists()
     # The settings next to a model file count.
     for path in tmp_path.glob("r.tfrecord*"):

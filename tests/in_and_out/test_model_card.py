@@ -59,7 +59,7 @@ def test_the_code_of_every_classs_card_runs(kind, has_tokenizer, tmp_path):
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, None) if has_tokenizer else None
     pretrained.save(model, str(tmp_path / "saved"), tokenizer)
     card = (tmp_path / "saved/README.md").read_text()
-    assert "Saved from a Python program" in card
+    assert "Saved by a Python program" in card
     assert f"| parameters | {model.count_params():,} |" in card
     printed = use(tmp_path, code_of(card))
     assert bool(printed) == has_tokenizer and "nan" not in printed

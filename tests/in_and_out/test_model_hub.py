@@ -135,7 +135,7 @@ def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
         "owner/small@v9": ("no revision 'v9'",),
         "owner/private": ("HF_TOKEN",),
         "owner/bert": ("model_type is 'bert'",),
-        "owner/empty": ("has no weights that can be read", "model.safetensors"),
+        "owner/empty": ("has no readable weights", "model.safetensors"),
         f"{hub.address}/none.tar.gz": ("404",),
     }
     (tmp_path / "program.py").write_text(REFUSED)

@@ -80,7 +80,7 @@ def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, capl
     path.write_text("".join(json.dumps({"text": text, "label": "a"}) + "\n" for text in texts))
     table = tables.read_table(str(path), "train_file")
     assert [table.cell(i, 0) for i in range(3)] == ["cut \ufffd", "an emoji \U0001f600", "plain"]
-    assert "my.jsonl: 1 of 3 rows had half of a surrogate pair" in caplog.text
+    assert "my.jsonl: replaced lone surrogates by U+FFFD in 1 of 3 rows" in caplog.text
 
 
 def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
@@ -96,7 +96,7 @@ def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
 def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
     table = tables.Table("x.csv", ["id", "what", "kind"], [["1", "a", "b"]], [2])
     assert own_file.find_columns(table, "what", None, "2").label == 2
-    with pytest.raises(FlagError, match="give --text_column, one of its columns: id, what, kind"):
+    with pytest.raises(FlagError, match="give --text_column; its columns are id, what, kind"):
         own_file.find_columns(table, None, None, None)
     with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
         own_file.find_columns(table, "what", None, "9")
@@ -124,7 +124,7 @@ def test_a_first_line_of_data_is_told_from_a_header(caplog):
         found = [first, ["bad", "0"], ["good", "1"]]
         assert own_file.has_header("x.csv", found, *columns) == is_header
         is_certain = set(columns) - {"0", "1", None} or not any(columns)
-        assert ("x.csv: the first line is taken as" in caplog.text) == (not is_certain)
+        assert ("x.csv: the first line is" in caplog.text) == (not is_certain)
     # In regression, a number is data.
     for first, is_header in ((["a", "0.5"], False), (["text", "score"], True)):
         found = own_file.has_header("x.csv", [first, ["b", "1.5"]], *BY_NUMBER, True)
@@ -158,11 +158,11 @@ NO_TABLES = [
     ("a.jsonl", '\n{"text": "\udcff"}\n', r"a\.jsonl:2: not UTF-8 text"),
     ("a.tsv", "text\tlabel\n" + "x" * (lines.MAX_LINE + 1), r"a\.tsv:2: a line of more than 16,777"),
     ("a.csv", "text,label\n", "no rows below"),
-    ("a.csv", "", "nothing in it"),
-    ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text'; give a number"),
-    ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in what begins at line 1"),
+    ("a.csv", "", "the file is empty"),
+    ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text'; give --"),
+    ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in the value that begins at line 1"),
     ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object, got 1"),
-    ("a.csv", "text,label\na,1\nb,1\n", "one label only"),
+    ("a.csv", "text,label\na,1\nb,1\n", "only one label"),
     ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values"),
 ]
 
@@ -242,7 +242,7 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
         found, [],
     )
     report = open(path, encoding="utf-8").read()
-    assert "| is \\ taken for | a | b\\|c | absent |\n" in report
+    assert "| actual \\ predicted | a | b\\|c | absent |\n" in report
     assert "| **a** | 1 | 0 | 0 |\n| **b\\|c** | 2 | 1 | 0 |\n" in report
     surest = "| text 3 | b\\|c | a | 0.900 |\n| text 2 | b\\|c | a | 0.800 |\n"
     assert surest in report and "text 0" not in report
@@ -271,7 +271,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     assert accuracy > 0.8
     assert {"macro_f1", "f1_bad", "f1_so, so"} <= set(results) and "f1" not in results
     for part in ("macro F1", "| bad |", "| so, so |", "--learning_rate | 0.005 (given)",
-                 "albert.predict --model=", "| is \\ taken for | bad | so, so |"):
+                 "albert.predict --model=", "| actual \\ predicted | bad | so, so |"):
         assert part in report, part
     # The output contains no texts except those that the report shows.
     texts = [text.encode() for text, _ in rows()]
@@ -297,17 +297,17 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
 
 REFUSED = [
     (["--train_file=absent.csv"], "no such file: absent.csv"),
-    (["--train_file=my.xlsx"], "neither in .csv nor"),
-    (["--train_file=my.csv", "--task_name=rte"], "--task_name does not go with --train_file"),
+    (["--train_file=my.xlsx"], "my.xlsx: expected a *.csv"),
+    (["--train_file=my.csv", "--task_name=rte"], "only one of --train_file and --task_name"),
     (["--train_file=my.csv", "--do_predict"], "--do_predict needs --test_file"),
-    (["--train_file=my.csv", "--do_train"], "--train_file holds rows out to measure with"),
+    (["--train_file=my.csv", "--do_train"], "--train_file holds out rows for evaluation"),
     (["--train_file=my.csv", "--label_list=a,b,a"], "is not two or more different labels"),
-    (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give one of --train_step"),
-    (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "give one of --dev_file"),
+    (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give only one of --train_step"),
+    (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "give only one of --dev_file"),
     (["--task_name=rte", "--data_dir=.", "--dev_share=0.2", "--text_column=a"],
-     "--dev_share, --text_column: goes with --train_file only"),
+     "--dev_share, --text_column: only with --train_file"),
     (["--train_file=my.csv", "--label_list=bad,good", "--regression"],
-     "give one of --regression and --label_list"),
+     "give only one of --regression and --label_list"),
     (["--train_file=my.jsonl", "--notsv_header"], "--tsv_header has no effect on --train_file=my.jsonl"),
     (["--train_file=my.csv", "--text_column=1", "--label_column=1"], "must be different columns"),
     (["--train_file=my.csv", "--regression"], "my.csv:2: label 'bad' is not a number"),
@@ -339,4 +339,4 @@ def test_settings_suit_the_sizes_of_model_and_data():
         ([9] * 99, 512, 32), ([9] * 98 + [33] * 2, 512, 48), ([9] * 99 + [33], 512, 48),
         ([9] * 199 + [33], 512, 32), ([999] * 9, 512, 512),
     ):
-        assert own_texts.row_length(lengths, most) == expected
+        assert own_texts.sequence_length(lengths, most) == expected

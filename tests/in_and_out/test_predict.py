@@ -301,7 +301,7 @@ REFUSED = [
      "--label_list has no effect on question_answering"),
     (OF_TEXTS, ["--task=translation"], "--task"),
     (OF_TEXTS, ["--spm_model_file=a", "--vocab_file=b"],
-     "give one of --spm_model_file and --vocab_file"),
+     "give only one of --spm_model_file and --vocab_file"),
     (OF_TEXTS, ["--max_seq_length=17"], "exceeds max_position_embeddings 16"),
     (OF_TEXTS, ["--input_file={}/three.txt"], "three.txt:2: 3 tab-separated texts, expected 1 or 2"),
     (OF_TEXTS, ["--input_file={}/bad.txt"], "bad.txt:1: not UTF-8 text"),

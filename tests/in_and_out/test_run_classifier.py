@@ -157,9 +157,9 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow():
 def test_flags_of_the_original_that_count_for_nothing_are_named(caplog):
     for arguments, expected in (
         (["--albert_hub_module_handle=m", "--albert_config_file=c", "--spm_model_file=from_tf_hub"],
-         "--albert_config_file: no effect beside --albert_hub_module_handle"),
+         "--albert_config_file: no effect with --albert_hub_module_handle"),
         (["--albert_config_file=c", "--spm_model_file=s", "--vocab_file=v"],
-         "--vocab_file: no effect beside --spm_model_file"),
+         "--vocab_file: no effect with --spm_model_file"),
         (["--albert_config_file=c", "--spm_model_file=s", "--vocab_file="], ""),
     ):
         caplog.clear()

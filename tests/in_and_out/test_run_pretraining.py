@@ -154,7 +154,7 @@ def test_a_run_resumes_to_the_same_bits_across_an_epoch_whatever_makes_its_steps
         train_batch_size=16,
     ), extra]
     assert pretrain(*flags) == 0
-    assert "rows: whole" in capsys.readouterr().err  # full sequences are not packed
+    assert "sequences: full length" in capsys.readouterr().err  # full sequences are not packed
     half = jobs.Run(tmp_path / "out", flags).copy(tmp_path / "half", step=2)
     assert pretrain(*half.flags) == 0
     jobs.assert_same_run(half.out, tmp_path / "out", 4)
@@ -210,7 +210,7 @@ def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_p
     )
     write_config(tmp_path, initializer_range=0.5, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     found = []
-    for way, message in (("--pack_rows", "rows: packed"), ("--nopack_rows", "rows: cut")):
+    for way, message in (("--pack_rows", "sequences: packed"), ("--nopack_rows", "sequences: trimmed")):
         done = run(jobs.PRETRAINING, *flags, *extra, way, f"--output_dir={tmp_path / way}")
         assert done.returncode == 0 and message in done.stderr, done.stderr
         found.append([line | {"kind": line["kind"] == "eval"} for line in metrics(tmp_path / way)])
@@ -244,8 +244,8 @@ BAD = [
     (["{job}", "--max_seq_length=8"], "pass --max_seq_length=12"),
     (["{job}", "--input_file=/nowhere/x*"], "no file matches /nowhere/x*"),
     (["{job}", "--albert_config_file=/nowhere.json"], "no such file: /nowhere.json"),
-    (["{job}", "--eval_pairs=x"], "--eval_pairs goes with --do_train and --do_eval"),
-    (["{job}", "--nodo_train", "--do_eval", "--vocab_file=x"], "--vocab_file goes with --do_train"),
+    (["{job}", "--eval_pairs=x"], "--eval_pairs needs --do_train and --do_eval"),
+    (["{job}", "--nodo_train", "--do_eval", "--vocab_file=x"], "--vocab_file needs --do_train"),
 ]
 
 

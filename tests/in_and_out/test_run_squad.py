@@ -266,7 +266,7 @@ def test_a_file_with_some_answers_is_predicted_and_not_evaluated(tuned, tmp_path
     training = ["--checkpoint=", "--num_train_epochs=9", "--do_eval"]
     assert jobs.squad(*given, *training, "--early_stopping_patience=9") == 2
     said = capsys.readouterr().err
-    assert "8 questions: 18 steps, 1 of them to warm up" in said  # rounded down, as in the original
+    assert "8 questions: 18 steps, 1 of them warm-up" in said  # rounded down, as in the original
     line = assert_one_clear_line(said)
     assert "--do_eval, --early_stopping_patience:" in line and "cannot be evaluated" in line
 
@@ -279,7 +279,7 @@ REFUSED = [
      "--dropout_prob, --null_score_diff_threshold: only with --version_2_with_negative"),
     (["2.0", "--pack_rows", "--pad_to_max_seq_length"],
      "--pack_rows has no effect with --pad_to_max_seq_length"),
-    (["2.0", "--export_dir=x"], "--export_dir is of SQuAD 1.1"),
+    (["2.0", "--export_dir=x"], "--export_dir is for SQuAD 1.1"),
     (["2.0", "--end_n_top=49"], "--end_n_top=49 exceeds --max_seq_length=48"),
     (["--do_train"], "--train_file is required"),
 ]

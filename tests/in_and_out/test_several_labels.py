@@ -156,7 +156,7 @@ def test_lists_of_labels_are_read_as_columns_are(start, tmp_path, begin):
 REFUSED = [
     ("text,a,b\nx,1,0\ny,2,1\n", ["--label_columns=a,b"], "t.csv:3: column 'a' must be 1 or 0"),
     ("text,a,b\nx,1,0\n", ["--label_columns=a,c"], "--label_columns=c: {}t.csv has no such column (text, a, b)"),
-    ("text,a,b\nx,1,0\n", ["--label_columns=a,b", "--regression"], "give one of --label_columns and --regression"),
+    ("text,a,b\nx,1,0\n", ["--label_columns=a,b", "--regression"], "give only one of --label_columns and --regression"),
     ("text,label\nx,[1\ny,\"['b']\"\n", [], "t.csv: too few rows"),
     ("text,label\nx,a\ny,b\nz,a\nu,b\n", ["--threshold=0.3"], "--threshold has no effect"),
     ("text,labels\nx,\"['a', 'b']\"\ny,\"['c']\"\n", ["--label_list=a,b"],
@@ -181,4 +181,4 @@ def test_a_run_is_not_resumed_with_labels_that_exclude_each_other(trained, start
     path.write_text("text,label\n" + "".join(f"w{i} w9,{NAMES[i % 3]}\n" for i in range(12)))
     assert classify(start, f"--train_file={path}", f"--dev_file={path}",
                     f"--output_dir={trained / 'out'}") == 2
-    assert "is of another problem type" in assert_one_clear_line(capsys.readouterr().err)
+    assert "has another problem type" in assert_one_clear_line(capsys.readouterr().err)

@@ -89,9 +89,9 @@ def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
 def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path, caplog):
     found = read(tmp_path / "a.csv", "text,label\nso good,pos\n,pos\nso bad,\n  ,\nso bad,neg\n")
     assert found == ROWS
-    assert "3 of 5 rows have no text or no label and are left out, the first at" in caplog.text
-    assert "a.csv:3: nothing in column 'text'" in caplog.text
-    with pytest.raises(DataError, match=r"a\.csv:2: nothing in column 'label', nor in other rows"):
+    assert "skipped 3 of 5 rows without text or label, the first at" in caplog.text
+    assert "a.csv:3: column 'text' is empty" in caplog.text
+    with pytest.raises(DataError, match=r"a\.csv:2: column 'label' is empty, and every"):
         read(tmp_path / "a.csv", "text,label\na,\nb,\n")
 
 
@@ -114,8 +114,8 @@ REFUSED = [
     ("a.json", '[\n{"text": "a", "label": 1},\n7]', r"a\.json:3: expected a JSON object, got 7"),
     ("a.json", '[{"text": "a", "label": 1}', r"a\.json: the list is not closed"),
     ("a.parquet", "no", r"a\.parquet: damaged or truncated Parquet"),
-    ("a.csv", "id,what,kind,\n1,2,3,\n", "give --text_column, one of its columns: id, what, kind; "
-     "their numbers from 0 if these are no names"),
+    ("a.csv", "id,what,kind,\n1,2,3,\n", "give --text_column; its columns are id, what, kind; "
+     "or numbers from 0, if these are data"),
 ]
 
 
@@ -195,12 +195,12 @@ def test_a_table_is_written_back_with_its_answers(told):
 
 def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
     for name, content, flags, message in (
-        ("a.csv", "id,what\n1,2\n", [], "give --text_column, one of its columns: id, what"),
+        ("a.csv", "id,what\n1,2\n", [], "give --text_column; its columns are id, what"),
         ("a.csv", "text,b\n1,2\n", ["--text_column=c"], "has no such column (text, b)"),
-        ("a.csv", "text\na\n", ["--encoding=none"], "--encoding=none is not known"),
+        ("a.csv", "text\na\n", ["--encoding=none"], "unknown --encoding=none"),
         ("a.csv", "text\n\udcff\n", [],
          "a.csv:2: not UTF-8 text"),
-        ("a.md", "text\n", ["--text_column=c"], "--text_column: goes with a table as --input_file"),
+        ("a.md", "text\n", ["--text_column=c"], "--text_column: only with a table as --input_file"),
     ):
         capsys.readouterr()
         assert told(name, content, *flags, to="no.csv") == 2

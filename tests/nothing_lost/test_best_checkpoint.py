@@ -52,7 +52,7 @@ def test_the_best_is_sought_anew_with_one_warning_when_another_thing_is_measured
         changes = change(pathlib.Path(path))
         assert keep(folder, 3, 0.4, path, **changes)
         [warning] = [r.getMessage() for r in caplog.records]
-        assert f"of step 1, was evaluated otherwise ({what})" in warning and "step 3" in warning
+        assert f"of step 1, was evaluated differently ({what})" in warning and "step 3" in warning
         assert (folder / "model.ckpt-best.index").read_text() == "of step 3"
         assert evaluation.read_best(str(folder))["value"] == 0.4
         caplog.clear()
@@ -77,7 +77,7 @@ def test_a_best_json_that_does_not_say_what_was_measured_is_no_measure(tmp_path,
     files.write_sealed_json(str(tmp_path / "best.json"), old)
     assert not keep(tmp_path, 8, float("nan"), path)
     assert keep(tmp_path, 9, 0.1, path)
-    assert "of step 7, was evaluated otherwise" in caplog.text
+    assert "of step 7, was evaluated differently" in caplog.text
 
 
 # --- Real runs ---
@@ -107,10 +107,10 @@ def test_a_finished_run_seeks_its_best_anew_on_other_data(finished, tmp_path, ca
     before = make_unbeatable(finished.out)
     assert jobs.pretrain(*flags) == 0
     assert (finished.out / "best.json").read_bytes() == before
-    assert "evaluated otherwise" not in capsys.readouterr().err
+    assert "evaluated differently" not in capsys.readouterr().err
     other = write_pretraining_records(tmp_path / "dev.tfrecord", seed=5)
     assert jobs.pretrain(*flags, f"--eval_input_file={other}") == 0
-    assert capsys.readouterr().err.count("of step 10, was evaluated otherwise (files)") == 1
+    assert capsys.readouterr().err.count("of step 10, was evaluated differently (files)") == 1
     assert evaluation.read_best(str(finished.out))["step"] == 23
     assert run_states.read_run_state(str(finished.out / "model.ckpt-best"))["step"] == 23
 

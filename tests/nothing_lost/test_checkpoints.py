@@ -92,7 +92,7 @@ def test_another_architecture_or_task_is_refused_with_both_values(tmp_path):
     wide = AlbertConfig.from_dict(stores.CONFIG.to_dict() | {"hidden_size": 96})
     for config, task, message in (
         (wide, "t", "hidden_size: checkpoint 16, config 96"),
-        (stores.CONFIG, "rte", "of task t, not rte"),
+        (stores.CONFIG, "rte", "was trained for t, not rte"),
     ):
         with pytest.raises(CheckpointError, match=message):
             checkpoint_store.read_newest(str(tmp_path), stores.SHAPES, config, task)
@@ -258,7 +258,7 @@ def test_a_checkpoint_of_several_data_files_is_read_and_a_missing_one_named(tmp_
         for name, value in part.items():
             np.testing.assert_array_equal(weights.read(name), value)
     os.unlink(prefix + ".data-00001-of-00003")
-    with pytest.raises(CheckpointError, match=r"not model\.ckpt-7\.data-00001-of-00003: a"):
+    with pytest.raises(CheckpointError, match=r"lacks model\.ckpt-7\.data-00001-of-00003: a"):
         checkpoints.open_weights(prefix)
 
 
@@ -268,7 +268,7 @@ def test_a_partitioned_variable_is_refused_by_name(tmp_path):
         shape_and_slices=["4 2 0,2:0,2", "4 2 2,2:0,2"], tensors=[tf.zeros((2, 2))] * 2,
     )
     weights = checkpoints.open_weights(str(tmp_path / "c"))
-    with pytest.raises(CheckpointError, match="cannot read w: it is stored in parts"):
+    with pytest.raises(CheckpointError, match="cannot read w: it is partitioned"):
         weights.read("w")
 
 
@@ -305,5 +305,5 @@ def test_without_tensorflow_checkpoints_are_its_own_and_a_damaged_one_is_set_asi
 
 def test_a_run_of_0_2_without_tensorflow_is_refused_and_does_not_start_over(tmp_path):
     (tmp_path / "model.ckpt-7.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="convert it with the export_checkpoints of 0.2"):
+    with pytest.raises(CheckpointError, match="convert it with export_checkpoints of 0.2"):
         checkpoint_store.read_newest(str(tmp_path), {}, None, "t")

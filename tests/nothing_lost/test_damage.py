@@ -58,7 +58,7 @@ def test_a_checkpoint_without_its_run_state_is_used_with_a_warning(finished, cap
     (finished.out / "model.ckpt-23.json").unlink()
     assert jobs.pretrain(*finished.flags) == 0
     said = capsys.readouterr().err
-    assert "no model.ckpt-23.json" in said and "model.ckpt-23 left off" in said
+    assert "no model.ckpt-23.json" in said and "resuming from" in said
 
 
 def test_a_damaged_checkpoint_starts_no_run_and_the_error_says_what_is_lost(finished, capsys):
@@ -71,7 +71,7 @@ def test_a_damaged_checkpoint_starts_no_run_and_the_error_says_what_is_lost(fini
         with nothing_lost(finished.out):
             assert jobs.pretrain(*flags, f"--output_dir={new}") == 2
         line = assert_one_clear_line(capsys.readouterr().err)
-        assert "model.ckpt-best is cut short" in line and message in line
+        assert "model.ckpt-best is truncated" in line and message in line
         assert not new.exists()
 
 

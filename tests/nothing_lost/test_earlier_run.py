@@ -119,7 +119,7 @@ def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(classified,
     origin = str(classified.out / "model.ckpt-6")
     other = earlier_run.Identity("cola", labels=("0", "1"))
     other.check(origin)
-    with pytest.raises(FlagError, match="is of task sst-2, not cola: use another --output_dir"):
+    with pytest.raises(FlagError, match="was trained for sst-2, not cola: use another --output_dir"):
         other.check(origin, is_resumed=True)
     trained, of_five = str(tuned("race").out / "model.ckpt-4"), earlier_run.Identity("race", num_choices=5)
     of_five.check(trained)  # each option has its own logit
@@ -143,4 +143,4 @@ def test_a_directory_with_somebody_elses_model_is_not_trained_in(tmp_path, capsy
             with untouched(out):
                 assert command(*flags, f"--output_dir={out}") == 2
             line = assert_one_clear_line(capsys.readouterr().err)
-            assert "holds a model that is not a run's checkpoint: train in another" in line
+            assert "holds a model that is not a run's checkpoint: use another" in line

@@ -50,7 +50,7 @@ def test_a_fine_tuner_repeats_lost_steps_and_features_to_the_same_bits(
         assert tuner.run(*flags) == 0
         said = capsys.readouterr().err
         assert said.count("unreadable") == 1 == said.count(f"{newest} unreadable (")
-        assert f"ckpt-{tuner.last // 2} left off" in said
+        assert re.search(rf"resuming from \S+ckpt-{tuner.last // 2}\n", said)
         assert (run.out / f"{newest}.index.corrupt").exists()
         assert set(re.findall(r"--(\w+) changed from", said)) <= {"cached_dir", "output_dir"}
     assert_same_results(name, run.out, whole.out)
@@ -84,7 +84,7 @@ def test_a_fine_tuner_refuses_a_directory_that_it_cannot_use_and_leaves_it_as_it
     said = refused(tuner.run, *run.flags, f"--albert_config_file={wide}")
     assert "hidden_size: checkpoint 16, config 32" in said
     said = refused(jobs.TUNERS[other].run, *stranger, f"--output_dir={run.out}")
-    assert f"is of task {tuner.task}, not {jobs.TUNERS[other].task}" in said
+    assert f"was trained for {tuner.task}, not {jobs.TUNERS[other].task}" in said
     with locks.hold(str(run.out)):
         assert f"is in use by pid {os.getpid()} on host" in refused(tuner.run, *run.flags)
     for path in run.out.glob("model.ckpt-[0-9]*.index"):
@@ -168,15 +168,15 @@ BAD_FILES = {
         (TRAIN, "text\tlabel\nw1\t0\nw2\n", "train.tsv:3: expected at least 2 tab-separated"),
         (TRAIN, "text\tlabel\nw1\tentails\n", "train.tsv:2: label 'entails' is not one of 0, 1"),
         (TRAIN, "", "train.tsv: the file is empty"),
-        (TRAIN, "text\tlabel\n", "train.tsv: no examples in it"),
-        (TRAIN, "w1\t0\nw2\t1\n", "train.tsv:1: a header line is expected, this is data"),
-        (TEST, "index\tsentence\n", "test.tsv: no examples in it"),
+        (TRAIN, "text\tlabel\n", "train.tsv: no examples"),
+        (TRAIN, "w1\t0\nw2\t1\n", "train.tsv:1: expected a header, got data"),
+        (TEST, "index\tsentence\n", "test.tsv: no examples"),
     ],
     "squad": [
         (SQUAD, "{", "squad.json:1:2: not JSON"),
         (SQUAD, '{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0]: no 'context'"),
         (SQUAD, of_squad(QUESTION, {"id": "2"}), "data[0].paragraphs[0].qas[1]: no 'question'"),
-        (SQUAD, of_squad(QUESTION, QUESTION), "qas[1]: id '1' stands already at data[0]"),
+        (SQUAD, of_squad(QUESTION, QUESTION), "qas[1]: duplicate id '1', also at data[0]"),
         (SQUAD, of_squad(QUESTION | {"answers": [{"answer_start": 2}]}), "[0]: no 'text'"),
         (SQUAD, of_squad({**QUESTION, "answers": [{"text": "w", "answer_start": 9}]}), "no question"),
         ("other.json", "{", "other.json:1:2: not JSON"),
@@ -186,7 +186,7 @@ BAD_FILES = {
         (RACE, of_race(answers=["E"]), "0.txt:1: question 1: answer 'E' is not one of A, B, C, D"),
         (RACE, of_race(options=[["w1"]]), "0.txt:1: question 1 has 1 options, expected 2 to 26"),
         (RACE, of_race(article=3), "0.txt:1: article must be a text, got 3"),
-        (RACE, "[1]", "0.txt:1: a passage is a JSON object, got int"),
+        (RACE, "[1]", "0.txt:1: expected a passage (a JSON object), got int"),
         (LAST, "{", "0.txt:1:2: not JSON"),
     ],
 }

@@ -73,7 +73,7 @@ def test_a_step_whose_loss_is_not_finite_moves_neither_weights_nor_moments(
 def test_averages_leave_skipped_steps_and_overflows_out(caplog):
     averages = Averages([], has_loss_scale=True)
     averages.restore({"sums": [math.nan] * steps.PAIRS, "steps": 3})  # of an earlier version
-    assert averages.steps == 0 and "starting again" in caplog.text
+    assert averages.steps == 0 and "starting new" in caplog.text
     for loss, norm, rate, bad, overflow in (
         (2.0, 1.0, 0.1, 0, 0), (4.0, 3.0, 0.2, 0, 0), (3.0, math.inf, 0.3, 0, 1),
         (math.inf, math.nan, 0.4, 1, 0),

@@ -180,7 +180,7 @@ def test_a_vocabulary_of_other_records_is_not_taken_but_that_of_init_checkpoint_
 ):
     begin_here(lost)
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert "will have no vocabulary: give the records' with --spm_model_file or" in warning
+    assert "will have no vocabulary: give that of the records with --spm_model_file or" in warning
     assert str(lost / "old_vocab.txt") in warning
     assert not (lost / "out").exists()
     caplog.set_level("INFO", "albert")
@@ -196,7 +196,7 @@ def test_the_flag_comes_first_and_must_name_the_vocabulary_of_the_records(lost, 
     assert train(lost, f"--vocab_file={lost}/kept.txt", "--nodo_lower_case") == 2
     assert "and this --do_lower_case" in assert_one_clear_line(capsys.readouterr().err)
     assert train(lost, "--nodo_train", "--do_eval", f"--vocab_file={lost}/kept.txt") == 2
-    assert "--vocab_file goes with --do_train" in assert_one_clear_line(capsys.readouterr().err)
+    assert "--vocab_file needs --do_train" in assert_one_clear_line(capsys.readouterr().err)
     assert not (lost / "out").exists()
     begin_here(lost, f"--vocab_file={lost}/kept.txt")
     assert vocabulary_of(lost).vocab["w0"] == 5
@@ -206,7 +206,7 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, begin_her
     (folder / "records/train.tfrecord.manifest.json").unlink()
     begin_here(folder)
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert warning.endswith("give the records' with --spm_model_file or --vocab_file")
+    assert warning.endswith("give that of the records with --spm_model_file or --vocab_file")
     write_vocabulary(folder / "short.txt", ["w1"])
     assert train(folder, f"--vocab_file={folder}/short.txt") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
@@ -254,7 +254,7 @@ def converted(folder):
 
 
 @pytest.mark.parametrize(("act", "ours", "told"), [
-    ("gelu_new", "gelu", "gelu, the tanh form"), ("gelu", "gelu_erf", "gelu, the exact one (erf)"),
+    ("gelu_new", "gelu", "gelu (tanh form)"), ("gelu", "gelu_erf", "gelu (exact, erf)"),
 ])
 def test_a_directory_of_hugging_face_gives_architecture_weights_and_vocabulary(
     act, ours, told, converted, folder, begin_here, caplog
@@ -279,12 +279,12 @@ def test_another_activation_than_the_weights_were_trained_with_is_warned_about(
     theirs = f"--albert_config_file={start}/config.json"  # means the same as their directory
     (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}", theirs, config=None)
     assert config.hidden_act == "gelu_erf"
-    assert "and --albert_config_file another" not in caplog.text
+    assert "--albert_config_file replaces" not in caplog.text
     # Ours says "gelu", the tanh form.
     (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}")
     assert config.hidden_act == "gelu"
-    assert ("has the activation gelu, the exact one (erf), and --albert_config_file another, which "
-            "is taken: gelu, the tanh form") in caplog.text
+    assert ("has the activation gelu (exact, erf), which --albert_config_file replaces by gelu (tanh"
+            ) in caplog.text
 
 
 def test_the_architecture_of_the_runs_own_directory_is_enough(trained, begin_here, capsys):

@@ -164,7 +164,7 @@ def test_bad_addresses_are_one_line_before_anything_is_done(memory, tmp_path, ca
         raise ImportError("Install adlfs to access")
 
     for flag, value, broken, message in (
-        ("output_file", "memory://data/corpus.txt", (), "is given twice, as a file to write and to"),
+        ("output_file", "memory://data/corpus.txt", (), "is given twice, as an output and as another"),
         ("input_file", "memory://data/none*", (), "no file matches memory://data/none*"),
         ("input_file", "nosuch://data/a", (), "nosuch"),
         ("output_file", "memory://x", (), "is a bucket"),

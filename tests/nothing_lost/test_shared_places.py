@@ -260,7 +260,7 @@ def clashes(folder):
     ))
     model = f"--model={folder}"
     answers.write_text(json.dumps({f"q{i}": f"w{i + 9}" for i in range(8)}))
-    yield from ((command, flags, "is an input: it is not overwritten") for command, flags in (
+    yield from ((command, flags, "is an input and would be overwritten") for command, flags in (
         (extract_features, [model, f"--input_file={folder}/user.jsonl",
                             f"--output_file={folder}/user.jsonl"]),
         (predict, [model, f"--input_file={text}", f"--output_file={folder}/./user.txt"]),

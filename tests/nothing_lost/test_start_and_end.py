@@ -85,7 +85,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
     for arguments, end in (
         (["-m", "albert.run_pretraining", "--help"], (0, b"")),
         (["-m", "albert.model_info", "--albert_config_file=configs/albert*.json"],
-         (2, b"error: the standard output was closed before the end\n")),
+         (2, b"error: the standard output was closed early\n")),
     ):
         read, write = os.pipe()
         os.close(read)

@@ -50,7 +50,7 @@ def write_parquet(path, documents=DOCUMENTS, field="text", kind=None) -> pathlib
 def read(*paths, form=None, counts=None) -> list[list[str]]:
     """Returns the documents; without a form, detects it."""
     paths = [str(path) for path in paths]
-    form = form or corpus_files.recognise(paths, Form("auto"))
+    form = form or corpus_files.recognize(paths, Form("auto"))
     documents = list(read_documents(paths, str, counts or ReadingCounts(), form=form))
     return split_documents(documents, form.language)
 
@@ -222,7 +222,7 @@ def test_the_layout_is_recognised_and_logged(texts, layout, said, documents, tmp
     for number, text in enumerate(texts):
         paths.append(str(tmp_path / f"{number}.txt"))
         pathlib.Path(paths[-1]).write_text(text)
-    form = corpus_files.recognise(paths, Form("auto"))
+    form = corpus_files.recognize(paths, Form("auto"))
     assert form.layout == layout and said in caplog.text
     assert len(read(*paths, form=form)) == documents
 
@@ -279,7 +279,7 @@ def test_very_long_documents_are_cut_and_counted(folder, monkeypatch, caplog):
     assert all(200 <= sum(map(len, document)) < 210 for document in found[:-1])
     assert sum(map(len, found)) == 300 and counts.cut_documents == len(found) - (300 % 25 > 0)
     assert make(folder, folder / "text") == 0
-    assert "very long documents were cut at 12 positions" in caplog.text
+    assert "very long documents were divided at 12 positions" in caplog.text
 
 
 def test_lines_are_split_into_sentences_on_request(folder):
@@ -315,9 +315,9 @@ def test_a_line_of_any_length_is_split_a_few_kilobytes_at_a_time(monkeypatch):
 
 
 REFUSED = [  # file, content, message
-    ("a.jsonl", b'{"text": "a"}\nno\n', "a.jsonl:2: not a JSON object in one line"),
-    ("a.jsonl", b'{"text": "a"}\n{"text": "b\n', "a.jsonl:2: not a JSON object in one line"),
-    ("a.jsonl", b"plain\n", "a.jsonl:1: not a JSON object in one line"),
+    ("a.jsonl", b'{"text": "a"}\nno\n', "a.jsonl:2: not a JSON object on one line"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": "b\n', "a.jsonl:2: not a JSON object on one line"),
+    ("a.jsonl", b"plain\n", "a.jsonl:1: not a JSON object on one line"),
     ("a.jsonl", b'{"body": "a", "id": 1}\n',
      "a.jsonl:1: no field 'text' (there are: body; id): name one with --text_field"),
     ("a", b'{"body": "a", "id": 1}\n', "a:1: no field 'text' (there are: body; id)"),

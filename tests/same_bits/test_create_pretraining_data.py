@@ -82,7 +82,7 @@ def test_no_pass_block_or_file_has_the_draws_of_another(tiny, monkeypatch):
 def test_files_that_would_be_empty_are_refused(tiny):
     write_corpus(tiny / "corpus.txt", [1], lines=2)
     outputs = ",".join(str(tiny / f"out-{i}.tfrecord") for i in range(30))
-    with pytest.raises(DataError, match=r"would be empty: \d+ records for 30 files"):
+    with pytest.raises(DataError, match=r"would be empty: there are \d+ records for 30 files"):
         make(tiny, output_file=outputs)
     assert published(tiny) == []
 
@@ -107,11 +107,11 @@ def test_the_command_imports_neither_tensorflow_nor_fsspec_for_local_files(tiny)
     ({"output_file": "{0}/a,{0}/a"}, FlagError, "given twice"),
     ({"held_out_fraction": 0.1, "eval_output_file": "out.tfrecord"}, FlagError, "given twice"),
     ({"held_out_fraction": 0.1}, FlagError, "go together"),
-    ({"output_file": ","}, FlagError, "need the name of a file"),
+    ({"output_file": ","}, FlagError, "must name files"),
     ({"vocab_file": None}, FlagError, "--spm_model_file or --vocab_file"),
     ({"vocab_file": "absent.txt"}, DataError, "--vocab_file: no such file"),
     ({"vocab_file": "few.txt"}, DataError, r"no \[CLS\], \[SEP\], \[MASK\]"),
-    ({"input_file": "empty.txt"}, DataError, "nothing but empty files"),
+    ({"input_file": "empty.txt"}, DataError, "all files are empty"),
     ({"input_file": "blank.txt"}, DataError, "no documents, only blank lines"),
 ])
 def test_what_cannot_be_made_is_refused_and_nothing_published(changes, error, message, tiny):
@@ -260,7 +260,7 @@ def test_the_manifest_says_what_the_records_are_like(more, tiny, caplog):
     report = manifest.info["report"]
     assert report["records"] == manifest.records and report["documents"] == 40
     assert report["sentences"] == 320 and report["unknown_tokens"] == 0
-    assert "tokens of a record: " in caplog.text
+    assert "tokens per record: " in caplog.text
     shown = 0 if "original_draw_order" in more else 3
     assert caplog.text.count("a record:\ntokens: [CLS] ") == shown
     if more is not UNMASKED:

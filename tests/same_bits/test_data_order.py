@@ -138,7 +138,7 @@ def test_blocks_that_are_not_the_file_are_refused(files):
     path = pathlib.Path(records.manifest_path(files[0]))
     (first, *more), *rest = json.loads(path.read_text())["blocks"]
     jobs.change_json(path, blocks=[[first + 1, *more], *rest])
-    with pytest.raises(DataError, match="unusable blocks"):
+    with pytest.raises(DataError, match="invalid blocks"):
         RecordFiles([files[0]]).blocks
 
 

@@ -102,7 +102,7 @@ def assert_trains_as_alone(folder, alone, *flags: str) -> None:
     """Trains to the end in a separate process, as several devices require."""
     done = run("albert.run_pretraining", *flags, f"--output_dir={folder}")
     assert done.returncode == 0, done.stderr
-    assert ("rows: packed" in done.stderr) == ("--nopack_rows" not in flags)
+    assert ("sequences: packed" in done.stderr) == ("--nopack_rows" not in flags)
     assert_same_run(folder, alone)
 
 
@@ -227,9 +227,9 @@ def test_two_machines_that_lose_one_resume_and_give_the_curve_of_one_device(
     line = assert_one_clear_line(results[0][1])
     lost = r"worker 1 at 127\.0\.0\.1:\d+" if engine == "tensorflow" else "another worker"
     assert re.search(rf"{lost} was lost \((.*onnect|Socket closed|stopped sending)", line), line
-    assert f"goes on from {tmp_path}/model.ckpt-2" in line and "Graph execution" not in line
+    assert f"to resume from {tmp_path}/model.ckpt-2" in line and "Graph execution" not in line
     assert "step 2:" in results[0][1] and "step 2:" not in results[1][1]
-    assert "rows: packed" in results[0][1]
+    assert "sequences: packed" in results[0][1]
     # Restart it: on one machine, whose replicas use micro-batches, or on both.
     if workers == 1:
         assert_trains_as_alone(tmp_path, alone, *arguments, *REPLICAS)
@@ -253,7 +253,7 @@ def test_the_lost_worker_is_named_as_far_as_the_message_of_tensorflow_tells(monk
          "worker 1 at there:2 was lost (stopped sending heartbeats)"),
         ("AbortedError", "another worker was lost"),
     ):
-        assert tensorflow_engine._who_is_lost(message) == lost
+        assert tensorflow_engine._describe_loss(message) == lost
 
 
 @pytest.mark.slow
@@ -309,12 +309,12 @@ def test_an_inconsistent_cluster_is_refused_and_one_of_one_machine_is_none():
         return f'{{"cluster": {{"worker": {workers}}}, "task": {task}}}'
 
     for text, message in (
-        ("{", "TF_CONFIG is not usable"),
-        ("[]", "TF_CONFIG is not usable"),
+        ("{", "TF_CONFIG is invalid"),
+        ("[]", "TF_CONFIG is invalid"),
         (cluster('["a:1", "b:1"]', '{"type": "worker", "index": 2}'),
          "task 'worker' 2 is not in its cluster of 2 worker"),
         (cluster('["a:1", "b:1"]', "{}"), "task None None"),
-        (cluster('["a:1", "a:1"]'), "an address stands twice"),
+        (cluster('["a:1", "a:1"]'), "an address occurs twice"),
     ):
         with pytest.raises(FlagError, match=message):
             engines.read_cluster(text)
@@ -325,7 +325,7 @@ def test_an_inconsistent_cluster_is_refused_and_one_of_one_machine_is_none():
 def test_devices_and_shares_that_are_not_there_are_refused(job, tmp_path, capsys):
     for message, *flags in (
         ("--num_gpus=9: this machine has", "--num_gpus=9"),
-        ("needs TF_CONFIG", "--distribution_strategy=multi_worker"),
+        ("variable TF_CONFIG=", "--distribution_strategy=multi_worker"),
         ("--use_tpu needs --engine=jax", "--use_tpu", "--engine=tensorflow"),
         ("leave it out with --use_tpu", "--use_tpu", "--num_virtual_devices=2"),
         ("--train_batch_size=8 cannot be divided by 1 replica", "--gradient_accumulation_steps=3"),

@@ -135,8 +135,8 @@ def test_nothing_held_out_or_nothing_left_is_refused(tiny):
                 return seed
 
     for fraction, want, message in (
-        (0.01, False, "nothing is held out of 2 documents"),
-        (0.99, True, "nothing is left to train on of 2 documents"),
+        (0.01, False, "none of 2 documents is held out"),
+        (0.99, True, "none of 2 documents is left for training"),
     ):
         with pytest.raises(DataError, match=message):
             make(tiny, held_out_fraction=fraction, random_seed=seed_where(fraction, want),

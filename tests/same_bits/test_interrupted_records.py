@@ -46,7 +46,7 @@ def test_whatever_ends_a_run_the_same_command_resumes_it_to_the_same_bytes(tiny)
         _, log = process.communicate(timeout=60)
         assert process.returncode == code, log
         assert files_made(tiny) == [WORK] and (done := tasks_done(tiny)) < 32
-        said = f"stopped by {signal.Signals(number).name}: rerun the same command to resume"
+        said = f"stopped by {signal.Signals(number).name}: rerun the command to resume"
         assert (said in log) == (number != signal.SIGKILL)
     _, log = (last := spawn(tiny, dupe_factor=400, num_processes=1)).communicate(timeout=300)
     assert last.returncode == 0, log

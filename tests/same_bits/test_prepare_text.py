@@ -155,7 +155,7 @@ def doubles(stories: list[str]) -> list[str]:
 
 def test_documents_are_left_out_on_request_and_counted(dropped):
     assert dropped(doubles) == {}
-    same = "the same words as an earlier document"
+    same = "duplicate of an earlier document"
     assert dropped(doubles, "--drop_duplicates=exact") == {same: 5}
     assert dropped(
         lambda _: ["Too short.", "word " * 400, "word " * 5, "other " * 300],
@@ -168,8 +168,8 @@ def test_near_doubles_are_left_out_and_counted(dropped, tmp_path):
     runs = []
     for _ in range(2):
         assert dropped(doubles, "--drop_duplicates=near", "--duplicate_threshold=0.7") == {
-            "the same words as an earlier document": 5,
-            "nearly an earlier document (similarity 0.7)": 3,
+            "duplicate of an earlier document": 5,
+            "near duplicate of an earlier document (similarity 0.7)": 3,
         }
         runs.append((tmp_path / "out/corpus.txt").read_bytes())
     assert runs[0] == runs[1]
@@ -178,7 +178,7 @@ def test_near_doubles_are_left_out_and_counted(dropped, tmp_path):
 def test_documents_of_other_languages_are_left_out(dropped, tmp_path, capsys):
     pytest.importorskip("py3langid", reason="py3langid is not installed (extra: filters)")
     german = "Das Haus steht am Ende der Straße, und niemand weiß, wem es gehört. " * 5
-    assert dropped(lambda _: [german], "--keep_languages=en") == {"not of the languages en": 1}
+    assert dropped(lambda _: [german], "--keep_languages=en") == {"not in en": 1}
     assert prepare(tmp_path / "in.txt", tmp_path / "x", "--keep_languages=en,xx") == 2
     assert "--keep_languages: xx: none of" in assert_one_clear_line(capsys.readouterr().err)
 

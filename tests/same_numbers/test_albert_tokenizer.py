@@ -108,7 +108,7 @@ def test_what_it_does_not_know_is_refused_by_name(tokenizer):
         (("one",), {"return_tensors": "pt"}, "return_tensors must be one of .*, got 'pt'"),
         ((["a", 7],), {}, "text 1 is not a string but int: 7"),
         ((["a"], [None]), {}, "text_pair 0 is not a string but NoneType"),
-        ((["a", "b"], ["c"]), {}, "2 texts and 1 second texts"),
+        ((["a", "b"], ["c"]), {}, "2 texts, but 1 second texts"),
     ):
         with pytest.raises(DataError, match=said):
             tokenizer(*arguments, **options)
@@ -288,7 +288,7 @@ REFUSED = [
     ({"additional_special_tokens": ["[X]"]}, "additional_special_tokens is"),
     ({"added_tokens_decoder": {"50": {"content": "[X]", "special": True}}}, r"'\[X\]' is special"),
     ({"added_tokens_decoder": {"50": {"content": "x y", "single_word": True}}}, "'x y' is single_w"),
-    ({"added_tokens_decoder": {"50": {"content": 5}}}, "no added token: .*5"),
+    ({"added_tokens_decoder": {"50": {"content": 5}}}, "not an added token: .*5"),
     ({"added_tokens_decoder": [1]}, "added_tokens_decoder must be"),
     ({"model_max_length": "512"}, "model_max_length must be a number"),
     ({"vocabulary_file": "../x.model"}, "is not a plain file name"),
@@ -300,7 +300,7 @@ def test_a_setting_is_honoured_or_refused_or_reported(hindi, golden_path, tmp_pa
         with pytest.raises(DataError, match=f"tokenizer_config.json.*{said}"):
             opened(hindi, **values)
     opened(hindi, model_max_length=10**30, new_thing=3, name_or_path="x", unk_token="<unk>")
-    assert "settings without effect here: new_thing" in caplog.text
+    assert "ignored settings: new_thing" in caplog.text
     shutil.copy(golden_path("spm/albert_zh_vocab.txt"), tmp_path)
     with pytest.raises(DataError, match="strip_accents is False"):
         opened(tmp_path, do_lower_case=True, strip_accents=False)

@@ -45,8 +45,8 @@ def test_a_step_of_base_needs_no_more_than_it_did_and_one_too_large_says_what_wo
     done = plan("--train_batch_size=2048")
     assert done.returncode == 2
     line = assert_one_clear_line(done.stderr)
-    assert "512 rows at once do not fit a device of v5e:2x2: they need " in line
-    assert " GiB of 15.75, " in line
+    assert "512 sequences at once need " in line and "a device of v5e:2x2 has" in line
+    assert " has 15.75 GiB; " in line
     assert line.endswith(f" would fit: --gradient_accumulation_steps={turns}")
 
 
@@ -81,7 +81,7 @@ def test_the_kernel_for_tpus_is_what_fused_attention_compiles_to():
 @NEEDS_COMPILER
 def test_what_cannot_be_compiled_is_refused_in_one_line():
     for flag, message in (
-        ("--topology=v5e:3x5", "--topology=v5e:3x5: libtpu knows no such slice; it knows v4:2x2x1"),
+        ("--topology=v5e:3x5", "--topology=v5e:3x5: libtpu knows no such slice; examples: v4:2x2x1"),
         ("--train_batch_size=6", "--train_batch_size=6 cannot be divided by 4 replicas"),
     ):
         done = plan(flag)

@@ -224,7 +224,7 @@ def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
 
     first = next(batches())
     spec = {
-        name: tf.TensorSpec([None, None] if name in packing.FEATURES else value.shape, value.dtype)
+        name: tf.TensorSpec([None, None] if name in (*packing.OF_ROWS, *packing.OF_EXAMPLES) else value.shape, value.dtype)
         for name, value in first.items()
     }
     take_steps(train, tf.data.Dataset.from_generator(batches, output_signature=spec), 4)

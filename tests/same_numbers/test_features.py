@@ -25,10 +25,10 @@ ROWS = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]
 def test_texts_are_cut_and_laid_out_with_their_separators(a, b, length, ids, second):
     row = features.pack(a, b, length, cls_id=2, sep_id=3)
     padding = [0] * (length - len(ids))
-    assert row.input_ids.tolist() == ids + padding
-    assert row.input_mask.tolist() == [1] * len(ids) + padding
-    assert row.segment_ids.tolist() == [0] * (len(ids) - second) + [1] * second + padding
-    assert all(values.dtype == np.int64 for values in row.as_dict().values())
+    assert row["input_ids"].tolist() == ids + padding
+    assert row["input_mask"].tolist() == [1] * len(ids) + padding
+    assert row["segment_ids"].tolist() == [0] * (len(ids) - second) + [1] * second + padding
+    assert all(values.dtype == np.int64 for values in row.values())
 
 
 def test_truncation_takes_from_the_longer_text_and_from_the_second_on_a_tie():

@@ -139,7 +139,7 @@ def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(long,
     assert_close(half.out, whole.out, 1e-5)
     assert len(losses(half.out)) == 20 and losses(half.out)[-1] < losses(half.out)[0] - 0.1
     for told in (log, caplog.text):
-        assert "rows: packed" in told
+        assert "sequences: packed" in told
 
 
 def test_what_jax_computes_is_what_tensorflow_computes(job, on_jax, tmp_path):

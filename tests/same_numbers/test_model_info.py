@@ -281,7 +281,7 @@ def plan_flags(folder, *flags: str) -> list[str]:
 def test_a_plan_names_its_assumptions_and_takes_others(info, tmp_path):
     out = info(*plan_flags(tmp_path, "--device=a100", "--mixed_precision=bfloat16"))
     assert (columns(out, "micro batch"), columns(out, "gradient accum")) == (["12"], ["1"])
-    for words in ("A100", "312 TFLOP/s", "35 % of them reached", "90 % of it usable"):
+    for words in ("A100", "312 TFLOP/s", "35 % are reached", "90 % of it usable"):
         assert words in out, words
     # A GiB is 2^30 bytes, of which nine tenths.
     memory = (6 * ROW + 5 * SET + 1) / 0.9 / GIB

@@ -145,7 +145,7 @@ REFUSED = [  # content, or change to the second passage; message
     ({"questions": None}, r"all\.txt:2: questions must be a list, got None"),
     ({"article": None}, r"all\.txt:2: article must be a text, got None"),
     ('{"a": 1}\n', r"all\.txt:1: the passage has no article, questions, options, answers"),
-    ("[1]", r"all\.txt:1: a passage is a JSON object, got int"),
+    ("[1]", r"all\.txt:1: expected a passage \(a JSON object\), got int"),
     (ONE + "\n{'a'}", r"all\.txt:2:2: not JSON"),
     (ONE[:-9], r"all\.txt:1:\d+: not JSON"),
     (ONE.encode() + b"\n\"\xff\"", r"all\.txt:2: not UTF-8 text"),

@@ -169,7 +169,7 @@ def test_the_command_scores_lines_and_an_empty_one_0(folder, session, tmp_path, 
     (tmp_path / "in.txt").write_text(f"{TEXTS[1]}\n" * 300 + "w1 " * 40)
     for flags, message in (
         (lines, "in.txt:301: 40 tokens, at most 30 fit"),
-        ([lines[0], "--pairs_per_paradigm=3"], "goes with --pairs_file"),
+        ([lines[0], "--pairs_per_paradigm=3"], "needs --pairs_file"),
     ):
         assert run_here(score, *flags) == 2
         printed = capsys.readouterr()
@@ -208,7 +208,7 @@ def test_a_run_reports_how_its_model_prefers_pairs(tmp_path, capsys):
     ]
     assert run_here(run_pretraining, *job, "--eval_pairs_per_paradigm=3") == 2
     message = assert_one_clear_line(capsys.readouterr().err)
-    assert "--eval_pairs_per_paradigm goes with --eval_pairs" in message
+    assert "--eval_pairs_per_paradigm needs --eval_pairs" in message
     pairs = write_pairs(tmp_path / "pairs.jsonl", "a", 12)
     assert jobs.pretrain(*job, f"--eval_pairs={pairs}", f"--vocab_file={vocab_file}") == 0
     found = [line["pairs_accuracy"] for line in metrics(tmp_path / "out") if line["kind"] == "eval"]

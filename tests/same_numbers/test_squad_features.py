@@ -211,10 +211,10 @@ REFUSED = [  # content of the file, or its questions; message
     ([question(id=[1])], f"{QAS}[0]: 'id' must be a string or a number, got [1]"),
     ([{"id": "1", "answers": []}], f"{QAS}[0]: no 'question'"),
     ('{"question": "x", "answers": []}\n{"context": "x"}\n', "s.json:1: no 'context'"),
-    ([question(), question()], f"{QAS}[1]: id '1' stands already at {QAS}[0]"),
+    ([question(), question()], f"{QAS}[1]: duplicate id '1', also at {QAS}[0]"),
     ([question(answers=[{}, {}])], f"{QAS}[0].answers[0]: no 'text'"),
     ([question(answers={"text": ["a", "b"], "answer_start": [1]})],
-     f"{QAS}[0]: 2 answers, and 1 positions of them"),
+     f"{QAS}[0]: 2 answers, but 1 values of answer_start"),
     ([question(is_impossible="no")], f"{QAS}[0]: 'is_impossible' must be true or false"),
     ([question(start="4")], f"{QAS}[0].answers[0]: 'answer_start' must be a whole number"),
     ([question("dog")], "no question has its answer where answer_start says"),
@@ -259,7 +259,7 @@ def test_what_annotation_tools_write_is_read_as_squad_is(tmp_path, caplog):
             ], (answers, name)
             known = read_answers(str(tmp_path / name))
             assert known["7"][0] == "cat" and known["question-1"] == known["question-2"] == []
-    assert "1 of 3 questions have several answers, of which the first is trained on" in caplog.text
+    assert "1 of 3 questions have several answers; training uses the first" in caplog.text
 
 
 def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_reported(tmp_path, caplog):

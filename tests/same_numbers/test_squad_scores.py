@@ -124,7 +124,9 @@ def test_version_2_decodes_as_the_original(folder):
     np.testing.assert_allclose(list(odds.values()), list(golden_odds.values()), rtol=1e-6)
     for threshold in (None, 0.0, -1.0):
         golden = load(folder / f"v2_single_predictions_threshold_{threshold}.json")
-        chosen = squad_decode.with_threshold(answers, odds, threshold)
+        chosen = answers
+        if threshold is not None:
+            chosen = squad_decode.with_threshold(answers, odds, threshold)
         assert chosen == golden
     dataset = read_answers(str(folder / "dev-v2.0.json"))
     results, chosen = as_the_original(dataset, answers, odds)
@@ -168,9 +170,9 @@ def test_a_question_without_prediction_scores_0_and_is_named(evaluate, tmp_path)
     out = tmp_path / "r.json"
     code, printed, said = evaluate(dataset("the cat", "sat"), {"1": "cat"}, f"--output_file={out}")
     assert code == 0 and json.loads(printed) == {"exact_match": 50.0, "f1": 50.0} == load(out)
-    assert "no prediction for 1 questions, scored 0: 2" in said
+    assert "no prediction for 1 questions, which score 0: 2" in said
     _, printed, said = evaluate(dataset("", ""), {"1": ""}, odds={"1": 0.5})
-    assert "no prediction for 1 questions, scored 0: 2" in said
+    assert "no prediction for 1 questions, which score 0: 2" in said
     assert json.loads(printed).items() >= {
         "exact": 50.0, "total": 2, "NoAns_total": 2, "best_exact": 50.0, "best_f1": 50.0
     }.items()
@@ -178,19 +180,19 @@ def test_a_question_without_prediction_scores_0_and_is_named(evaluate, tmp_path)
 
 @pytest.mark.parametrize(("answers", "predictions", "odds", "more", "message"), [
     (["the cat"], "{", None, [], "p.json:1:2: not JSON"),
-    (["the cat"], [], None, [], "p.json: expected an object, got list"),
+    (["the cat"], [], None, [], "p.json: expected a JSON object, got list"),
     (["the cat"], {"1": 3}, None, [], "p.json: '1' must be a string, got 3"),
-    ([None], {"1": "x"}, None, [], "d.json: 1 questions have no 'answers', as '1'"),
+    ([None], {"1": "x"}, None, [], "d.json: 1 questions have no 'answers', such as '1'"),
     (["the cat"], {"1": "x"}, None, ["--null_odds_file=x"], "needs --version_2_with_negative"),
     ([], {}, None, [], "d.json: no questions"),
     (["", ""], {"1": "x"}, None, [],
-     "d.json: 2 questions have no answer, as '1'; add --version_2_with_negative"),
+     "d.json: 2 questions have no answer, such as '1': add --version_2_with_negative"),
     # "9" is not a question in the data, so its value does not matter.
     (["", ""], {"1": "x", "9": "y"}, '{"1": NaN}', [], "odds.json: '1' must be a number, got nan"),
     (["", ""], {"1": "x", "9": "y"}, '{"1": true}', [],
      "odds.json: '1' must be a number, got True"),
     (["", ""], {"1": "x", "9": "y"}, "{}", [],
-     "odds.json: no odds of 1 predicted questions, as '1'"),
+     "odds.json: no odds for 1 predicted questions, such as '1'"),
 ])
 def test_bad_files_are_refused(answers, predictions, odds, more, message, evaluate):
     code, printed, said = evaluate(dataset(*answers), predictions, *more, odds=odds)

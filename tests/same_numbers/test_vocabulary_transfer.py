@@ -75,7 +75,7 @@ REFUSED = [
     ([], "give either --spm_model_file or --vocab_file"),
     (["--spm_model_file={f}/new.model", "--model={f}/nothing"], "no directory"),
     (["--spm_model_file={f}/new.model", "--old_spm_model_file={f}/new.model"], "vocab"),
-    (["--spm_model_file={f}/new.model", "--output_dir={f}"], "exists; remove it"),
+    (["--spm_model_file={f}/new.model", "--output_dir={f}"], "exists: remove it"),
 ]
 
 

@@ -1,8 +1,8 @@
-"""SQuAD 1.1 and 2.0: all of it but the commands.
+"""SQuAD 1.1 and 2.0, except for the commands.
 
-    task       questions as examples, the loss, what prediction needs
-    alignment  where an answer's characters lie in the tokens
-    questions  SQuAD files, and those like them
+    task       losses, statistics and predictions
+    alignment  positions of an answer's characters in the tokens
+    questions  SQuAD files, and similar ones
     features   questions and passages as windows
     records    windows as records
     decode     from logits to answers

@@ -46,9 +46,9 @@ def align(original: Sequence[int], cleaned: Sequence[int]) -> Alignment | None:
     """
     original, cleaned = list(original), list(cleaned)
     n, m = len(original), len(cleaned)
-    found = _shifted(original, cleaned)
-    if found is not None or not n:
-        return found
+    aligned = _shifted(original, cleaned)
+    if aligned is not None or not n:
+        return aligned
     band = abs(n - m) + _SLACK
     # This is quick, and may make so wide a table unnecessary.
     if band > _BLOCK and _most_links(original, cleaned) < _LEAST_SHARE * n:

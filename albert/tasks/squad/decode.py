@@ -1,7 +1,4 @@
-"""From the scores of windows to answers, n-best lists and odds of no answer.
-
-No TensorFlow.
-"""
+"""From scores of windows to answers, n-best lists and odds of no answer. No TensorFlow."""
 
 import collections
 import dataclasses
@@ -17,17 +14,17 @@ from albert.tasks.squad.features import SquadExample, Window
 
 # {unique id: a window's scores}
 Results = Mapping[int, Any]
-# A candidate's first and last token in its window's part of the passage, and their scores.
+# A candidate's first and last token in its window, and their scores.
 Pair = tuple[int, int, float, float]
 
 
 class Entry(dict[str, Any]):
-    """An entry of an n-best list, as files have it; `start` is where its text begins in the passage."""
+    """An entry of an n-best list, as in files; `start` is where its text begins in the passage."""
 
     start = 0
 
 
-# The answer of SQuAD 1.1, and the odds of no answer, for a question without any candidate.
+# For a question without candidates: the answer of SQuAD 1.1, and the odds of no answer.
 NO_ANSWER = "empty"
 NO_WINDOW = 1000000.0
 
@@ -80,12 +77,12 @@ def decode_v2(
 ) -> tuple[dict[str, str], dict[str, list[Entry]], dict[str, float]]:
     """Returns (answers, n-best lists, odds of no answer) of SQuAD 2.0, each by question id.
 
-    Every question gets its likeliest answer; `with_threshold` then leaves some out.
+    Every question gets its likeliest answer; `with_threshold` then withholds some.
 
     Args:
-      results: {unique id: mapping with start_top_log_probs and start_top_index
-        [K], end_top_log_probs and end_top_index [K * K2], cls_logits}; K and K2 are the numbers
-        of first tokens, and of last tokens of each, that are tried.
+      results: {unique id: mapping with start_top_log_probs and start_top_index [K],
+        end_top_log_probs and end_top_index [K * K2], cls_logits}; K and K2 are the beam sizes for
+        first tokens, and for last tokens per first token.
     """
 
     def pairs(window: Window, result) -> Iterator[Pair]:
@@ -104,13 +101,10 @@ def decode_v2(
 
 
 def with_threshold(
-    answers: Mapping[str, str], null_odds: Mapping[str, float], threshold: float | None
+    answers: Mapping[str, str], null_odds: Mapping[str, float], threshold: float
 ) -> dict[str, str]:
     """Returns each answer, or "" if its odds of no answer are above the threshold."""
-    return {
-        qid: text if threshold is None or null_odds[qid] <= threshold else ""
-        for qid, text in answers.items()
-    }
+    return {qid: text if null_odds[qid] <= threshold else "" for qid, text in answers.items()}
 
 
 def evaluate_with_threshold(
@@ -121,20 +115,20 @@ def evaluate_with_threshold(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Returns (results, answers with the threshold).
 
-    By default it is the threshold with the best F1 on this data. The results then have it as
+    By default it is the threshold with the best F1 on this data, which the results have as
     `null_score_diff_threshold`.
 
-    The original afterwards compares the odds with 1.0, as if they were probabilities, and so
-    removes answers that it has just given. This is not done here. The official search treats
-    questions of equal odds one by one, and takes a threshold of 0 for no answers at all. This is
-    right only for probabilities.
+    Unlike the original, this does not compare the odds with 1.0 afterwards, as if they were
+    probabilities, which removes answers. Unlike the official search, it treats questions of equal
+    odds together, and represents no answers at all by a threshold below all odds instead of 0, which
+    is correct only for probabilities.
     """
     withheld = metrics.raw_scores(known, dict.fromkeys(answers, ""))
     best = {}
     for name, given in metrics.raw_scores(known, answers).items():
         without = withheld[name]
-        least = best[f"best_{name}_thresh"] = _best_threshold(given, without, null_odds)
-        scores = {qid: x if null_odds[qid] <= least else without[qid] for qid, x in given.items()}
+        limit = best[f"best_{name}_thresh"] = _best_threshold(given, without, null_odds)
+        scores = {qid: x if null_odds[qid] <= limit else without[qid] for qid, x in given.items()}
         best[f"best_{name}"] = metrics.averages({name: scores}, list(known))[name]
     if threshold is None:
         threshold = best["null_score_diff_threshold"] = best["best_f1_thresh"]
@@ -145,10 +139,10 @@ def evaluate_with_threshold(
 def _best_threshold(
     given: metrics.Scores, withheld: metrics.Scores, null_odds: Mapping[str, float]
 ) -> float:
-    """Returns the least threshold with the highest sum of scores.
+    """Returns the lowest threshold with the highest sum of scores.
 
     A question scores `given` if it is answered, else `withheld`. If it is best to answer no
-    question, the threshold is below all odds, by 1.
+    question, the threshold is the lowest odds minus 1.
     """
     if not given:
         return 0.0
@@ -163,7 +157,7 @@ def _best_threshold(
 
 
 def _largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Returns the positions of the largest scores, the largest first; of equal ones the first."""
+    """Returns the positions of the largest scores in descending order; ties in ascending position."""
     return np.argsort(-scores, kind="stable")[:count]
 
 
@@ -172,8 +166,8 @@ def _plausible(window: Window, grid: np.ndarray, max_answer_length: int) -> np.n
     offset = _offset(window)
     size = len(window.tok_start_to_orig_index)
     has_most_context = np.zeros(len(window.tokens), bool)
-    for place, is_it in window.token_is_max_context.items():
-        has_most_context[place] = is_it
+    for position, is_max in window.token_is_max_context.items():
+        has_most_context[position] = is_max
     start, end = grid[:, 0], grid[:, 1]
     return (
         (start >= offset) & (start < offset + size) & (end < offset + size)
@@ -209,16 +203,16 @@ def _n_best(
 def _candidates(
     example: SquadExample, window: Window, pairs: Iterable[Pair]
 ) -> list[_Candidate]:
-    """Returns a window's candidates. A pair that the beam holds twice gets the mean scores."""
+    """Returns a window's candidates. A pair that occurs twice in the beam gets the mean scores."""
     scores = collections.defaultdict(list)
     for start, end, *of_pair in pairs:
         scores[start, end].append(of_pair)
     offset, text = _offset(window), example.paragraph_text
     candidates = []
-    for (start, end), found in scores.items():
+    for (start, end), of_pair in scores.items():
         first = window.tok_start_to_orig_index[start - offset]
         last = window.tok_end_to_orig_index[end - offset]
-        means = (sum(part) / len(found) for part in zip(*found, strict=True))
+        means = (sum(part) / len(of_pair) for part in zip(*of_pair, strict=True))
         part = text[first : last + 1]
         first += len(part) - len(part.lstrip())
         candidates.append(_Candidate(part.strip(), *means, first))
@@ -226,7 +220,7 @@ def _candidates(
 
 
 def _best(candidates: list[_Candidate], count: int) -> list[_Candidate]:
-    """Returns the best candidates, each text once."""
+    """Returns the best candidates, with each text only once."""
     best: dict[str, _Candidate] = {}
     for candidate in sorted(candidates, key=lambda c: c.score, reverse=True):
         best.setdefault(candidate.text, candidate)
@@ -249,7 +243,7 @@ def _entries(candidates: list[_Candidate]) -> list[Entry]:
 def _null_odds(
     examples: Sequence[SquadExample], windows: Sequence[Window], results: Results
 ) -> dict[str, float]:
-    """Returns the least odds of no answer among each question's windows."""
+    """Returns each question's lowest odds of no answer over its windows."""
     odds = {example.qas_id: NO_WINDOW for example in examples}
     for window in windows:
         qas_id = examples[window.example_index].qas_id

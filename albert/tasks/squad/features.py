@@ -1,7 +1,4 @@
-"""Questions and passages as windows of fixed length (spec 10.2, 10.3).
-
-No TensorFlow.
-"""
+"""Questions and passages as windows of fixed length. No TensorFlow."""
 
 import dataclasses
 import logging
@@ -23,7 +20,7 @@ _FIRST_UNIQUE_ID = 1_000_000_000
 
 @dataclasses.dataclass
 class Window:
-    """One row of a model's input, and where its tokens are in the passage.
+    """One sequence of a model's input, and the positions of its tokens in the passage.
 
     `tok_start_to_orig_index` and `tok_end_to_orig_index` hold the first and the last character
     of each token in this part of the passage. `tokens`, `input_ids`, `input_mask`,
@@ -36,11 +33,11 @@ class Window:
     input_ids: list[int]
     input_mask: list[int]
     segment_ids: list[int]
-    p_mask: list[int]  # 1 where no answer can be
-    paragraph_len: int  # length of the row without padding
+    p_mask: list[int]  # 1 where an answer is impossible
+    paragraph_len: int  # length without padding
     unique_id: int = 0
     example_index: int | None = None  # None in training
-    doc_span_index: int = 0  # which window of its question
+    doc_span_index: int = 0  # number of the window within its question
     # For the positions of the passage.
     token_is_max_context: dict[int, bool] = dataclasses.field(default_factory=dict)
     start_position: int | None = None
@@ -53,12 +50,12 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class _Passage:
-    """The tokens of a passage and where they are in it."""
+    """The tokens of a passage and their positions in it."""
 
     ids: list[int]
     tok_start_to_orig_index: list[int]
     tok_end_to_orig_index: list[int]
-    # For each character: its token, if an answer begins or ends at this character.
+    # For each character: the token that an answer beginning or ending there begins or ends with.
     token_of_start: np.ndarray
     token_of_end: np.ndarray
 
@@ -66,7 +63,7 @@ class _Passage:
 def _passage(
     example: SquadExample, tokenizer: FullTokenizer, codes: dict[str, int], keeps_all: bool
 ) -> _Passage | None:
-    """Returns the passage of a question, None where it has no tokens, or can't be aligned with them."""
+    """Returns the passage of a question; None if it has no tokens, or can't be aligned with them."""
     text, passage = example.paragraph_text, None
     try:
         passage = _spm_passage(text, tokenizer, codes) if tokenizer.is_spm else None
@@ -80,12 +77,12 @@ def _passage(
 def _spm_passage(
     text: str, tokenizer: FullTokenizer, codes: dict[str, int]
 ) -> _Passage | None:
-    """Splits a cleaned text with SentencePiece and aligns it with the original text, as the original does.
+    """Tokenizes a preprocessed text and aligns it with the text itself, as the original does.
 
-    Returns None where that fails, as in lists of numbers.
+    Returns None if that fails, as for lists of numbers.
 
     Args:
-      codes: the code point of each character cleaned alone, -1 where that is not one
+      codes: cache of each character's code point after preprocessing, -1 if that does not give one
         character; those of `text` are added.
     """
     pieces = tokenizer.tokenize(tokenizer.preprocess(text))
@@ -93,32 +90,32 @@ def _spm_passage(
     for char in set(text).difference(codes):
         clean = tokenizer.preprocess_character(char)
         codes[char] = ord(clean) if len(clean) == 1 else -1
-    found = alignment.align([codes[char] for char in text], list(map(ord, cleaned)))
-    if found is None:
+    aligned = alignment.align([codes[char] for char in text], list(map(ord, cleaned)))
+    if aligned is None:
         return None
     convert = alignment.convert_indices
     lengths = np.array([len(piece) for piece in pieces])
     ends = np.cumsum(lengths)  # in the cleaned text
-    starts = convert(found.to_original, ends - lengths, len(text), is_start=True)
-    lasts = convert(found.to_original, ends - 1, len(text), is_start=False)
+    starts = convert(aligned.to_original, ends - lengths, len(text), is_start=True)
+    lasts = convert(aligned.to_original, ends - 1, len(text), is_start=False)
     token_of = np.repeat(np.arange(len(pieces)), lengths)  # of each cleaned character
     everywhere = np.arange(len(text))
     return _Passage(
         tokenizer.convert_tokens_to_ids(pieces), starts.tolist(), lasts.tolist(),
-        token_of[convert(found.to_cleaned, everywhere, is_start=True)],
-        token_of[convert(found.to_cleaned, everywhere, is_start=False)],
+        token_of[convert(aligned.to_cleaned, everywhere, is_start=True)],
+        token_of[convert(aligned.to_cleaned, everywhere, is_start=False)],
     )
 
 
 def _passage_of_spans(text: str, tokenizer: FullTokenizer) -> _Passage | None:
-    """Returns the passage by the tokenizer's own positions of tokens."""
+    """Returns the passage, with the positions that the tokenizer reports."""
     ids, spans = encode_with_offsets(tokenizer, text)
     if not ids:
         return None
     starts = [begin for begin, _ in spans]
     lasts = [max(begin, end - 1) for begin, end in spans]
     everywhere = np.arange(len(text))
-    # At a character between two tokens, an answer starts with the next or ends with the one before.
+    # At a character between two tokens, an answer starts with the next or ends with the previous one.
     token_of_start = np.minimum(np.searchsorted(lasts, everywhere), len(ids) - 1)
     token_of_end = np.maximum(np.searchsorted(starts, everywhere, side="right") - 1, 0)
     return _Passage(ids, starts, lasts, token_of_start, token_of_end)
@@ -139,8 +136,8 @@ def make_windows(
 ) -> Iterator[Window]:
     """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
 
-    A passage that does not fit makes several windows, which begin `doc_stride` tokens apart.
-    Questions whose passage has no tokens have none; one warning names them. So have those whose passage
+    A passage that does not fit becomes several windows, which begin `doc_stride` tokens apart.
+    Questions whose passage has no tokens are skipped, with a warning, and so are those whose passage
     can't be aligned with its tokens, as in the original, unless `keeps_all`.
     """
     unique_id, left_out = _FIRST_UNIQUE_ID, []
@@ -172,40 +169,38 @@ def make_windows(
             unique_id += 1
             yield window
     if left_out:
-        log.warning(
-            "%s of %s questions left out: their passage does not fit its tokens (%s)",
-            f"{len(left_out):,}", f"{len(examples):,}", first_few(left_out),
-        )
+        log.warning("skipped %s of %s questions, whose passage cannot be aligned with its tokens: %s",
+                    f"{len(left_out):,}", f"{len(examples):,}", first_few(left_out))
 
 
 def _set_answer(
     window: Window, example: SquadExample, passage: _Passage, start: int, size: int, offset: int
 ) -> None:
-    """Sets where in a window of `size` tokens from `start` on the answer is."""
+    """Sets the position of the answer in a window of `size` tokens that begins at `start`."""
     window.is_impossible, window.start_position, window.end_position = True, 0, 0
     if example.is_impossible:
         return
     last_character = example.start_position + len(example.orig_answer_text) - 1
     first = int(passage.token_of_start[example.start_position])
     last = max(first, int(passage.token_of_end[last_character]))
-    # A window without the answer is kept, in 1.1 too. Its answer is [CLS].
+    # A window without the answer stays, even in 1.1; its answer is [CLS].
     if start <= first and last < start + size:
         window.is_impossible = False
         window.start_position, window.end_position = first - start + offset, last - start + offset
 
 
-def _spans(count: int, most: int, stride: int) -> list[tuple[int, int]]:
+def _spans(count: int, max_size: int, stride: int) -> list[tuple[int, int]]:
     """Returns (first token, tokens) of each window's part of a passage."""
     starts = [0]
-    while starts[-1] + most < count:
-        starts.append(starts[-1] + min(most, stride))
-    return [(start, min(count - start, most)) for start in starts]
+    while starts[-1] + max_size < count:
+        starts.append(starts[-1] + min(max_size, stride))
+    return [(start, min(count - start, max_size)) for start in starts]
 
 
 def _window(
     t: FullTokenizer, query: list[int], passage: _Passage, start: int, size: int, length: int
 ) -> Window:
-    """Returns the row of a question and a part of its passage."""
+    """Returns the sequence of a question and a part of its passage."""
     offset = len(query) + 2
     ids = [t.cls_id, *query, t.sep_id, *passage.ids[start : start + size], t.sep_id]
     used, padding = len(ids), length - len(ids)
@@ -223,15 +218,15 @@ def _window(
 
 
 def _windows_of_most_context(spans: Sequence[tuple[int, int]], count: int) -> np.ndarray:
-    """Returns for each token the window in which it has the most neighbours on both sides.
+    """Returns for each token the window in which it has the most context on both sides.
 
-    The score is the smaller number of neighbours on either side, plus 0.01 times the length
-    of the window. Of equal scores the first counts.
+    The score is the number of neighbours on the shorter side, plus 0.01 times the length of the
+    window; among equal scores the first counts.
     """
     best, scores = np.zeros(count, int), np.full(count, -1.0)
     for number, (start, size) in enumerate(spans):
-        places = np.arange(size)
-        score = np.minimum(places, size - 1 - places) + 0.01 * size
+        positions = np.arange(size)
+        score = np.minimum(positions, size - 1 - positions) + 0.01 * size
         better = score > scores[start : start + size]
         best[start : start + size][better] = number
         scores[start : start + size][better] = score[better]

@@ -1,7 +1,7 @@
 """The official scores of SQuAD 1.1 and 2.0, from their papers (arXiv 1606.05250, 1806.03822).
 
-Answers are compared without case, punctuation, articles and surplus blanks. F1 counts the
-tokens that two answers share. No TensorFlow.
+Answers are compared without case, punctuation, articles and surplus blanks. F1 is that of the
+shared tokens. No TensorFlow.
 """
 
 import collections
@@ -30,8 +30,8 @@ def exact_match(gold: str, prediction: str) -> bool:
 def f1_score(gold: str, prediction: str, no_answer_is_one: bool = False) -> float:
     """Returns the F1 of the shared tokens.
 
-    Without tokens in one or both answers the score is 0, as in version 1.1. With
-    `no_answer_is_one` (2.0) it is 1 if both have no tokens.
+    If an answer has no tokens, the score is 0, as in version 1.1. With `no_answer_is_one` (2.0), it
+    is 1 if both have none.
     """
     theirs, ours = normalize_answer(gold).split(), normalize_answer(prediction).split()
     if no_answer_is_one and not (theirs and ours):
@@ -47,7 +47,7 @@ def f1_score(gold: str, prediction: str, no_answer_is_one: bool = False) -> floa
 
 
 def evaluate_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
-    """Returns `exact_match` and `f1` in per cent, of all questions; one without answer scores 0."""
+    """Returns `exact_match` and `f1` in per cent; a question without prediction scores 0."""
     exact = f1 = 0.0
     for qid, golds in answers.items():
         if (guess := predictions.get(qid)) is not None:
@@ -89,9 +89,9 @@ def evaluate_v2(
 
     Args:
       predictions: {question id: answer}, "" for no answer.
-      null_odds: {question id: odds (or a probability) of having no answer}; without them
-        nothing is left unanswered but empty predictions, and there is no best_*.
-      threshold: odds above it leave a question unanswered.
+      null_odds: {question id: odds (or probability) of no answer}; without them only empty
+        predictions count as unanswered, and there is no best_*.
+      threshold: odds above which a question counts as unanswered.
     """
     odds = dict.fromkeys(predictions, 0.0) if null_odds is None else null_odds
     raw = raw_scores(answers, predictions)
@@ -104,8 +104,8 @@ def evaluate_v2(
     }
     results = averages(final, list(answers))
     for prefix, has_one in (("HasAns", True), ("NoAns", False)):
-        if some := [qid for qid, golds in answers.items() if bool(golds) is has_one]:
-            results |= {f"{prefix}_{k}": v for k, v in averages(final, some).items()}
+        if qids := [qid for qid, golds in answers.items() if bool(golds) is has_one]:
+            results |= {f"{prefix}_{k}": v for k, v in averages(final, qids).items()}
     if null_odds is not None:
         results |= best_scores(answers, predictions, raw, odds)
     return results
@@ -117,9 +117,8 @@ def best_scores(
 ) -> dict[str, float]:
     """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh, the best in per cent.
 
-    From odds of the threshold on, questions stay unanswered; 0 means all of them. Questions are
-    answered one after another in the order of their odds. Of equally good thresholds the first
-    counts.
+    Questions with odds above the threshold stay unanswered; 0 means all of them. Questions are
+    answered one by one in the order of their odds; among equally good thresholds the first counts.
     """
     results = {}
     by_odds = sorted(null_odds, key=null_odds.__getitem__)
@@ -140,9 +139,9 @@ def best_scores(
 
 
 def averages(scores: Mapping[str, Scores], qids: Sequence[str]) -> dict[str, float]:
-    """Returns each score's mean in per cent over the questions, and their number as `total`.
+    """Returns each score's mean over the questions in per cent, and their number as `total`.
 
-    A question without score counts as 0.
+    Missing scores count as 0.
     """
     total = len(qids)
     means: dict[str, float] = {
@@ -153,7 +152,7 @@ def averages(scores: Mapping[str, Scores], qids: Sequence[str]) -> dict[str, flo
 
 
 def _sum(numbers: Iterable[float]) -> float:
-    """Adds from left to right. Since Python 3.12, `sum` can give another last digit."""
+    """Adds from left to right; since Python 3.12, the last digit of `sum` can differ."""
     total = 0.0
     for number in numbers:
         total += number

@@ -1,4 +1,4 @@
-"""SQuAD files, and those of annotation tools that are like them. No TensorFlow."""
+"""Reads SQuAD files, and similar ones of annotation tools. No TensorFlow."""
 
 import dataclasses
 import logging
@@ -21,22 +21,22 @@ class SquadExample:
     orig_answer_text: str | None  # None at prediction, "" without answer
     start_position: int | None  # of the answer's first character; -1 without answer
     is_impossible: bool
-    place: str  # where it is in the file, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
+    place: str  # in the file, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
 
 
 def first_few(names: Sequence[str]) -> str:
-    """Returns the first five names for a message, and dots if there are more."""
+    """Returns up to five names for a message."""
     return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
 
 
 def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     """Returns the questions of a SQuAD file, of version 1.1 or 2.0, in order.
 
-    Answers are kept for training only, the first of each question. Questions whose answer is not
-    where the file says are left out of training; one warning names them.
+    For training they have their first answer. Questions whose answer is not where the file says are
+    skipped in training, with a warning.
 
     Raises:
-      DataError: not a SQuAD file, or two questions of one id (each with its location in the file).
+      DataError: not a SQuAD file, or a duplicate id (with locations in the file).
     """
     examples: dict[str, SquadExample] = {}
     num_several = 0
@@ -45,15 +45,15 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
         example = _example_of_question(place, context, qa, is_training)
         if earlier := examples.get(example.qas_id):
             at = earlier.place.removeprefix(f"{path}: ")
-            raise DataError(f"{place}: id {example.qas_id!r} stands already at {at}")
+            raise DataError(f"{place}: duplicate id {example.qas_id!r}, also at {at}")
         examples[example.qas_id] = example
     if num_several:
-        log.warning("%s: %s of %s questions have several answers, of which the first is trained on",
+        log.warning("%s: %s of %s questions have several answers; training uses the first",
                     path, f"{num_several:,}", f"{len(examples):,}")
     if displaced := [example for example in examples.values() if _is_displaced(example)]:
         log.warning(
-            "%s: %s of %s questions have an answer that is not in their passage at answer_start, "
-            "left out of training: %s", path, f"{len(displaced):,}", f"{len(examples):,}",
+            "%s: skipped %s of %s questions, whose answer is not in the passage at answer_start: %s",
+            path, f"{len(displaced):,}", f"{len(examples):,}",
             first_few([f"{e.qas_id} ({e.place.removeprefix(f'{path}: ')})" for e in displaced]),
         )
         for example in displaced:
@@ -66,24 +66,24 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
 def read_answers(path: str) -> dict[str, list[str] | None]:
     """Returns the known answers of each question of a SQuAD file, by its id.
 
-    The list is empty if there is no answer, and None if the answers are unknown: also if all lists
-    are empty and no question is marked impossible, as in some test sets.
+    The list is empty if there is no answer, and None if the answers are unknown, which is also
+    assumed if all lists are empty and no question is marked impossible, as in some test sets.
 
     Raises:
       DataError: not a SQuAD file.
     """
     answers: dict[str, list[str] | None] = {}
-    some_are_impossible = False
+    any_impossible = False
     for place, _, qa in _located_questions(path, "predict_file"):
         texts, is_impossible = None, qa["is_impossible"]
-        some_are_impossible |= is_impossible
+        any_impossible |= is_impossible
         if qa.get("answers") is not None:
             texts = [
                 _member(answer, "text", str, f"{place}.answers[{i}]")
                 for i, answer in enumerate(_member(qa, "answers", list, place))
             ]
         answers[qa["id"]] = [] if is_impossible and not texts else texts
-    if not (some_are_impossible or any(answers.values())):
+    if not (any_impossible or any(answers.values())):
         return dict.fromkeys(answers)
     return answers
 
@@ -100,7 +100,7 @@ def _located_questions(path: str, flag: str) -> Iterator[tuple[str, str, dict[st
 
 
 def _located_values(path: str, flag: str) -> Iterator[tuple[str, Any]]:
-    """Yields (location, article, paragraph or row) of SQuAD's file, a list, or JSON lines."""
+    """Yields (location, article, paragraph or row) of a SQuAD file, a list, or JSON lines."""
     for line, value in lines.json_values(path, flag):
         if isinstance(value, Mapping) and not {"paragraphs", "qas", "question"} & set(value):
             articles = enumerate(_member(value, "data", list, path))
@@ -127,10 +127,10 @@ def _questions_in(value: Any, at: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _as_in_squad(qa: Any, place: str, number: int) -> dict[str, Any]:
-    """Returns a question as SQuAD has it, which annotation tools write in other ways.
+    """Returns a question in SQuAD's format, from which annotation tools deviate.
 
-    Ids may be absent or numbers, and `is_impossible` 0 or 1. Answers may be texts, or lists of `text` and
-    of `answer_start`; an answer without `answer_start` is searched for in the passage.
+    Ids may be missing or numbers, and `is_impossible` 0 or 1. Answers may be texts, or lists of `text`
+    and of `answer_start`; an answer without `answer_start` is searched for in the passage.
     """
     _member(qa, "question", str, place)
     qas_id, is_impossible, answers = map(qa.get, ("id", "is_impossible", "answers"))
@@ -145,15 +145,15 @@ def _as_in_squad(qa: Any, place: str, number: int) -> dict[str, Any]:
             for name in ("text", "answer_start")
         )
         if len(texts) != len(starts) and "answer_start" in answers:
-            raise DataError(f"{place}: {len(texts)} answers, and {len(starts)} positions of them")
+            raise DataError(f"{place}: {len(texts)} answers, but {len(starts)} values of answer_start")
         starts = starts if "answer_start" in answers else [None] * len(texts)
         answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
     elif isinstance(answers, str):
         answers = [answers]
     if isinstance(answers, list):
         answers = [{"text": a} if isinstance(a, str) else a for a in answers]
-    found = {**qa, "id": str(qas_id), "is_impossible": bool(is_impossible)}
-    return found if answers is None else found | {"answers": answers}
+    question = {**qa, "id": str(qas_id), "is_impossible": bool(is_impossible)}
+    return question if answers is None else question | {"answers": answers}
 
 
 _KINDS = {list: "a list", str: "a string", int: "a whole number", dict: "an object"}
@@ -164,10 +164,10 @@ def _member(value: Any, name: str, kind: type, place: str) -> Any:
         raise DataError(f"{place}: expected an object, got {type(value).__name__}")
     if name not in value:
         raise DataError(f"{place}: no {name!r}; is it a SQuAD file?")
-    found = value[name]
-    if not isinstance(found, kind) or isinstance(found, bool):
-        raise DataError(f"{place}: {name!r} must be {_KINDS[kind]}, got {found!r:.60}")
-    return found
+    member = value[name]
+    if not isinstance(member, kind) or isinstance(member, bool):
+        raise DataError(f"{place}: {name!r} must be {_KINDS[kind]}, got {member!r:.60}")
+    return member
 
 
 def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -> SquadExample:

@@ -18,7 +18,7 @@ from albert.tasks.squad.features import SquadExample, Window, make_windows
 
 log = logging.getLogger("albert")
 
-# The original's. Questions are shuffled once, before they are cut into windows.
+# The original's. Questions are shuffled once, before they are split into windows.
 _SHUFFLE_SEED = 12345
 _ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
 
@@ -35,7 +35,7 @@ def record_spec(max_seq_length: int, has_labels: bool) -> FeatureSpec:
 
 @dataclasses.dataclass(frozen=True)
 class WindowKeeper(RecordKeeper):
-    """Cuts questions into windows, and writes their record files, each only once."""
+    """Splits questions into windows, and writes their record files, each only once."""
 
     doc_stride: int = 128  # tokens between the beginnings of two windows
     max_query_length: int = 64  # longest question, in tokens
@@ -49,7 +49,7 @@ class WindowKeeper(RecordKeeper):
           origin: the file with the questions.
         """
         if feature_cache.has_no_manifest(path):
-            # The original's files don't name their sources, and are used unchecked.
+            # The original's files don't name their source, so they are used without a check.
             log.info("features from %s", path)
             return path
         shuffled = list(examples)
@@ -66,10 +66,8 @@ class WindowKeeper(RecordKeeper):
         """
         windows = list(self._windows(examples, False))
         if not windows:
-            raise DataError(
-                f"{examples[0].place}: neither this passage nor any other can be aligned with its "
-                "tokens: --predict_file has no text to search"
-            )
+            raise DataError(f"{examples[0].place}: neither this passage nor any other can be aligned "
+                            "with its tokens: --predict_file has no text to search")
         return self._keep(windows, origin, path, is_training=False), windows
 
     def _windows(self, examples: Sequence[SquadExample], is_training: bool) -> Iterator[Window]:

@@ -1,6 +1,6 @@
-"""Answers as spans of a passage: SQuAD 1.1, and 2.0 with questions that have none (spec 4.3, 4.4).
+"""Answers as spans of a passage: SQuAD 1.1, and 2.0 with unanswerable questions.
 
-Legend: B batch, L sequence, K and K2 first and last tokens kept.
+Legend: B batch, L sequence, K and K2 beam sizes for first and last tokens.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ from albert.tasks.task import Task, chosen, mean, real
 
 @dataclasses.dataclass(frozen=True)
 class SquadV1Task(Task):
-    """Two logits of each token; the loss is the mean of their cross entropies over L positions."""
+    """Two logits per token; the loss is the mean of their cross-entropies over L positions."""
 
     max_seq_length: int  # L
-    # From the predictions of all windows to the official numbers; None without known answers.
+    # Computes the official metrics from the predictions of all windows; None without known answers.
     scorer: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] | None = None
     has_labels: bool = True
     name: str = "squad_v1"
@@ -38,7 +38,7 @@ class SquadV1Task(Task):
     predicted = ("start_logits", "end_logits")
 
     def for_evaluation(self) -> "SquadV1Task":
-        """Returns the task over windows without labels, as there are for prediction."""
+        """Returns the task for windows without labels, as in prediction."""
         return dataclasses.replace(self, has_labels=False)
 
     def feature_spec(self) -> FeatureSpec:
@@ -75,18 +75,18 @@ class SquadV1Task(Task):
         }
 
     def hits(self, batch, outputs) -> dict[str, Any]:
-        """Returns for each part of an answer whether it is the gold one, [B]."""
+        """Returns for start and end (and answerability) whether the prediction is correct, [B]."""
         return {
             part: chosen(outputs[f"{part}_logits"]) == batch[f"{part}_positions"]
             for part in ("start", "end")
         }
 
     def predictions(self, batch, outputs):
-        found = {name: batch[name] for name in ("unique_ids", "is_real_example")}
+        answers = {name: batch[name] for name in ("unique_ids", "is_real_example")}
         for name in self.predicted:
             is_index = name.endswith("_index")
-            found[name] = outputs[name] if is_index else ops.cast(outputs[name], "float32")
-        return found
+            answers[name] = outputs[name] if is_index else ops.cast(outputs[name], "float32")
+        return answers
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return self.scorer(predictions) if self.scorer else {}
@@ -94,10 +94,10 @@ class SquadV1Task(Task):
 
 @dataclasses.dataclass(frozen=True)
 class SquadV2Task(SquadV1Task):
-    """First tokens, last tokens given the first, and answerability.
+    """First token, last token given the first, and answerability.
 
-    loss = (CE(start) + CE(end)) / 2 + sigmoid CE(has no answer) / 2. The end is learned for the
-    right start. In windows without an answer, both are at [CLS].
+    loss = (CE(start) + CE(end)) / 2 + sigmoid CE(has no answer) / 2. The end is trained with the
+    correct start. In windows without an answer, both are at [CLS].
     """
 
     name: str = "squad_v2"
@@ -110,8 +110,7 @@ class SquadV2Task(SquadV1Task):
     dropout_prob: float = 0.1  # on the hidden layer of the answerability
 
     def feature_spec(self) -> FeatureSpec:
-        # Here padding cannot be an answer, so batches can be shortened. In 1.1 padding counts in
-        # the softmax.
+        # Padding cannot be an answer, so batches can be trimmed. In 1.1, it counts in the softmax.
         return dataclasses.replace(super().feature_spec(), row_length=self.max_seq_length)
 
     def build_model(
