@@ -249,9 +249,9 @@ def draw_curves(path: str, metrics: dict[str, list[dict[str, Any]]], base: Basel
     panels = [
         ("loss", "Loss (masked LM + sentence order)", None, ""),
         ("masked_lm_accuracy", "Masked-LM accuracy", base and base.commonest_token,
-         "always the most frequent token"),
+         "always the most frequent"),
         ("sentence_order_accuracy", "Sentence-order accuracy", base and base.majority_order,
-         "always the more frequent order"),
+         "always the more frequent"),
         ("learning_rate", "Learning rate", None, ""),
     ]
     for axis, (key, title, baseline, baseline_label) in zip(axes.flat, panels, strict=True):
@@ -300,7 +300,8 @@ def _set_limits(axis, key: str) -> None:
         axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     elif axis.get_legend_handles_labels()[1]:
         # Above the panel, where it covers no curve.
-        axis.legend(frameon=False, fontsize=9, ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1))
+        axis.legend(frameon=False, fontsize=9, ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1),
+                    columnspacing=1.2, handlelength=1.6)
 
 
 # === The command ===
