@@ -2,9 +2,8 @@
 
   python scripts/maintainers/own_text_gains.py --input_file=my.txt --output_dir=own_text_work
 
-For each of two vocabularies, one trained on
-the text and small_en's, it runs the grid configs/ablations/own_text.json: same architecture,
-records and held-out documents for both starts. Prints and writes own_text.json: curves, and the
+For each of two vocabularies, one trained on the text and small_en's, it runs the grid
+configs/ablations/own_text.json: same architecture, records and held-out documents for both starts. Prints and writes own_text.json: curves, and the
 fraction of the tokens after which small_en reaches the final loss of random weights. Loss is per
 token, so it is comparable within one vocabulary only; next to it is the loss per word, in nats,
 from the number of tokens per word. It resumes where it stopped.
