@@ -271,7 +271,7 @@ class AlbertTokenizer:
                 arrays = {name: values[0] for name, values in arrays.items()}
         elif not padding and len(set(lengths)) > 1:
             raise DataError(f"texts of {min(lengths)} to {max(lengths)} tokens don't fit in an array: "
-                            "pass padding=True")
+                            "give padding=True")
         else:
             arrays = {name: convert(array) for name, array in arrays.items()}
         encoding = Encoding(arrays)

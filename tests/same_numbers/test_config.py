@@ -131,7 +131,7 @@ def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
         AlbertConfig.from_flag(os.path.join("work", "base.json"))
     others = ["--input_file=x", "--output_dir=out", "--do_train"]
     assert run_here(run_pretraining, "--albert_config_file=base_v3", *others) == 2
-    assert "base_v3; nor is it an arch" in assert_one_clear_line(capsys.readouterr().err)
+    assert "base_v3. Architectures" in assert_one_clear_line(capsys.readouterr().err)
 
 
 # --- Recipes ---
