@@ -64,7 +64,7 @@ def first_line(error: BaseException) -> str:
     return (text.splitlines() or [type(error).__name__])[0][:300]
 
 
-def some(items: Sequence[str], most: int = 6) -> str:
+def some(items: Sequence[str], limit: int = 6) -> str:
     """Lists the first few items in one line, and says how many more there are."""
-    more = f"; and {len(items) - most} more" if len(items) > most else ""
-    return "; ".join(items[:most]) + more
+    more = f"; and {len(items) - limit} more" if len(items) > limit else ""
+    return "; ".join(items[:limit]) + more

@@ -149,7 +149,7 @@ def _callable_part(module, part: str | None, handle: str):
     if not callable(target):
         what = "it" if part is None else f"its part {part!r}"
         raise CheckpointError(
-            f"{handle}: {what} cannot be called, so it is not a reusable SavedModel; fine-tune one in "
+            f"{handle}: {what} cannot be called, so it is no reusable SavedModel; fine-tune one in "
             "the TF1 format with --albert_hub_module_handle of the run commands"
         )
     return target

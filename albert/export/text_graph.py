@@ -51,10 +51,6 @@ def refuse_added_tokens(tokenizer: tokenization.FullTokenizer) -> None:
 # === Characters ===
 
 
-def _all_characters() -> list[str]:
-    return [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-
-
 def character_class(is_member: Callable[[str], bool]) -> str:
     """Returns the characters that a predicate accepts, as a bracketed class of RE2."""
     return tokenizer_json.character_class(is_member, lambda code: f"\\x{{{code:x}}}")
@@ -64,7 +60,8 @@ class CharacterMap(_AutoTrackable):
     """Applies `change` to each character of texts [B]."""
 
     def __init__(self, change: Callable[[str], str]):
-        pairs = [(c.encode(), new.encode()) for c in _all_characters() if (new := change(c)) != c]
+        characters = (chr(i) for i in range(sys.maxunicode + 1) if not 0xD800 <= i < 0xE000)
+        pairs = [(c.encode(), new.encode()) for c in characters if (new := change(c)) != c]
         keys, values = zip(*pairs, strict=True)
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
