@@ -1,25 +1,27 @@
 """ALBERT (A Lite BERT, arXiv 1909.11942) for TensorFlow 2 and Keras 3.
 
-What people use first:
+Get answers from texts:
 
-    model = albert.from_pretrained("albert/albert-base-v2")  # downloaded; or a path, or "small_en"
-    tokenizer = albert.AlbertTokenizer.from_pretrained("albert/albert-base-v2")
-    outputs = model(**tokenizer(["A text.", "Another."], padding=True))
-
-    session = albert.open_session("my_classifier")           # texts in, answers out
+    session = albert.open_session("my_classifier")
     session.classify("A text.")
 
-    AlbertConfig, AlbertModel                                 the architecture, and the encoder
-    AlbertForMaskedLM, AlbertForPreTraining                   pretraining
-    AlbertForSequenceClassification                           texts and pairs; regression
-    AlbertForTokenClassification                              labels of words
-    AlbertForQuestionAnswering, ...BeamQuestionAnswering      SQuAD 1.1, and 2.0
-    AlbertForMultipleChoice                                   RACE
-    compiled                                                  a model's call, compiled
-    HubLayer                                                  a TF-Hub module as a Keras layer
+Compute with a model, which is a Keras 3 model:
 
-They are Keras 3 models: `fit`, `.keras` files and `export` work as with any. The commands, as
-`python -m albert.run_classifier`, each have `--help`.
+    model = albert.from_pretrained("albert/albert-base-v2")  # a download; or a path, or "small_en"
+    tokenizer = albert.AlbertTokenizer.from_pretrained("albert/albert-base-v2")
+    outputs = model(**tokenizer(["A text.", "Another one."], padding=True))
+
+    AlbertConfig, AlbertModel                              the architecture, the encoder
+    AlbertForMaskedLM, AlbertForPreTraining                pretraining
+    AlbertForSequenceClassification                        classification and regression of texts
+    AlbertForTokenClassification                           labels of words
+    AlbertForQuestionAnswering, ...BeamQuestionAnswering   SQuAD 1.1, SQuAD 2.0
+    AlbertForMultipleChoice                                RACE
+    compiled                                               compiles a model's call
+    HubLayer                                               a TF-Hub module as a Keras layer
+
+Each command, such as `python -m albert.run_classifier`, has `--help`. docs/reference/python.md has
+an example of each of the main names.
 """
 
 import importlib
@@ -27,8 +29,8 @@ from typing import Any
 
 __version__ = "0.3.0.dev0"
 
-# Loaded when asked for: `import albert` alone imports neither Keras nor TensorFlow.
-_WHERE = {
+# Loaded on first use: `import albert` alone imports neither Keras nor TensorFlow.
+_MODULE_OF = {
     "AlbertConfig": "config",
     "AlbertForBeamQuestionAnswering": "modeling",
     "AlbertForMaskedLM": "modeling",
@@ -46,7 +48,7 @@ _WHERE = {
     "open_session": "inference.answering_session",
 }
 _MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
-__all__ = sorted(_WHERE)
+__all__ = sorted(_MODULE_OF)
 
 
 def __dir__() -> list[str]:
@@ -56,6 +58,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"albert.{name}")
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'albert' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"albert.{_WHERE[name]}"), name)
+    return getattr(importlib.import_module(f"albert.{_MODULE_OF[name]}"), name)

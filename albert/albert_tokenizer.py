@@ -1,6 +1,6 @@
-"""`AlbertTokenizer`: texts to the arrays that a model reads, in one call. No TensorFlow.
+"""`AlbertTokenizer` turns texts into a model's inputs. No TensorFlow.
 
-Legend: B texts or pairs, L positions.
+Legend: B texts or pairs, L sequence.
 """
 
 import dataclasses
@@ -28,10 +28,21 @@ MASK = "[MASK]"
 
 
 class AlbertTokenizer:
-    """Tokens, ids and padded sequences, for a SentencePiece or WordPiece vocabulary.
+    """Turns texts into a model's inputs, with a SentencePiece or WordPiece vocabulary.
 
-    `[MASK]` in a text is the mask token. All other special tokens in a text are plain text, so that
-    no user input can end a segment.
+    `[MASK]` in a text is the mask token. Other special tokens in a text are plain text, so that
+    user input cannot end a segment.
+
+    Example:
+      >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
+      >>> tokenizer.tokenize("The boys were playing.")
+      ['▁the', '▁boys', '▁were', '▁playing', '.']
+      >>> batch = tokenizer(["One text.", "Another, longer one."], padding=True, return_tensors="np")
+      >>> batch["input_ids"]
+      array([[   2,   59, 2762,    9,    3,    0,    0],
+             [   2,  239,   15, 1085,   59,    9,    3]], dtype=int32)
+      >>> tokenizer.decode(batch["input_ids"][0], skip_special_tokens=True)
+      'one text.'
     """
 
     def __init__(self, tokenizer: FullTokenizer, max_length: int = 512):
@@ -43,15 +54,20 @@ class AlbertTokenizer:
     @classmethod
     @filesystem.addresses_in_errors()
     def from_pretrained(
-        cls, path: str | os.PathLike[str], do_lower_case: bool | None = None, keep_accents: bool | None = None,
-        remove_space: bool | None = None, revision: str | None = None,
+        cls, path: str | os.PathLike[str], do_lower_case: bool | None = None,
+        keep_accents: bool | None = None, remove_space: bool | None = None,
+        revision: str | None = None,
     ) -> "AlbertTokenizer":
-        """Returns the tokenizer of a model, of a *.model file or of a vocab.txt.
+        """Loads the tokenizer of a model, or one from a vocabulary file.
 
-        A model is a directory, or one to download by its name (see `albert.from_pretrained`).
-
-        The directory may contain only a tokenizer, as `save_pretrained` writes it. Settings default
-        to those of the directory.
+        Args:
+          path: a model, as in `albert.from_pretrained`; a directory with a tokenizer alone; a
+            SentencePiece `*.model` or a WordPiece `vocab.txt`.
+          do_lower_case: whether to lower-case texts. The defaults of this and of the next two are
+            the settings that were saved with the model.
+          keep_accents: whether to keep accents; only with SentencePiece.
+          remove_space: whether to collapse white space; only with SentencePiece.
+          revision: as in `albert.from_pretrained`.
 
         Raises:
           DataError: there is no vocabulary, or it has an unsupported setting.
@@ -71,17 +87,17 @@ class AlbertTokenizer:
             vocabulary, max_length = source.vocabulary, source.config.max_position_embeddings
         if not vocabulary:
             raise DataError(f"{path} has no vocabulary: one *.model or one vocab*.txt file")
-        given = {"do_lower_case": do_lower_case, "keep_accents": keep_accents,
-                 "remove_space": remove_space}
-        given = {name: value for name, value in given.items() if value is not None}
-        text = dataclasses.replace(vocabulary.text, **given)
+        changes = {"do_lower_case": do_lower_case, "keep_accents": keep_accents,
+                   "remove_space": remove_space}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        text = dataclasses.replace(vocabulary.text, **changes)
         max_length = min(max_length, vocabulary.max_length or max_length)
         return cls(dataclasses.replace(vocabulary, text=text).open(), max_length)
 
     def save_vocabulary(
         self, directory: str | os.PathLike[str], filename_prefix: str | None = None
     ) -> tuple[str]:
-        """Copies the vocabulary file into a directory and returns its path."""
+        """Copies the vocabulary file to a directory and returns its new path."""
         name = os.path.basename(self.tokenizer.path)
         name = f"{filename_prefix}-{name}" if filename_prefix else name
         directory = os.fspath(directory)
@@ -90,7 +106,7 @@ class AlbertTokenizer:
         return (os.path.join(directory, name),)
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
-        """Writes the vocabulary and its settings, into a model's directory or a new one."""
+        """Saves the vocabulary and its settings to a directory, which may hold a model."""
         with scratch.uploaded(os.fspath(directory)) as local:
             os.makedirs(local, exist_ok=True)
             tokenizer_files.write(self.tokenizer, local, self.model_max_length)
@@ -113,18 +129,18 @@ class AlbertTokenizer:
         return self.tokenizer.vocab_size
 
     def add_tokens(self, new_tokens: str | Sequence[str]) -> int:
-        """Adds tokens after those of the vocabulary, and returns how many were new.
+        """Adds tokens to the end of the vocabulary and returns how many were new.
 
-        They are matched as they are, before any other token, and regardless of case if texts are
+        They are matched before all others and never split; case is ignored if texts are
         lower-cased. Call `model.resize_token_embeddings(len(tokenizer))` afterwards.
 
         Raises:
-          DataError: one is not a string, or has nothing but white space.
+          DataError: a token is not a string, or only white space.
         """
         tokens = [new_tokens] if isinstance(new_tokens, str) else list(new_tokens)
         for token in tokens:
             if not isinstance(token, str) or not token.strip():
-                raise DataError(f"no token: {token!r}")
+                raise DataError(f"not a token: {token!r}")
         return self.tokenizer.add_tokens(tokens)
 
     @property
@@ -141,17 +157,17 @@ class AlbertTokenizer:
     # --- Tokens and ids ---
 
     def tokenize(self, text: str) -> list[str]:
-        """Returns the tokens of a raw text."""
+        """Splits a text into tokens."""
         return self.convert_ids_to_tokens(self._ids([text])[0])
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
-        """Returns the ids of tokens, or the id of one token."""
+        """Returns the id of a token, or those of several."""
         if isinstance(tokens, str):
             return self.tokenizer.convert_tokens_to_ids([tokens])[0]
         return self.tokenizer.convert_tokens_to_ids(tokens)
 
     def convert_ids_to_tokens(self, ids: int | Iterable[int]) -> Any:
-        """Returns the tokens of ids, or the token of one id."""
+        """Returns the token of an id, or those of several."""
         if isinstance(ids, int | np.integer):
             return self.tokenizer.convert_ids_to_tokens([ids])[0]
         return self.tokenizer.convert_ids_to_tokens(ids)
@@ -159,14 +175,14 @@ class AlbertTokenizer:
     def encode(
         self, text: str, text_pair: str | None = None, add_special_tokens: bool = True
     ) -> list[int]:
-        """Returns the ids of one sequence, without padding."""
+        """Returns the ids of a text or a pair of texts."""
         ids = self._ids([text] if text_pair is None else [text, text_pair])
         if not add_special_tokens:
             return list(itertools.chain.from_iterable(ids))
         return self.build_inputs_with_special_tokens(*ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Returns the text of ids, as far as the vocabulary preserves it."""
+        """Returns the text of ids, without the case and accents that tokenization removed."""
         skipped = self._special_ids() if skip_special_tokens else ()
         tokens = self.convert_ids_to_tokens(i for i in map(int, ids) if i not in skipped)
         if self.tokenizer.is_spm:
@@ -182,17 +198,15 @@ class AlbertTokenizer:
     def build_inputs_with_special_tokens(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
-        """Returns [CLS] a [SEP], or [CLS] a [SEP] b [SEP]."""
+        """Returns the ids of `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, given those of a and b."""
         first = [self.tokenizer.cls_id, *token_ids_0, self.tokenizer.sep_id]
         return first if token_ids_1 is None else [*first, *token_ids_1, self.tokenizer.sep_id]
 
     def get_special_tokens_mask(
-        self,
-        token_ids_0: Sequence[int],
-        token_ids_1: Sequence[int] | None = None,
+        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None,
         already_has_special_tokens: bool = False,
     ) -> list[int]:
-        """Returns 1 for each special token of the sequence and 0 for each token of the text."""
+        """Returns 1 for each special token of a sequence and 0 for each other token."""
         if already_has_special_tokens:
             special = self._special_ids()
             return [int(i in special) for i in token_ids_0]
@@ -202,41 +216,35 @@ class AlbertTokenizer:
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
-        """Returns 0 for [CLS], a and its [SEP], 1 for b and its [SEP]."""
+        """Returns the segment of each token: 0 for `[CLS] a [SEP]`, 1 for `b [SEP]`."""
         second = 0 if token_ids_1 is None else len(token_ids_1) + 1
         return [0] * (len(token_ids_0) + 2) + [1] * second
 
     # --- Batches ---
 
     def __call__(
-        self,
-        text: str | Sequence[str] | Sequence[Sequence[str]],
-        text_pair: str | Sequence[str] | None = None,
-        *,
-        max_length: int | None = None,
-        padding: bool | str = False,
-        truncation: bool | str = True,
-        return_tensors: str | None = None,
-        return_offsets_mapping: bool = False,
+        self, text: str | Sequence[str] | Sequence[Sequence[str]],
+        text_pair: str | Sequence[str] | None = None, *, max_length: int | None = None,
+        padding: bool | str = False, truncation: bool | str = True,
+        return_tensors: str | None = None, return_offsets_mapping: bool = False,
     ) -> Encoding:
-        """Returns `input_ids`, `input_mask` and `segment_ids`, for a model's call.
+        """Encodes texts as a model's inputs: `input_ids`, `input_mask` and `segment_ids`.
 
         Args:
-          text: one text, several, or pairs of texts. One text gives lists, several give lists of
-            lists; with `return_tensors`, both give int32 [B, L].
-          text_pair: the second text of each, or None.
-          max_length: maximum length; by default the model's.
-          padding: "longest" or True: to the longest of these texts; "max_length"; or False: none,
-            which arrays of texts of different lengths do not allow.
-          truncation: True or "longest_first": truncate at the end of the longer text; "only_first",
-            "only_second": of that text; False: raise an error.
-          return_tensors: "np", "tf" or "jax".
-          return_offsets_mapping: adds `offset_mapping` [B, L, 2], each token's first character
-            and one past its last in the text it comes from; (0, 0) for special tokens.
+          text: a text, a list of texts, or a list of pairs.
+          text_pair: the second text of each.
+          max_length: maximum sequence length in tokens; by default the model's.
+          padding: True or "longest" pads to the longest of these texts, "max_length" to that length.
+          truncation: True or "longest_first" truncates the longer text of a pair, "only_first" and
+            "only_second" that text; with False, long texts are an error.
+          return_tensors: "np", "tf" or "jax" for int32 arrays [B, L]; by default, a text gives
+            lists, several texts give lists of lists.
+          return_offsets_mapping: whether to add `offset_mapping` [B, L, 2], the first character of
+            each token in its text and one past its last; (0, 0) for special tokens.
 
         Raises:
-          DataError: not strings, a missing second text, too long without truncation, an unknown
-            option, or arrays of several lengths without padding.
+          DataError: texts are not strings or too long, second texts are missing, an option is
+            unknown, or arrays need padding.
         """
         padding = encodings.option("padding", encodings.PADDING, padding)
         truncation = encodings.option("truncation", encodings.TRUNCATION, truncation)
@@ -262,8 +270,8 @@ class AlbertTokenizer:
             if isinstance(text, str):
                 arrays = {name: values[0] for name, values in arrays.items()}
         elif not padding and len(set(lengths)) > 1:
-            raise DataError(f"texts of {min(lengths)} to {max(lengths)} tokens are no array: give "
-                            "padding=True")
+            raise DataError(f"texts of {min(lengths)} to {max(lengths)} tokens don't fit in an array: "
+                            "give padding=True")
         else:
             arrays = {name: convert(array) for name, array in arrays.items()}
         encoding = Encoding(arrays)
@@ -275,7 +283,7 @@ class AlbertTokenizer:
     def _joined(
         self, ids: Sequence[Any], spans: Sequence[Any] | None, limit: int, truncation: Any
     ) -> tuple[list[list[int]], list[int], list[tuple[int, int]]]:
-        """Returns the ids with special tokens, where each second text begins, and all offsets."""
+        """Returns the ids with special tokens, the position of each second text, and all offsets."""
         rows, boundaries, offsets = [], [], []
         for index, parts in enumerate(zip(*ids, strict=True)):
             parts = _truncate(parts, limit, truncation, index)
@@ -292,11 +300,11 @@ class AlbertTokenizer:
         padding: bool | str = True, max_length: int | None = None,
         return_tensors: str | None = None,
     ) -> Encoding:
-        """Returns sequences that were encoded one by one as a batch of one length.
+        """Pads sequences to the same length.
 
         Args:
-          encoded_inputs: one encoding per text, or one encoding of several texts; only their
-            `input_ids` and `segment_ids` are read.
+          encoded_inputs: a list of encodings, or an encoding of several texts. Only `input_ids` and
+            `segment_ids` are used.
           padding, max_length, return_tensors: as in a call.
 
         Raises:
@@ -322,24 +330,24 @@ class AlbertTokenizer:
         })
 
     def _word_ids(self, row: list[int], boundary: int, width: int) -> list[int | None]:
-        """Returns the number of each token's word; segment 1 begins at a boundary."""
-        found, word, special = [], -1, self._special_ids() - {self.mask_token_id}
-        for place, (i, token) in enumerate(zip(row, self.convert_ids_to_tokens(row), strict=True)):
-            if place == boundary:
+        """Returns the number of each token's word in its text; the second text is at a boundary."""
+        words, word, special = [], -1, self._special_ids() - {self.mask_token_id}
+        for position, (i, token) in enumerate(zip(row, self.convert_ids_to_tokens(row), strict=True)):
+            if position == boundary:
                 word = -1
             if i in special:
-                found.append(None)
+                words.append(None)
                 continue
             word += self.tokenizer.starts_word(token) or i == self.mask_token_id or word < 0
-            found.append(word)
-        return found + [None] * (width - len(row))
+            words.append(word)
+        return words + [None] * (width - len(row))
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of raw texts, in which [MASK] is the mask token."""
+        """Returns the ids of texts, in which [MASK] is the mask token."""
         return self._mask.encode(texts, self.tokenizer.encode_batch)
 
     def _spans(self, text: str) -> list[Span]:
-        """Returns the span of each of the ids of a raw text."""
+        """Returns the characters of each token of a text."""
         encode = functools.partial(encode_with_offsets, self.tokenizer)
         return self._mask.encode_with_offsets(text, encode)[1]
 
@@ -354,7 +362,7 @@ def _has_no_model(directory: str) -> bool:
 def _truncate(
     parts: Sequence[list[int]], limit: int, truncation: str, index: int
 ) -> Sequence[Sequence[int]]:
-    """Returns the ids of one or two texts, truncated to a sequence of `limit` tokens."""
+    """Returns the ids of one or two texts, truncated so that a sequence has `limit` tokens."""
     special = len(parts) + 1
     length = sum(map(len, parts)) + special
     if length <= limit:

@@ -1,7 +1,7 @@
 """`AlbertConfig`: the architecture, exactly as `albert_config.json` states it.
 
-Separate from `modeling`, so that a bad config is refused before Keras and
-TensorFlow are imported.
+It is not part of `modeling`, so that commands reject a bad config before they import Keras and
+TensorFlow.
 """
 
 import dataclasses
@@ -26,40 +26,51 @@ RELEASED = tuple(
     for version in ("v1", "v2")
 )
 BUILT_IN = ("quickstart", "tiny", "mini", "small")  # of configs/; docs/guides/pretrain.md compares them
-# Without these no released file is complete; the rest has one value everywhere.
+# Keys that a file must have.
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
 )
-# Leftovers of the authors' internal experiments that released files contain.
+# Leftovers of the authors' experiments in the released files.
 _RELEASED_BUT_UNUSED = ("net_structure_type", "gap_size", "num_memory_blocks")
 
 
 @dataclasses.dataclass(frozen=True)
 class AlbertConfig:
-    """Architecture of an ALBERT encoder; defaults are those of xxlarge, as in the original.
+    """Architecture of an ALBERT encoder. The defaults are those of xxlarge, as in the original.
+
+    The arguments are the keys of `albert_config.json` (docs/reference/configuration.md).
 
     Raises:
       ConfigError: every problem found, in one message.
+
+    Example:
+      >>> config = albert.AlbertConfig.released("base_v2")
+      >>> config.hidden_size, config.num_hidden_layers
+      (768, 12)
+      >>> small = albert.AlbertConfig(vocab_size=8000, hidden_size=64, num_attention_heads=4,
+      ...                             num_hidden_layers=3, intermediate_size=256)
+      >>> albert.AlbertModel(small).count_params()  # with random weights
+      1152448
     """
 
-    vocab_size: int  # V, rows of the word-embedding table
-    embedding_size: int = 128  # E, width of word, segment and position embeddings
+    vocab_size: int  # V, number of tokens
+    embedding_size: int = 128  # E, width of token, segment and position embeddings
     hidden_size: int = 4096  # H, width of the encoder
-    num_hidden_layers: int = 12  # applications of a layer, not sets of weights
-    num_hidden_groups: int = 1  # distinct sets of weights over the depth
+    num_hidden_layers: int = 12  # how often a layer is applied; layers may share their weights
+    num_hidden_groups: int = 1  # sets of weights; consecutive layers share one
     num_attention_heads: int = 64  # N; H must be a multiple of it
-    intermediate_size: int = 16384  # I, inner width of the feed-forward block
-    inner_group_num: int = 1  # blocks with distinct weights inside one layer
-    down_scale_factor: int = 1  # read and kept, never used (as in the original)
-    hidden_act: str = "gelu"  # feed-forward and masked-LM transform; tanh form of gelu
-    hidden_dropout_prob: float = 0.0  # after embeddings, attention output, feed-forward
-    attention_probs_dropout_prob: float = 0.0  # on the attention probabilities
-    max_position_embeddings: int = 512  # longest sequence
-    type_vocab_size: int = 2  # segments
-    initializer_range: float = 0.02  # standard deviation of the truncated normal
-    # What the layers of a group share (paper, Table 4); released configs have no such key.
+    intermediate_size: int = 16384  # I, inner width of the feed-forward network
+    inner_group_num: int = 1  # transformer blocks in a layer, each with its own weights
+    down_scale_factor: int = 1  # has no effect, as in the original
+    hidden_act: str = "gelu"  # activation of feed-forward network and masked-LM head; tanh form of gelu
+    hidden_dropout_prob: float = 0.0  # dropout of embeddings, attention output, feed-forward output
+    attention_probs_dropout_prob: float = 0.0  # dropout of the attention probabilities
+    max_position_embeddings: int = 512  # maximum sequence length in tokens
+    type_vocab_size: int = 2  # number of segments
+    initializer_range: float = 0.02  # standard deviation of the initial weights (truncated normal)
+    # What the layers of a group share (paper, Table 4); released configs don't have this key.
     parameter_sharing: str = "all"
-    # Keys of the file that this toolkit does not know: written back unchanged, but not used.
+    # Unknown keys of the file: written back unchanged, but not used.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
@@ -74,54 +85,52 @@ class AlbertConfig:
 
     @property
     def has_embedding_projection(self) -> bool:
-        """Whether `embedding_hidden_mapping_in` exists: only when E and H differ."""
+        """Whether E and H differ, so that embeddings are projected to width H."""
         return self.embedding_size != self.hidden_size
 
     def group_of_layer(self, layer: int) -> int:
         """Returns the parameter group of a layer.
 
-        True division and truncation as in the original: it differs from
-        floor(layer * groups / layers) in a few odd cases, and released
-        checkpoints were trained with it.
+        Divides and truncates as the original does, with which released checkpoints were trained:
+        floating-point rounding makes it differ from layer * groups // layers in a few cases.
         """
         return int(layer / self.num_hidden_layers * self.num_hidden_groups)
 
     def attention_group(self, layer: int) -> int:
-        """Returns the group that owns a layer's attention weights, its LayerNorm included."""
+        """Returns the group of a layer's attention weights and of their LayerNorm."""
         is_shared = self.parameter_sharing in ("all", "attention")
         return self.group_of_layer(layer) if is_shared else layer
 
     def feed_forward_group(self, layer: int) -> int:
-        """Returns the group that owns a layer's feed-forward weights, its LayerNorm included."""
+        """Returns the group of a layer's feed-forward weights and of their LayerNorm."""
         is_shared = self.parameter_sharing in ("all", "ffn")
         return self.group_of_layer(layer) if is_shared else layer
 
     def groups_in_use(self) -> tuple[set[int], set[int]]:
-        """Returns the groups whose attention, and whose feed-forward weights, some layer uses.
+        """Returns the groups whose attention weights are used, and whose feed-forward weights are.
 
-        Rounding leaves a group out in a few odd cases (see `group_of_layer`).
+        Rounding skips a group in a few cases (see `group_of_layer`).
         """
         layers = range(self.num_hidden_layers)
         return set(map(self.attention_group, layers)), set(map(self.feed_forward_group, layers))
 
     def with_dropout(self, rate: float) -> "AlbertConfig":
-        """Returns the same architecture with both dropout rates `rate`, a ConfigError if not < 1."""
-        return dataclasses.replace(
-            self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate
-        )
+        """Returns the same architecture with both dropout rates set to `rate`, which is below 1."""
+        return dataclasses.replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
 
     def without_dropout(self) -> "AlbertConfig":
-        """Returns the same architecture with both dropout rates zero."""
+        """Returns the same architecture without dropout."""
         return self.with_dropout(0.0)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = "config") -> "AlbertConfig":
-        """Returns the config of a parsed `albert_config.json`; `origin` names it in errors.
+        """Returns the config in a parsed `albert_config.json`. Unknown keys cause a warning.
 
-        Unknown keys are kept in `extra` with a warning.
+        Args:
+          origin: name of the file in errors.
 
         Raises:
-          ConfigError: missing sizes, misspelt keys, wrong types, sizes that do not fit.
+          ConfigError: sizes are missing or do not fit, keys are misspelt, or types are wrong.
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
@@ -147,9 +156,9 @@ class AlbertConfig:
             raise ConfigError(f"{origin}: " + "; ".join(problems))
         if "num_attention_heads" in absent:
             log.warning(
-                "%s: no num_attention_heads, so the original's default of %d is taken; no weight's "
-                "shape depends on it, so a wrong number gives wrong results without any error "
-                "(released: base 12, large 16, xlarge 16, xxlarge 64)",
+                "%s: no num_attention_heads: using the original's default, %d. A wrong number gives "
+                "wrong results without an error, since no weight's shape depends on it (released "
+                "models: base 12, large 16, xlarge 16, xxlarge 64)",
                 origin, config.num_attention_heads,
             )
         unused = [k for k in extra if k not in _RELEASED_BUT_UNUSED]
@@ -164,15 +173,15 @@ class AlbertConfig:
         Raises:
           ConfigError: see `from_dict`; DataError: no such file, or not JSON.
         """
-        found = filesystem.local_copy(path, "albert_config_file")
-        return cls.from_dict(files.read_json(found), origin=path)
+        local_path = filesystem.local_copy(path, "albert_config_file")
+        return cls.from_dict(files.read_json(local_path), origin=path)
 
     @classmethod
     def released(cls, name: str) -> "AlbertConfig":
-        """Returns a released architecture, "base_v1" to "xxlarge_v2", or one of `BUILT_IN`.
+        """Returns the architecture of a released model, "base_v1" to "xxlarge_v2", or of a small one.
 
         Raises:
-          DataError: there is none of this name.
+          DataError: no architecture has this name.
         """
         if name not in RELEASED + BUILT_IN:
             raise DataError(f"no architecture {name!r}: there are {', '.join(RELEASED + BUILT_IN)}")
@@ -180,7 +189,7 @@ class AlbertConfig:
 
     @classmethod
     def from_flag(cls, value: str) -> "AlbertConfig":
-        """Reads the value of --albert_config_file: a file, or the name of an architecture.
+        """Reads the value of --albert_config_file: a path, or the name of an architecture.
 
         Raises:
           ConfigError: see `from_dict`; DataError: it is neither.
@@ -188,7 +197,7 @@ class AlbertConfig:
         return cls.from_json_file(files.require_file(config_file(value), "albert_config_file"))
 
     def check_length(self, max_seq_length: int | None, origin: str) -> None:
-        """Raises a FlagError if --max_seq_length is more than the positions of `origin`'s model."""
+        """Raises a FlagError if --max_seq_length exceeds the maximum of `origin`'s model."""
         if max_seq_length and max_seq_length > self.max_position_embeddings:
             raise FlagError(
                 f"--max_seq_length={max_seq_length} exceeds max_position_embeddings "
@@ -196,7 +205,7 @@ class AlbertConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every key, including unknown ones; `parameter_sharing` only if it isn't "all"."""
+        """Returns all keys, including unknown ones; `parameter_sharing` only if it isn't "all"."""
         values = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "extra"
         }
@@ -205,17 +214,17 @@ class AlbertConfig:
         return values | dict(self.extra)
 
     def to_json_string(self) -> str:
-        """Returns the file's text: indent 2, sorted keys, one final newline."""
+        """Returns the text of `albert_config.json`."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 def config_file(value: str) -> str:
-    """Returns the file of a released or built-in architecture, and any other value unchanged.
+    """Returns the path of a named architecture's file, and any other value unchanged.
 
-    A file of that name takes precedence.
+    An existing file takes precedence over an architecture of that name.
 
     Raises:
-      DataError: it looks like a name, and is neither one of those nor a file.
+      DataError: it is not a path, and no architecture has this name.
     """
     if os.path.exists(value) or not re.fullmatch(r"[\w-]+", value):
         return value
@@ -223,16 +232,16 @@ def config_file(value: str) -> str:
         return os.path.join(shipped.path_of(value), "albert_config.json")
     if value not in RELEASED + BUILT_IN:
         raise DataError(
-            f"--albert_config_file: no such file: {value}; nor is it an architecture with a name: "
+            f"--albert_config_file: no such file: {value}. Architectures with a name: "
             + ", ".join((*RELEASED, *BUILT_IN, *shipped.names()))
         )
     return _released_file(value)
 
 
 def _released_file(name: str) -> str:
-    # In the package if it is installed, otherwise in the repository.
-    here = os.path.dirname(os.path.abspath(__file__))
-    folders = (os.path.join(here, "configs"), os.path.join(os.path.dirname(here), "configs"))
+    # In an installed package, or in the repository.
+    package = os.path.dirname(os.path.abspath(__file__))
+    folders = [os.path.join(p, "configs") for p in (package, os.path.dirname(package))]
     folder = next(filter(os.path.isdir, folders), folders[0])
     return os.path.join(folder, f"{name}.json" if name in BUILT_IN else f"albert_{name}.json")
 
@@ -240,18 +249,18 @@ def _released_file(name: str) -> str:
 def _problems(config: AlbertConfig) -> list[str]:
     problems = []
 
-    def check(is_good: bool, problem: str) -> None:
-        if not is_good:
+    def check(is_valid: bool, problem: str) -> None:
+        if not is_valid:
             problems.append(problem)
 
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
         if field.type is int:
-            check(is_whole, f"{name} must be an integer, got {value!r}")
-            check(not is_whole or value >= 1, f"{name} must be at least 1, got {value}")
+            check(is_integer, f"{name} must be an integer, got {value!r}")
+            check(not is_integer or value >= 1, f"{name} must be at least 1, got {value}")
         elif field.type is float:
-            is_number = is_whole or isinstance(value, float)
+            is_number = is_integer or isinstance(value, float)
             check(is_number, f"{name} must be a number, got {value!r}")
             if is_number and "dropout" in name:
                 check(0 <= value < 1, f"{name} must be in [0, 1), got {value}")

@@ -1,4 +1,4 @@
-"""The engines, and which of them are installed. Imports none of them."""
+"""Checks which engines, TensorFlow and JAX, are installed. Imports neither."""
 
 import importlib.util
 import json
@@ -11,24 +11,24 @@ ENGINES = ("tensorflow", "jax")
 
 
 def is_installed(engine: str) -> bool:
-    """Whether an engine could be imported."""
+    """Whether an engine is installed."""
     return importlib.util.find_spec(engine) is not None
 
 
 def default_engine() -> str:
-    """Returns the default engine."""
+    """Returns TensorFlow, or JAX if it alone is installed."""
     is_jax = is_installed("jax") and not is_installed("tensorflow")
     return "jax" if is_jax else "tensorflow"
 
 
 def require(engine: str, origin: str) -> None:
-    """Checks an engine that was asked for.
+    """Checks an engine that the user chose.
 
     Args:
-      origin: what asked for it, to name in the error.
+      origin: the setting that names the engine, for the error.
 
     Raises:
-      FlagError: albert does not run on it, or it is not installed.
+      FlagError: albert does not support it, or it is not installed.
     """
     if engine not in ENGINES:
         raise FlagError(
@@ -42,27 +42,26 @@ def require(engine: str, origin: str) -> None:
 
 
 def require_backend() -> None:
-    """Checks Keras's backend, even before Keras is imported; defaults to an installed engine.
+    """Checks Keras's backend, even before Keras is imported; the default is an installed engine.
 
     Raises:
-      FlagError: albert does not run on it, or it is not installed.
+      FlagError: albert does not support it, or it is not installed.
     """
     if "keras" in sys.modules:
         loaded = sys.modules["keras"].backend.backend()
         require(loaded, f"Keras was imported with the backend {loaded}")
-    elif told := os.environ.get("KERAS_BACKEND"):
-        require(told, f"KERAS_BACKEND={told}")
+    elif engine := os.environ.get("KERAS_BACKEND"):
+        require(engine, f"KERAS_BACKEND={engine}")
     else:
         path = os.path.join(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json")
         engine = _backend_in(os.path.expanduser(path))
-        # Keras writes "tensorflow" there by default, whatever is installed.
+        # Keras writes "tensorflow" to this file by default, whatever is installed.
         engine = default_engine() if engine in (None, "tensorflow") else engine
         require(engine, f"{path}: the backend {engine}")
         os.environ["KERAS_BACKEND"] = engine
 
 
 def _backend_in(path: str) -> str | None:
-    """Returns the backend that Keras's settings name."""
     try:
         with open(path, encoding="utf-8") as stream:
             return json.load(stream).get("backend")

@@ -1,26 +1,24 @@
-"""The ways in which a command can end badly, each with its exit code.
+"""Errors, each with the exit code of a command that it ends.
 
-A message is one line that names the file (and the line or record), the value
-received and what to do about it. `flags.run_command` prints it after
-`error: ` and exits with the class's code; nothing else in the toolkit decides
-exit codes.
+A message is one line: the file (and its line or record), the value that is wrong, what to do.
+`flags.run_command` prints it after `error: ` and exits with the code of its class.
 """
 
 import re
 from collections.abc import Sequence
 
-# Names of TensorFlow's operations, in the messages of its errors.
+# Names of operations in TensorFlow's error messages.
 _OPERATION = re.compile(r"\{\{[^{}]*\}\} | \[Op:\w+\]")
 
 
 class UserError(Exception):
-    """An error that the user can fix: bad input, bad flags, a full disk."""
+    """The user can fix it: bad input, bad flags, a full disk."""
 
     exit_code = 2
 
 
 class FlagError(UserError):
-    """A flag is missing, unknown, contradictory or has an unusable value."""
+    """A flag or an argument is missing, unknown, contradictory or out of range."""
 
 
 class ConfigError(UserError):
@@ -28,31 +26,31 @@ class ConfigError(UserError):
 
 
 class DataError(UserError):
-    """An input file cannot be used: missing, empty, corrupt or of another shape."""
+    """An input cannot be used: it is missing, empty, corrupt or in the wrong format."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint cannot be read, written or matched to the model."""
+    """A checkpoint cannot be read or written, or does not fit the model."""
 
 
 class RunDirBusyError(UserError):
-    """Another process is working in the same output directory."""
+    """Another process uses the same output directory."""
 
 
 class TrainingDivergedError(Exception):
-    """Loss or gradients stayed non-finite; the last good checkpoint is kept."""
+    """Loss or gradients are no longer finite; the last good checkpoint is kept."""
 
     exit_code = 3
 
 
 class WorkerLostError(Exception):
-    """Another machine of the run died; every one must be started again."""
+    """Another machine of the run died; restart all of them."""
 
-    exit_code = 75  # EX_TEMPFAIL: try again
+    exit_code = 75  # EX_TEMPFAIL, by which schedulers know to retry
 
 
 class Preempted(Exception):
-    """A signal asked the run to stop; everything was saved first."""
+    """A signal stopped the run, which has saved its state."""
 
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)
@@ -66,7 +64,7 @@ def first_line(error: BaseException) -> str:
     return (text.splitlines() or [type(error).__name__])[0][:300]
 
 
-def some(items: Sequence[str], most: int = 6) -> str:
-    """Returns the first few items in one line, and how many more there are."""
-    more = f"; and {len(items) - most} more" if len(items) > most else ""
-    return "; ".join(items[:most]) + more
+def some(items: Sequence[str], limit: int = 6) -> str:
+    """Lists the first few items in one line, and says how many more there are."""
+    more = f"; and {len(items) - limit} more" if len(items) > limit else ""
+    return "; ".join(items[:limit]) + more

@@ -1,4 +1,4 @@
-"""The base of all model classes, and the encoder with its pooler (arXiv 1909.11942, section 3.1).
+"""The base class of all models, and the encoder with its pooler (arXiv 1909.11942, section 3.1).
 
 Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 """
@@ -25,17 +25,24 @@ from albert.model.layers import dense_layer, precision
 from albert.model.row_layout import layout_of, segments_of
 from albert.model.weight_names import named_weights
 
-# Arguments of `call` that are no inputs.
+# Arguments of `call` that are not inputs.
 _OPTIONS = ("training", "dropout_seed", "depth", "output_hidden_states", "output_attentions")
 
 registered = keras.saving.register_keras_serializable("albert")
 
 
 class PretrainedModel(keras.Model):
-    """A model that owns all its weights from construction on: they can be restored at once."""
+    """The base class of models, whose weights exist as soon as they are created.
+
+    Args:
+      config: the architecture.
+      name: the model's name in Keras.
+      encoder_options: how the encoder computes, see `albert.modeling.EncoderOptions`.
+      dtype: a Keras dtype policy, such as "mixed_bfloat16".
+    """
 
     input_rank = 2  # [B, L]
-    reads_all = False  # whether the head reads all tokens, not `[CLS]` and `_positions` alone
+    reads_all = False  # whether the head reads all tokens, not only `[CLS]` and `_positions`
 
     def __init__(
         self, config: AlbertConfig, name: str, encoder_options: EncoderOptions = EncoderOptions(),
@@ -45,67 +52,70 @@ class PretrainedModel(keras.Model):
         is_inside = getattr(self, "_remat_mode", None) is not None  # a keras.RematScope
         remat = encoder_options.remat or is_inside
         self.config, self.encoder_options = config, dataclasses.replace(encoder_options, remat=remat)
-        # What goes with it into a directory: names of labels, how texts are prepared, and more.
+        # Saved with the model: names of labels, how texts are prepared, and more.
         self.metadata = Metadata(architecture=type(self).__name__)
-        # For users' own loops; the trainer passes dropout_seed, a function of the step.
+        # For users' training loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
         with precision(self.dtype_policy):
             self._make_layers()
         for layer in self._flatten_layers():
-            layer._remat_mode = None  # the encoder's blocks are computed again instead
+            layer._remat_mode = None  # the encoder recomputes its blocks instead
         self.build()
 
     def _make_layers(self) -> None:
-        """Makes the layers, which `build` builds."""
+        """Creates the layers, which `build` builds."""
         raise NotImplementedError
 
     def __call__(self, inputs: Any = None, *args: Any, **named: Any) -> Any:
-        """Calls the model: `model(ids)`, `model(inputs)`, `model(**inputs)`.
+        """Computes the outputs of a batch: `model(ids)`, `model(inputs)` or `model(**inputs)`.
 
         Args:
-          inputs: ids [B, L], or a dict of inputs: arrays, tensors or lists of integers, by our
-            names or Hugging Face's. With `labels` among them, `loss` is an output too.
+          inputs: ids [B, L], or a dict of inputs: arrays, tensors or lists of integers. If it has
+            `labels`, the outputs include the `loss`.
           args, named: arguments of `call`; other names are inputs.
 
+        Returns:
+          a dict of outputs, which are attributes too. Inputs and outputs have our names and
+          Hugging Face's: `attention_mask` is `input_mask`, `token_type_ids` is `segment_ids`.
+
         Raises:
-          ValueError: an unknown name of an input, or lists of several lengths.
+          ValueError: an input has an unknown name, or its lists differ in length.
         """
         options = {name: named.pop(name) for name in _OPTIONS if name in named}
-        found = call_arguments.inputs_of(inputs, named)
-        outputs = super().__call__(found, *args, **options)
+        outputs = super().__call__(call_arguments.inputs_of(inputs, named), *args, **options)
         # Keras's losses look for their outputs in plain dicts.
         return outputs if self.run_eagerly else call_arguments.outputs_of(outputs)
 
     def stateless_call(self, trainable, non_trainable, inputs=None, *args: Any, **options: Any) -> Any:
-        """Calls the model with these weights, as JAX's `fit` does: `inputs` as `__call__` takes them."""
-        found = call_arguments.inputs_of(inputs, {})
-        return super().stateless_call(trainable, non_trainable, found, *args, **options)
+        """Calls the model with these weights, as JAX's `fit` does; takes inputs as `__call__` does."""
+        inputs = call_arguments.inputs_of(inputs, {})
+        return super().stateless_call(trainable, non_trainable, inputs, *args, **options)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Returns the loss of the `labels` among the inputs where there are no others."""
+        """Returns the loss that the model computed from `labels` in its inputs, if `y` is None."""
         if y is None and isinstance(y_pred, Mapping) and "loss" in y_pred:
             return y_pred["loss"]
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def of_batch(self, batch: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """Returns the outputs of a batch of records, whose other features a task reads."""
+        """Returns the outputs of a batch of records, ignoring features that are not inputs."""
         return super().__call__(batch, **options)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the outputs' shapes and types, which are those of a call in its precision."""
+        """Returns the outputs' shapes and types, in the model's precision."""
         return _Call(self).compute_output_spec(*args, **kwargs)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, Any]:
-        """Returns the shapes of the outputs for inputs of a shape, or of {name: shape}."""
+        """Returns the outputs' shapes, given the shape of the ids or {input: shape}."""
         shapes = input_shape if isinstance(input_shape, Mapping) else {"input_ids": input_shape}
         inputs = {name: keras.KerasTensor(shape, "int32") for name, shape in shapes.items()}
         return keras.tree.map_structure(lambda x: x.shape, self.compute_output_spec(inputs))
 
     def export(self, filepath: Any, format: str = "tf_saved_model", *, input_signature: Any = None,
                **options: Any) -> None:
-        """Exports the model as Keras does; by default, for ids, mask and segments of any shape.
+        """Exports the model as Keras does; by default with ids, mask and segments of any shape.
 
-        On JAX, whose graphs have one length, sequences are as long as the model takes.
+        On JAX, which compiles one length, sequences have the model's maximum length.
         """
         if input_signature is None:
             names = ("input_ids", "input_mask", "segment_ids")
@@ -113,33 +123,26 @@ class PretrainedModel(keras.Model):
             length = self.config.max_position_embeddings if is_jax else None
             shape = (*(None, getattr(self, "num_choices", None))[: self.input_rank - 1], length)
             input_signature = [{n: keras.InputSpec(shape=shape, dtype="int32") for n in names}]
-        super().export(
-            os.fspath(filepath), format, input_signature=input_signature, **options
-        )
+        super().export(os.fspath(filepath), format, input_signature=input_signature, **options)
 
     def call(
-        self,
-        inputs: Any,
-        training: bool = False,
-        dropout_seed: Any = None,
-        depth: Depth = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
+        self, inputs: Any, training: bool = False, dropout_seed: Any = None, depth: Depth = None,
+        output_hidden_states: bool | None = None, output_attentions: bool | None = None,
     ) -> dict[str, Any]:
-        """Returns the model's outputs, by name.
+        """Returns the model's outputs by name; users call the model itself.
 
         Args:
-          inputs: a dict of int tensors by our names.
-          training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
-            them alone.
-          depth: how many layers to apply, if not all.
-          output_hidden_states: adds what `Encoded.hidden_states` returns. Of a model that was
-            made with `EncoderOptions(output_hidden_states=True)`, the default.
-          output_attentions: adds `attentions`: the probabilities of each block, in a list,
-            [B, N, L, L] each. Its default is an option too.
+          inputs: a dict of int32 tensors, by our names.
+          training: whether to apply dropout.
+          dropout_seed: two integers that alone determine the dropout.
+          depth: number of layers to apply; by default all.
+          output_hidden_states: whether to add `hidden_states`, a list of [B, L, H]: the input of
+            the first block and the output of each. The default is in `EncoderOptions`.
+          output_attentions: whether to add `attentions`, a list of each block's probabilities
+            [B, N, L, L]. The default is in `EncoderOptions`.
 
         Raises:
-          ValueError: these attentions are not there: see `model.attention.check_attentions`.
+          ValueError: the model's `EncoderOptions` exclude attention probabilities.
         """
         options, dropout = self.encoder_options, NO_DROPOUT
         if training:
@@ -170,20 +173,18 @@ class PretrainedModel(keras.Model):
         return inputs
 
     def _positions(self, inputs: Mapping[str, Any]) -> Any:
-        """Returns the positions [B, P] that the head reads beside `[CLS]`, if only some."""
+        """Returns the positions [B, P] that the head reads besides `[CLS]`; None for all."""
         return None
 
     def _encoder(self) -> "AlbertModel":
         raise NotImplementedError
 
-    def _outputs(
-        self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout
-    ) -> dict[str, Any]:
-        """Returns the model's outputs for the hidden states."""
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout) -> dict[str, Any]:
+        """Returns the model's outputs, given the hidden states."""
         raise NotImplementedError
 
     def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        """Returns the loss of a call with labels, else None."""
+        """Returns the loss if the inputs have labels, else None."""
         if "labels" in inputs:
             raise ValueError(f"{type(self).__name__} has no loss: it takes no labels")
         return None
@@ -196,19 +197,24 @@ class PretrainedModel(keras.Model):
         id2label: Mapping[Any, str] | None = None, ignore_mismatched_sizes: bool = False,
         **options: Any,
     ) -> "PretrainedModel":
-        """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
+        """Loads a model as one of this class. A head that was not saved gets random weights.
 
-        `path` and `revision` are those of `albert.from_pretrained`. `label_names`, or `id2label`
-        {id: name}, name a classifier's labels; `ignore_mismatched_sizes` gives it a new head where
-        the number of labels is another. `options`, as `num_labels`, are the class's.
+        Args:
+          path, revision: as in `albert.from_pretrained`.
+          attn_implementation: "eager", or "fused", which needs less memory.
+          output_hidden_states, output_attentions: defaults of these arguments of a call.
+          label_names: the labels of a classifier, in the order of their ids.
+          id2label: the same as {id: label}.
+          ignore_mismatched_sizes: whether to replace a head for another number of labels.
+          options: further arguments of the class, such as `num_labels`.
 
         Raises:
-          CheckpointError: no such model there, or its encoder does not fit.
-          ValueError: no such `attn_implementation`.
+          CheckpointError: there is no model at the path, or its encoder does not fit.
+          ValueError: `attn_implementation` is unknown.
         """
         from albert.formats import model_hub, pretrained
 
-        how = EncoderOptions(
+        encoder_options = EncoderOptions(
             attn_implementation, output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
         )
@@ -221,20 +227,20 @@ class PretrainedModel(keras.Model):
                 raise ValueError(f"id2label must have the ids 0 to {len(by_id) - 1}: {id2label!r}")
             label_names = [by_id[number] for number in range(len(by_id))]
         return pretrained.load(
-            cls, pretrained.opened(source), how, label_names=label_names,
+            cls, pretrained.opened(source), encoder_options, label_names=label_names,
             ignore_mismatched_sizes=ignore_mismatched_sizes, **options,
         )
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Writes a directory that `from_pretrained` and every command accept."""
+        """Saves the model to a directory that `from_pretrained` and every command accept."""
         from albert.formats import pretrained
 
         pretrained.save(self, os.fspath(path))
 
     def resize_token_embeddings(self, num_tokens: int) -> None:
-        """Changes the size of the vocabulary. New tokens start with random embeddings.
+        """Changes the vocabulary's size. New tokens get random embeddings.
 
-        Compile the model afterwards: its optimizer's state belongs to the former weights.
+        Compile the model afterwards, since the optimizer's state belongs to the old weights.
 
         Raises:
           ValueError: the model is quantized, or `num_tokens` is not positive.
@@ -249,7 +255,7 @@ class PretrainedModel(keras.Model):
             if value.shape != new.shape:
                 value = np.concatenate([value[: len(new)], new[len(value) :]])
             variable.assign(value)
-        object.__setattr__(self, "__dict__", vars(model))  # it becomes the new one
+        object.__setattr__(self, "__dict__", vars(model))  # `self` becomes the new model
 
     def get_config(self) -> dict[str, Any]:
         arguments = inspect.signature(type(self)).parameters.keys()
@@ -275,18 +281,16 @@ class PretrainedModel(keras.Model):
         values["config"] = AlbertConfig.from_dict(values["config"])
         if isinstance(policy, Mapping):
             policy = keras.dtype_policies.deserialize(policy)
-        model = cls(
-            **values, dtype=policy,
-            # The engine is of the backend, which may be another one now.
-            encoder_options=EncoderOptions(**dict(options) | {"engine": "unrolled"}),
-        )
+        # The engine depends on the backend, which may have changed.
+        options = EncoderOptions(**dict(options) | {"engine": "unrolled"})
+        model = cls(**values, dtype=policy, encoder_options=options)
         model.metadata, model.trainable = Metadata.from_dict(metadata, "facts"), is_trainable
         quantization.quantize_layers(model, quantized)
         return model
 
 
 class _Call(keras.Operation):
-    """A model's call, with its precision, as an operation whose outputs' shapes can be asked."""
+    """A model's call as an operation that computes its outputs' shapes and types."""
 
     def __init__(self, model: PretrainedModel):
         super().__init__()
@@ -298,27 +302,27 @@ class _Call(keras.Operation):
 
 @registered
 class AlbertModel(PretrainedModel):
-    """The encoder with its pooler.
+    """The encoder with its pooler: a vector for each token, and one for the text.
 
-    Call it with a dict of int tensors [B, L]: `input_ids`, and optionally
-    `input_mask` (default ones) and `segment_ids` (default zeros). Hugging Face's names
-    `attention_mask` and `token_type_ids` are taken too. Returns a dict:
-    `sequence_output` [B, L, H] and `pooled_output` [B, H].
+    Inputs are `input_ids` [B, L] and, optionally, `input_mask` (1 for tokens, 0 for padding; by
+    default ones), `segment_ids` (0 and 1 for the texts of a pair; by default zeros) and
+    `position_ids`. Outputs are `sequence_output` [B, L, H] and `pooled_output` [B, H]; Hugging
+    Face's names work too.
 
-    With `EncoderOptions.needed_outputs_only`, the last block is computed where a head
-    reads it alone, at `[CLS]` and at masked positions, and the output is
-    `pooled_output`. Where there may be more masked positions than tokens
-    (`first_and` of the row layout), it is computed for all.
+    Example:
+      >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
+      >>> model = albert.AlbertModel.from_pretrained("small_en")
+      >>> inputs = tokenizer(["A text.", "Another, longer one."], padding=True)
+      >>> outputs = model(**inputs)
+      >>> tuple(outputs.last_hidden_state.shape), tuple(outputs.pooler_output.shape)
+      ((2, 7, 256), (2, 256))
     """
 
     weight_scope = "bert/"  # within a model with a head, its name
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        name: str = "bert",
-        encoder_options: EncoderOptions = EncoderOptions(),
-        dtype: Any = None,
+        self, config: AlbertConfig, name: str = "bert",
+        encoder_options: EncoderOptions = EncoderOptions(), dtype: Any = None,
     ):
         super().__init__(config, name, encoder_options, dtype)
 
@@ -341,26 +345,23 @@ class AlbertModel(PretrainedModel):
         return ({"sequence_output": encoded.sequence} if encoded.states else {}) | pooled
 
     def encode(
-        self,
-        inputs: Mapping[str, Any],
-        dropout: Dropout = NO_DROPOUT,
-        positions: Any = None,
-        reads_all: bool = False,
-        depth: Depth = None,
-        collect: Callable | None = None,
+        self, inputs: Mapping[str, Any], dropout: Dropout = NO_DROPOUT, positions: Any = None,
+        reads_all: bool = False, depth: Depth = None, collect: Callable | None = None,
     ) -> Encoded:
-        """Returns the hidden states, for a head.
+        """Returns the hidden states that a head needs.
 
-        `positions` [B, P] are those that the head reads beside `[CLS]`, if not all; `depth` and
-        `collect` as of `AlbertEncoder`.
+        Args:
+          positions: the positions [B, P] that the head reads besides `[CLS]`; by default all.
+          reads_all: whether the head reads all tokens.
+          depth, collect: see `AlbertEncoder.call`.
         """
         layout = layout_of(inputs)
         words, embedded = self.embeddings(
             ops.convert_to_tensor(inputs["input_ids"]), segments_of(inputs),
             position_ids=layout.position_ids, dropout=dropout,
         )
-        is_short = self.encoder_options.needed_outputs_only and not reads_all
-        needed = layout.first_and(positions) if is_short else None
+        is_partial = self.encoder_options.needed_outputs_only and not reads_all
+        needed = layout.first_and(positions) if is_partial else None
         states = self.encoder(
             embedded, layout=layout, dropout=dropout, positions=needed, depth=depth,
             collect=collect,
@@ -376,16 +377,13 @@ class AlbertModel(PretrainedModel):
 
 
 class ModelWithHead(PretrainedModel):
-    """The encoder, `bert`, with the head of a class."""
+    """The encoder, `bert`, with a head."""
 
     default_name: str
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        name: str | None = None,
-        encoder_options: EncoderOptions = EncoderOptions(),
-        dtype: Any = None,
+        self, config: AlbertConfig, name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(), dtype: Any = None,
     ):
         super().__init__(config, name or self.default_name, encoder_options, dtype)
 
@@ -394,7 +392,7 @@ class ModelWithHead(PretrainedModel):
         self._make_head()
 
     def _make_head(self) -> None:
-        """Makes the layers of the head, which `build` builds."""
+        """Creates the layers of the head, which `build` builds."""
 
     def _encoder(self) -> AlbertModel:
         return self.bert

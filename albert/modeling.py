@@ -1,9 +1,9 @@
-"""ALBERT models: the encoder, and with each head (arXiv 1909.11942, section 3).
+"""ALBERT models: the encoder, alone and with each head (arXiv 1909.11942, section 3).
 
-Legend: B batch, L sequence, H hidden, E embedding, V vocabulary, P predictions,
-C labels or choices, K and K2 first and last tokens kept.
+Legend: B batch, L sequence, H hidden, E embedding, V vocabulary, P predictions, C labels or
+choices, K and K2 candidates for the first and the last token of an answer.
 
-Every weight's path below its model is its name in a released checkpoint (`named_weights`).
+The path of a weight below its model is its name in a released checkpoint (`named_weights`).
 """
 
 import dataclasses
@@ -29,37 +29,35 @@ from albert.model.weight_names import named_weights, parameter_shapes
 from albert.model_base import AlbertModel, ModelWithHead, PretrainedModel, registered
 
 __all__ = [
-    "AlbertConfig",
-    "AlbertEncoder",
-    "AlbertForBeamQuestionAnswering",
-    "AlbertForMaskedLM",
-    "AlbertForMultipleChoice",
-    "AlbertForPreTraining",
-    "AlbertForQuestionAnswering",
-    "AlbertForSequenceClassification",
-    "AlbertForTokenClassification",
-    "AlbertModel",
-    "EncoderOptions",
-    "FactorizedEmbedding",
-    "cross_entropy",
-    "from_pretrained",
-    "gelu",
-    "get_activation",
-    "named_weights",
-    "parameter_shapes",
+    "AlbertConfig", "AlbertEncoder", "AlbertForBeamQuestionAnswering", "AlbertForMaskedLM",
+    "AlbertForMultipleChoice", "AlbertForPreTraining", "AlbertForQuestionAnswering",
+    "AlbertForSequenceClassification", "AlbertForTokenClassification", "AlbertModel",
+    "EncoderOptions", "FactorizedEmbedding", "cross_entropy", "from_pretrained", "gelu",
+    "get_activation", "named_weights", "parameter_shapes",
 ]
 
-# Of the classifier, RACE and SQuAD 1.1 heads, whatever the config's initializer_range.
+# Of the heads of classifiers, RACE and SQuAD 1.1, whatever the config's initializer_range.
 HEAD_INITIALIZER_RANGE = 0.02
 
 
 @registered
 class AlbertForMaskedLM(ModelWithHead):
-    """Encoder with the masked-LM head alone.
+    """Encoder with the masked-LM head, which predicts the token at each position.
 
-    Inputs as `AlbertModel`, and optionally `masked_lm_positions` [B, P]. Returns
-    `prediction_logits`: [B, P, V] at the positions, [B, L, V] without them; see also
-    `EncoderOptions.weighted_positions_only`.
+    Inputs are those of `AlbertModel` and, optionally, `masked_lm_positions` [B, P]. The output is
+    `prediction_logits`: [B, P, V] at these positions, [B, L, V] without them. `labels` [B, L] are
+    token ids, or -100 where the position doesn't count.
+
+    Example:
+      >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
+      >>> model = albert.AlbertForMaskedLM.from_pretrained("small_en")
+      >>> inputs = tokenizer(["The boys [MASK] playing in the garden."], return_tensors="np")
+      >>> logits = model(**inputs).logits
+      >>> tuple(logits.shape)
+      (1, 10, 8000)
+      >>> position = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+      >>> tokenizer.convert_ids_to_tokens(np.argmax(logits[0, position]))
+      '▁were'
     """
 
     default_name = "albert_for_masked_lm"
@@ -93,7 +91,7 @@ class AlbertForMaskedLM(ModelWithHead):
 class AlbertForPreTraining(AlbertForMaskedLM):
     """Encoder with the masked-LM and sentence-order heads (sections 3.1 and 3.2).
 
-    Inputs as `AlbertForMaskedLM`. Returns `sop_logits` [B, 2] too.
+    Inputs and outputs are those of `AlbertForMaskedLM`, and the output `sop_logits` [B, 2].
     """
 
     default_name = "albert_for_pretraining"
@@ -122,15 +120,11 @@ class AlbertForPreTraining(AlbertForMaskedLM):
 
 
 class _LabelModel(ModelWithHead):
-    """Encoder with a linear layer at the top level, on whose input `classifier_dropout` falls."""
+    """Encoder with dropout and a linear layer, whose weights belong to the model itself."""
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        num_labels: int,
-        classifier_dropout: float = 0.1,
-        name: str | None = None,
-        encoder_options: EncoderOptions = EncoderOptions(),
+        self, config: AlbertConfig, num_labels: int, classifier_dropout: float = 0.1,
+        name: str | None = None, encoder_options: EncoderOptions = EncoderOptions(),
         dtype: Any = None,
     ):
         self.num_labels = num_labels
@@ -144,7 +138,7 @@ class _LabelModel(ModelWithHead):
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
-        """Names of the labels in the order of their ids, which `save_pretrained` keeps."""
+        """The names of the labels, in the order of their ids; saved with the model."""
         return self.metadata.label_names
 
     @label_names.setter
@@ -156,7 +150,7 @@ class _LabelModel(ModelWithHead):
 
     @property
     def problem_type(self) -> str | None:
-        """The meaning of the outputs, one of `model_metadata.PROBLEM_TYPES`; None: unknown."""
+        """What the outputs mean, one of `model_metadata.PROBLEM_TYPES`; None if unknown."""
         return self.metadata.problem_type
 
     @problem_type.setter
@@ -166,8 +160,8 @@ class _LabelModel(ModelWithHead):
         self.metadata = dataclasses.replace(self.metadata, problem_type=name)
 
     def _logits(self, x, dropout: Dropout):
-        kept = dropout(x, self.classifier_dropout)
-        return label_logits(kept, self.output_weights, self.output_bias)
+        x = dropout(x, self.classifier_dropout)
+        return label_logits(x, self.output_weights, self.output_bias)
 
     def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
         if "labels" not in inputs:
@@ -177,9 +171,24 @@ class _LabelModel(ModelWithHead):
 
 @registered
 class AlbertForSequenceClassification(_LabelModel):
-    """Encoder with C logits from the pooled output: GLUE, and regression with C = 1.
+    """Encoder with C logits of a text or a pair of texts; a regression with `num_labels=1`.
 
-    Inputs as `AlbertModel`. Returns `logits` [B, C].
+    Inputs are those of `AlbertModel`, the output is `logits` [B, C]. `labels` are ids [B]; 0 and 1
+    [B, C] if several labels can apply to a text; numbers [B, C] for a regression.
+
+    Example:
+      >>> texts, labels = ["a fine film", "a great story", "a dull film", "a bad story"], [1, 1, 0, 0]
+      >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
+      >>> inputs = {**tokenizer(texts, padding=True, return_tensors="np"), "labels": np.array(labels)}
+      >>> model = albert.AlbertForSequenceClassification.from_pretrained(
+      ...     "small_en", num_labels=2, label_names=["negative", "positive"])
+      >>> model.compile(keras.optimizers.Adam(1e-3))  # trains with the loss of `labels`
+      >>> history = model.fit(inputs, epochs=20, verbose=0)
+      >>> model.save_pretrained("my_classifier")
+      >>> tokenizer.save_pretrained("my_classifier")
+      >>> session = albert.open_session("my_classifier")
+      >>> [answer["label"] for answer in session.classify(["a fine film", "a dull film"])]
+      ['positive', 'negative']
     """
 
     default_name = "albert_for_sequence_classification"
@@ -188,9 +197,9 @@ class AlbertForSequenceClassification(_LabelModel):
         return {"logits": self._logits(encoded.pooled, dropout)}
 
     def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
-        """By the `problem_type`; if there is none, by the labels, as Hugging Face does."""
         if "labels" not in inputs:
             return None
+        # Like Hugging Face, infers the kind of loss from the labels if there is no problem_type.
         labels, kind = ops.convert_to_tensor(inputs["labels"]), self.problem_type
         if kind == REGRESSION or (kind is None and self.num_labels == 1):
             return losses.of_numbers(outputs["logits"], labels)
@@ -201,7 +210,10 @@ class AlbertForSequenceClassification(_LabelModel):
 
 @registered
 class AlbertForTokenClassification(_LabelModel):
-    """Encoder with C logits of every token: inputs as `AlbertModel`, `logits` [B, L, C]."""
+    """Encoder with C logits for each token.
+
+    Inputs are those of `AlbertModel`, the output is `logits` [B, L, C].
+    """
 
     default_name = "albert_for_token_classification"
     reads_all = True
@@ -210,37 +222,33 @@ class AlbertForTokenClassification(_LabelModel):
         return {"logits": self._logits(encoded.sequence, dropout)}
 
 
-_NO_OPTION = -1e4  # finite in float16 too
+_NO_OPTION = -1e4  # finite in float16
 
 
 @registered
 class AlbertForMultipleChoice(_LabelModel):
-    """Encoder with one logit of each of C choices (RACE); its head has one label.
+    """Encoder with one logit for each of C choices (RACE).
 
-    Inputs are [B, C, L] of any C, or [B, C * L] of `num_choices` as RACE's records hold
-    them. Returns `logits` [B, C]; hidden states have B * C rows.
+    Inputs are those of `AlbertModel`, but [B, C, L] for any C, or [B, C * L] for `num_choices` as
+    in RACE's records. The output is `logits` [B, C]. Hidden states have B * C sequences.
     """
 
     default_name = "albert_for_multiple_choice"
     input_rank = 3
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        num_choices: int = 4,
-        classifier_dropout: float = 0.1,
-        name: str | None = None,
-        encoder_options: EncoderOptions = EncoderOptions(),
+        self, config: AlbertConfig, num_choices: int = 4, classifier_dropout: float = 0.1,
+        name: str | None = None, encoder_options: EncoderOptions = EncoderOptions(),
         dtype: Any = None,
     ):
         self.num_choices = num_choices
         super().__init__(config, 1, classifier_dropout, name, encoder_options, dtype)
 
     def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "packed_places" in inputs:  # there, each choice is a separate example
+        if "packed_places" in inputs:  # packed choices are separate examples
             return inputs
         names = ("input_ids", *INPUT_NAMES, "position_ids")
-        return {name: self._rows(inputs[name]) for name in names if name in inputs}
+        return {name: self._sequences(inputs[name]) for name in names if name in inputs}
 
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         logits = self._logits(encoded.pooled, dropout)  # [B * C, 1]
@@ -250,14 +258,14 @@ class AlbertForMultipleChoice(_LabelModel):
         if "packed_mask" in inputs:
             mask = inputs["packed_mask"]
         elif "input_mask" in inputs:
-            mask = self._rows(inputs["input_mask"])
+            mask = self._sequences(inputs["input_mask"])
         else:
             return {"logits": logits}
-        # An option without tokens is none: some questions have fewer than others.
+        # Questions may have different numbers of options: one without tokens isn't an option.
         exists = ops.reshape(ops.max(ops.cast(mask, "int32"), axis=-1) > 0, (-1, choices))
         return {"logits": ops.where(exists, logits, ops.cast(_NO_OPTION, logits.dtype))}
 
-    def _rows(self, x):
+    def _sequences(self, x):
         x = ops.convert_to_tensor(x)
         length = ops.shape(x)[-1] // (self.num_choices if len(x.shape) == 2 else 1)
         return ops.reshape(x, (-1, length))  # [B * C, L]
@@ -265,9 +273,18 @@ class AlbertForMultipleChoice(_LabelModel):
 
 @registered
 class AlbertForQuestionAnswering(ModelWithHead):
-    """Encoder with two logits of each token, the answer's first and last (SQuAD 1.1).
+    """Encoder with two logits for each token, to be an answer's first and last one (SQuAD 1.1).
 
-    Inputs as `AlbertModel`. Returns `start_logits` and `end_logits` [B, L]; nothing is masked.
+    Inputs are those of `AlbertModel`, outputs `start_logits` and `end_logits` [B, L], without a
+    mask. With `start_positions` and `end_positions` [B] among the inputs, there is a `loss`, too.
+
+    Example:
+      >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
+      >>> model = albert.AlbertForQuestionAnswering.from_pretrained("small_en")  # a new head
+      >>> inputs = tokenizer(["Who sat?"], ["A cat sat on a mat."], return_tensors="np")
+      >>> outputs = model(**inputs, start_positions=[7], end_positions=[8])
+      >>> {name: tuple(value.shape) for name, value in outputs.items()}
+      {'loss': (), 'start_logits': (1, 14), 'end_logits': (1, 14)}
     """
 
     default_name = "albert_for_question_answering"
@@ -295,29 +312,23 @@ class AlbertForQuestionAnswering(ModelWithHead):
 
 @registered
 class AlbertForBeamQuestionAnswering(ModelWithHead):
-    """Encoder with first tokens, last tokens given the first, and answerability (SQuAD 2.0).
+    """Encoder with a beam search for an answer's first and last token, or none (SQuAD 2.0).
 
-    Inputs as `AlbertModel`, and optionally `p_mask` [B, L], 1 where no answer can be: by
-    default all but `[CLS]` and the second segment without its `[SEP]`. With
-    the gold `start_positions` [B] among them, returns `start_log_probs` and
-    `end_log_probs` [B, L]; without, the beam: `start_top_log_probs` and
-    `start_top_index` [B, K], `end_top_log_probs` and `end_top_index` [B, K * K2]
-    (those of the first start first; where a sequence is too short, `[CLS]` without a
-    chance). Always `cls_logits` [B], of having no answer.
+    Inputs are those of `AlbertModel` and, optionally, `p_mask` [B, L], 1 where no answer can be: by
+    default all but `[CLS]` and the second segment without its `[SEP]`. Outputs are `cls_logits`
+    [B], of having no answer, and either the beam or, given the correct `start_positions` [B],
+    `start_log_probs` and `end_log_probs` [B, L]. The beam is `start_top_log_probs` and
+    `start_top_index` [B, K], `end_top_log_probs` and `end_top_index` [B, K * K2], start by start;
+    sequences with fewer tokens fill it with position 0 and a probability of 0.
     """
 
     default_name = "albert_for_beam_question_answering"
     reads_all = True
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        start_n_top: int = 5,
-        end_n_top: int = 5,
-        classifier_dropout: float = 0.1,
-        name: str | None = None,
-        encoder_options: EncoderOptions = EncoderOptions(),
-        dtype: Any = None,
+        self, config: AlbertConfig, start_n_top: int = 5, end_n_top: int = 5,
+        classifier_dropout: float = 0.1, name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(), dtype: Any = None,
     ):
         self.start_n_top = start_n_top
         self.end_n_top = end_n_top
@@ -339,40 +350,45 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
         start_log_probs = ops.log_softmax(start_logits)
         expected = ops.cast(ops.softmax(start_logits), sequence.dtype)[:, None]  # [B, 1, L]
         start_feature = ops.matmul(expected, sequence)[:, 0]  # [B, H]
-        of_none = self.answer_class(
+        outputs = {"cls_logits": self.answer_class(
             start_feature, sequence[:, 0], dropout=dropout, rate=self.classifier_dropout
-        )
-        outputs = {"cls_logits": of_none}
-        gold = inputs.get("start_positions")
-        if gold is not None:
-            starts = ops.reshape(ops.convert_to_tensor(gold), (-1, 1))
+        )}
+        correct_starts = inputs.get("start_positions")
+        if correct_starts is not None:
+            starts = ops.reshape(ops.convert_to_tensor(correct_starts), (-1, 1))
             ends = answers.end_log_probs(self.end_head, sequence, starts, impossible)[:, 0]
             return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}
         widths = self.start_n_top, self.end_n_top
-        found = answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)
-        return outputs | found
+        return outputs | answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)
 
 
 def from_pretrained(
     path: str | os.PathLike[str], revision: str | None = None, **options: Any
 ) -> PretrainedModel:
-    """Returns the model of a directory, of the class that it was saved as.
+    """Loads a model as the class that it was saved as.
 
     Args:
-      path: a directory, an archive, a checkpoint's prefix, a TF-Hub module, the name of a built-in
-        model (`small_en`), the https:// address of a packed one, or one to download from Hugging
-        Face's hub by its name (`albert/albert-base-v2`).
-      revision: the branch, tag or commit there; by default `main`.
-      options: as of each class's `from_pretrained`.
+      path: a directory, an archive or its https:// URL, a checkpoint's prefix, a TF-Hub module,
+        the built-in model "small_en", or the name of a model on the Hugging Face Hub, such as
+        "albert/albert-base-v2", which is downloaded.
+      revision: branch, tag or commit on the Hub; by default "main".
+      options: further arguments of `from_pretrained` of the class.
 
     Raises:
-      CheckpointError: no such model there, or of a class that is not ours.
+      CheckpointError: there is no model at the path, or albert doesn't have its class.
+
+    Example:
+      >>> model = albert.from_pretrained("small_en")
+      >>> type(model).__name__, model.count_params()
+      ('AlbertForPreTraining', 1962946)
+      >>> model.save_pretrained("my_model")
+      >>> encoder = albert.AlbertModel.from_pretrained("my_model")  # without the heads
     """
     from albert.formats import model_hub, pretrained
 
     source = pretrained.open_path(model_hub.with_revision(os.fspath(path), revision))
     name = pretrained.class_of(source)
-    kind = globals().get(name)
-    if not (isinstance(kind, type) and issubclass(kind, PretrainedModel)):
-        raise CheckpointError(f"{path}: {name} is no class of this toolkit")
-    return kind.from_pretrained(source, **options)
+    model_class = globals().get(name)
+    if not (isinstance(model_class, type) and issubclass(model_class, PretrainedModel)):
+        raise CheckpointError(f"{path}: albert has no model class {name}")
+    return model_class.from_pretrained(source, **options)

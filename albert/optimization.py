@@ -1,8 +1,8 @@
 """LAMB and the original's AdamW as Keras 3 optimizers, and their learning-rate schedule.
 
-Neither is what Keras calls by that name: no bias correction, weight decay
-inside the update, epsilon outside the square root, and LayerNorm and biases
-left out of both decay and trust ratio (spec of the released models).
+Keras's optimizers of these names differ. Those of the released models don't correct the bias of
+running averages, add weight decay to the update, add epsilon outside of the square root, and
+exclude LayerNorm and biases from weight decay and trust ratio.
 """
 
 import dataclasses
@@ -18,35 +18,33 @@ from albert.errors import FlagError
 
 WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
-# Searched (not matched) in the checkpoint name of a variable.
+# Regular expressions, searched in a variable's path.
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """How weights are updated; every value comes from a flag of the run."""
+    """Optimizer and schedule, with the values of the flags of the same names."""
 
     name: str = "adamw"  # adamw, lamb or muon
-    learning_rate: float = 5e-5  # peak rate
-    num_train_steps: int = 1000  # where the decay reaches zero
-    num_warmup_steps: int = 0  # linear warm-up from zero
+    learning_rate: float = 5e-5  # peak
+    num_train_steps: int = 1000  # after them, the learning rate is 0
+    num_warmup_steps: int = 0  # steps of linear warm-up from 0
     poly_power: float = 1.0  # power of the polynomial decay
     start_warmup_step: int = 0  # step at which the warm-up begins
-    num_decay_steps: int = 0  # the last steps, in which alone the rate falls; 0: in all
+    num_decay_steps: int = 0  # the decay takes only the last steps; 0: all steps
 
 
 @keras.saving.register_keras_serializable("albert")
 @dataclasses.dataclass(eq=False)
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """The original's schedule: rate(t) for t counted from 0 before the update.
+    """The original's schedule: linear warm-up for W steps, then polynomial decay until step T.
 
-    rate * (1 - t/T)^power, and during warm-up rate * (t - start) / W instead.
-    The decay is not shifted by the warm-up, so the rate steps down slightly
-    where the warm-up ends, as in the original. Before `start` it is 0, where
-    the original's went negative.
-
-    With `num_decay_steps` D the rate stays as it is until D steps are left, and then is
-    rate * ((T - t) / D)^power: warm-up, plateau, decay.
+    At step t, counted from 0, the learning rate is rate * (t - start) / W during warm-up and
+    rate * (1 - t / T)^power afterwards. As in the original, the warm-up doesn't shift the decay, so
+    the rate drops slightly where it ends. Before `start` it is 0, unlike in the original, where it
+    was negative. With `num_decay_steps` D, the rate is constant between warm-up and the last D
+    steps, and then rate * ((T - t) / D)^power.
     """
 
     learning_rate: float
@@ -76,29 +74,23 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable("albert")
 class AdamWeightDecay(keras.optimizers.Optimizer):
-    """Adam with decay inside the update and no bias correction (BERT's AdamW): see `adamw`.
+    """BERT's AdamW: weight decay is part of the update, and there is no bias correction.
 
-    Gradients are made dense, summed over replicas and clipped by their global norm, in
-    that order. Keras's own clipping comes before the sum, and takes the norm of an
-    embedding gradient slice by slice. If a gradient isn't finite, weights and slots stay as they
-    are on every replica.
+    Gradients are made dense, summed over replicas and clipped by their global norm, in this order;
+    Keras would clip before the sum, with the norm of an embedding's gradient taken slice by slice.
+    If a gradient isn't finite, weights and optimizer state don't change on any replica.
 
     Args:
-      exclude_from_weight_decay: regular expressions searched in a variable's path.
+      weight_decay_rate: weight decay, multiplied by the learning rate.
+      exclude_from_weight_decay: regular expressions that are searched in a variable's path.
       clip_norm: maximum global norm of the gradients; None does not clip.
     """
 
     def __init__(
-        self,
-        learning_rate=0.001,
-        weight_decay_rate: float = 0.0,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        exclude_from_weight_decay: tuple[str, ...] | None = None,
-        clip_norm: float | None = None,
-        name: str = "adam_weight_decay",
-        **kwargs,
+        self, learning_rate=0.001, weight_decay_rate: float = 0.0, beta_1: float = 0.9,
+        beta_2: float = 0.999, epsilon: float = 1e-6,
+        exclude_from_weight_decay: tuple[str, ...] | None = None, clip_norm: float | None = None,
+        name: str = "adam_weight_decay", **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
@@ -119,11 +111,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         ]
 
     def slot_names(self, variable) -> tuple[str, ...]:
-        """Returns the names of the slots of a variable: of what its rule remembers."""
+        """Returns the names of a variable's slots, its optimizer state."""
         return ("adam_m", "adam_v")
 
     def rule(self, variable) -> Callable:
-        """Returns the function (gradient, weight, slots, rate) -> (weight, slots) of a variable."""
+        """Returns the update rule of a variable: (gradient, weight, slots, rate) -> (weight, slots)."""
         return functools.partial(adamw, **self._adam_options(variable.path))
 
     def _adam_options(self, path: str) -> dict[str, float]:
@@ -134,7 +126,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         }
 
     def named_slots(self, names: dict[str, keras.Variable]) -> dict[str, keras.Variable]:
-        """Returns {"<variable>/adam_m": slot, ...} for the named trainable weights."""
+        """Returns {"<name>/<name of slot>": slot} for trainable variables {name: variable}."""
         return {
             f"{name}/{slot_name}": slot
             for name, variable in names.items()
@@ -145,10 +137,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         }
 
     def update(self, gradients, variables, norm, is_sound) -> None:
-        """Clips gradients and applies them, if `is_sound`; counts the step in any case.
+        """Clips and applies gradients if `is_sound`; counts the step in any case.
 
         Args:
-          gradients: dense, summed over replicas.
+          gradients: dense gradients, summed over replicas.
           norm: their `global_norm`.
         """
         self._update(gradients, variables, self._get_current_learning_rate(), norm, is_sound)
@@ -159,15 +151,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             assigned = (variable, *self.slots[self._get_variable_index(variable)])
             before = [ops.convert_to_tensor(x) for x in assigned]
             step = self._traced_once(self.rule(variable), tuple(variable.shape))
-            found = step(gradient, ops.cast(rate, before[0].dtype), is_sound, *before)
-            for target, new in zip(assigned, found, strict=True):
+            updated = step(gradient, ops.cast(rate, before[0].dtype), is_sound, *before)
+            for target, new in zip(assigned, updated, strict=True):
                 self.assign(target, new)
 
     def _traced_once(self, rule: functools.partial, shape: tuple[int, ...]) -> Callable:
-        """Returns (gradient, rate, is_sound, weight, *slots) -> the new weight and slots.
+        """Returns the function (gradient, rate, is_sound, weight, *slots) -> new weight and slots.
 
-        TensorFlow traces it once for all variables of a rank, and so a training step in a tenth
-        less time. What `muon` does depends on the shape.
+        TensorFlow traces it once for all variables of a rank, which makes tracing a training step a
+        tenth faster. The computation of `muon` depends on the shape.
         """
         def step(gradient, rate, is_sound, *before):
             weight, slots = rule(gradient, before[0], before[1:], rate)
@@ -178,8 +170,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             return step
         import tensorflow as tf
 
-        which = shape if rule.func is muon else len(shape)
-        key = rule.func, tuple(sorted(rule.keywords.items())), which
+        size = shape if rule.func is muon else len(shape)
+        key = rule.func, tuple(sorted(rule.keywords.items())), size
         if key not in self._traced:
             self._traced[key] = tf.function(step, autograph=False, reduce_retracing=True)
         return lambda *inputs: self._traced[key](*map(tf.convert_to_tensor, inputs))
@@ -195,31 +187,25 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._update(grads, trainable_variables, learning_rate, norm, ops.isfinite(norm))
 
     def get_config(self):
-        return super().get_config() | {
-            "weight_decay_rate": self.weight_decay_rate,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
+        names = ("weight_decay_rate", "beta_1", "beta_2", "epsilon", "clip_norm")
+        return super().get_config() | {name: getattr(self, name) for name in names} | {
             "exclude_from_weight_decay": self.exclude_from_weight_decay_patterns,
-            "clip_norm": self.clip_norm,
         }
 
 
 @keras.saving.register_keras_serializable("albert")
 class Lamb(AdamWeightDecay):
-    """LAMB (arXiv 1904.00962) in the form that the released models were trained with: see `lamb`.
+    """LAMB (arXiv 1904.00962), as the released models were trained with it.
 
     Args:
-      exclude_from_layer_adaptation: regular expressions for a trust ratio of 1;
-        empty means those of `exclude_from_weight_decay`.
+      exclude_from_layer_adaptation: regular expressions for variables whose trust ratio is 1; by
+        default those of `exclude_from_weight_decay`.
+      kwargs: arguments of `AdamWeightDecay`.
     """
 
     def __init__(
-        self,
-        learning_rate=0.001,
-        exclude_from_layer_adaptation: tuple[str, ...] | None = None,
-        name: str = "lamb",
-        **kwargs,
+        self, learning_rate=0.001, exclude_from_layer_adaptation: tuple[str, ...] | None = None,
+        name: str = "lamb", **kwargs,
     ):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.exclude_from_layer_adaptation = tuple(
@@ -238,14 +224,15 @@ class Lamb(AdamWeightDecay):
 
 @keras.saving.register_keras_serializable("albert")
 class Muon(Lamb):
-    """LAMB, whose updates of matrices are orthogonal: every direction is learned at one rate.
+    """LAMB with orthogonalized updates of matrices, so that all directions learn at the same rate.
 
-    A matrix (a variable that ends with "kernel") is updated by `muon`. Decay
-    and trust ratio stay LAMB's, so the rate means the same for all variables. Where one layer is
-    used many times there are few matrices, and this costs little.
+    Matrices (variables whose path ends with "kernel") are updated by `muon`. Weight decay and trust
+    ratio are LAMB's, so that the learning rate means the same for all variables. It costs little
+    if layers share their weights, since there are few matrices.
 
     Args:
-      momentum: how much of the running sum stays at each step.
+      momentum: fraction of the running sum of gradients that is kept at each step.
+      kwargs: arguments of `Lamb`.
     """
 
     def __init__(self, learning_rate=0.001, momentum: float = 0.95, name: str = "muon", **kwargs):
@@ -278,22 +265,22 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 # --- Update rules: (gradient, weight, slots, rate) -> (weight, slots) ---
 #
-# The step enters through the rate alone: no rule corrects the bias of its running averages.
+# They depend on the step only through the learning rate, without bias correction.
 
 
 def adamw(gradient, weight, slots, rate, *, beta_1, beta_2, epsilon, decay):
-    """u = m / (sqrt(v) + epsilon) + decay w;  w = w - rate u.
+    """Updates w = w - rate u, with u = m / (sqrt(v) + epsilon) + decay w.
 
-    m = beta_1 m + (1 - beta_1) g;  v = beta_2 v + (1 - beta_2) g^2; no bias correction.
+    m = beta_1 m + (1 - beta_1) g and v = beta_2 v + (1 - beta_2) g^2, without bias correction.
     """
     update, slots = _adam(gradient, slots, beta_1, beta_2, epsilon)
     return weight - rate * _decayed(update, weight, decay), slots
 
 
 def lamb(gradient, weight, slots, rate, *, beta_1, beta_2, epsilon, decay):
-    """Adam's update, weight decay, the trust ratio, and the rate: w = w - rate r u.
+    """Updates w = w - rate r u, with the trust ratio r (arXiv 1904.00962).
 
-    u as in `adamw`;  r = ||w|| / ||u||, or 1 where either norm is 0 (arXiv 1904.00962).
+    u as in `adamw`; r = ||w|| / ||u||, or 1 if either norm is 0.
     """
     update, slots = _adam(gradient, slots, beta_1, beta_2, epsilon)
     update = _decayed(update, weight, decay)
@@ -301,10 +288,10 @@ def lamb(gradient, weight, slots, rate, *, beta_1, beta_2, epsilon, decay):
 
 
 def muon(gradient, weight, slots, rate, *, momentum, decay, is_adapted=True):
-    """u = orthogonal(g + momentum s) + decay w;  w = w - rate r u, with `lamb`'s trust ratio r.
+    """Updates w = w - rate r u, with u = orthogonal(g + momentum s) + decay w and `lamb`'s r.
 
-    s = momentum s + g, the gradients' running sum, looked ahead by one step (Jordan et al. 2024,
-    kellerjordan.github.io/posts/muon).
+    s = momentum s + g is a running sum of gradients, used with Nesterov momentum (Jordan et al.
+    2024, kellerjordan.github.io/posts/muon).
     """
     total = momentum * slots[0] + gradient
     update = _decayed(orthogonal(gradient + momentum * total), weight, decay)
@@ -329,10 +316,9 @@ def _trust_ratio(weight, update):
 
 
 def orthogonal(matrix):
-    """Returns a matrix near the orthogonal one that is nearest to `matrix` [M, N].
+    """Returns roughly the orthogonal matrix U V^T nearest to `matrix` [M, N] = U S V^T.
 
-    That is U V^T of the singular value decomposition U S V^T; singular values of the result lie
-    between about 0.7 and 1.2. Five steps of Newton and Schulz with the
+    Singular values of the result are between about 0.7 and 1.2: five Newton-Schulz steps with the
     coefficients of Jordan et al. 2024, in the precision of the matrix.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
@@ -346,7 +332,6 @@ def orthogonal(matrix):
 
 
 def _norm(x):
-    """Returns the L2 norm of all values of a tensor."""
     return ops.sqrt(ops.sum(ops.square(x)))
 
 
@@ -355,14 +340,14 @@ def _norm(x):
 
 def global_norm(gradients):
     """Returns the L2 norm over all dense gradients."""
-    # By its scope, TensorFlow's optimizer of graphs decides in which order it adds.
+    # The scope's name affects the order of sums in TensorFlow's graph optimizer.
     with keras.name_scope("global_norm"):
         squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
         return ops.sqrt(sum(squares[1:], squares[0]))
 
 
 def clip(gradients, norm, clip_norm: float | None):
-    """Returns gradients of this global norm, scaled to a norm of at most `clip_norm`."""
+    """Scales gradients with this global norm to a norm of at most `clip_norm`."""
     if clip_norm is None:
         return gradients
     scale = clip_norm / ops.maximum(norm, clip_norm)
@@ -370,10 +355,20 @@ def clip(gradients, norm, clip_norm: float | None):
 
 
 def create_optimizer(config: OptimizerConfig) -> AdamWeightDecay:
-    """Returns the optimizer with the settings of the released models (decay 0.01, clip 1.0).
+    """Creates an optimizer as for the released models: weight decay 0.01, gradient norm at most 1.
 
     Raises:
-      FlagError: unknown name.
+      FlagError: the name is unknown.
+
+    Example:
+      >>> from albert.optimization import OptimizerConfig, create_optimizer
+      >>> optimizer = create_optimizer(OptimizerConfig(
+      ...     "lamb", learning_rate=2e-3, num_train_steps=100, num_warmup_steps=20))
+      >>> type(optimizer).__name__, optimizer.weight_decay_rate, optimizer.clip_norm
+      ('Lamb', 0.01, 1.0)
+      >>> schedule = albert.optimization.WarmupPolynomialDecay(2e-3, 100, num_warmup_steps=20)
+      >>> [round(float(schedule(step)), 5) for step in (0, 10, 20, 60, 100)]
+      [0.0, 0.001, 0.0016, 0.0008, 0.0]
     """
     schedule = dataclasses.asdict(config)
     classes = {"adamw": AdamWeightDecay, "lamb": Lamb, "muon": Muon}
@@ -381,8 +376,6 @@ def create_optimizer(config: OptimizerConfig) -> AdamWeightDecay:
     if name not in classes:
         raise FlagError(f"--optimizer must be one of {', '.join(classes)}, got {name!r}")
     return classes[name](
-        learning_rate=WarmupPolynomialDecay(**schedule),
-        weight_decay_rate=WEIGHT_DECAY,
-        exclude_from_weight_decay=EXCLUDED,
-        clip_norm=CLIP_NORM,
+        learning_rate=WarmupPolynomialDecay(**schedule), weight_decay_rate=WEIGHT_DECAY,
+        exclude_from_weight_decay=EXCLUDED, clip_norm=CLIP_NORM,
     )

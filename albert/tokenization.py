@@ -1,12 +1,9 @@
-"""From text to tokens to ids: SentencePiece (English ALBERT) or WordPiece (Chinese).
-
-Nothing here imports TensorFlow. `FullTokenizer` serves both kinds:
+"""Splits texts into tokens, with SentencePiece (English ALBERT) or WordPiece (Chinese). No TensorFlow.
 
     tokenizer = FullTokenizer(vocab_file=None, spm_model_file="30k-clean.model")
-    ids = tokenizer.encode_text("Some text.")        # preprocess, tokenize, look up
+    ids = tokenizer.encode_text("Some text.")  # preprocesses, tokenizes, looks up
 
-`tokenize` alone does not preprocess text for SentencePiece (as in the original, callers use
-`preprocess_text` first); `encode_text` does everything.
+As in the original, `tokenize` alone does not preprocess texts for SentencePiece.
 """
 
 import hashlib
@@ -22,18 +19,10 @@ from albert.storage import files, filesystem
 from albert.text import sentencepiece
 from albert.text.added_tokens import AddedTokens
 from albert.text.cleaning import (
-    TextSettings,
-    convert_to_unicode,
-    preprocess_text,
-    restore_symbols,
-    scrub_surrogates,
+    TextSettings, convert_to_unicode, preprocess_text, restore_symbols, scrub_surrogates,
 )
 from albert.text.sentencepiece import (
-    SPIECE_UNDERLINE,
-    encode_ids,
-    encode_pieces,
-    ends_in_digit_comma,
-    is_start_piece,
+    SPIECE_UNDERLINE, encode_ids, encode_pieces, ends_in_digit_comma, is_start_piece,
     split_digit_comma,
 )
 from albert.text.wordpiece import BasicTokenizer, WordpieceTokenizer, load_vocab
@@ -46,14 +35,14 @@ __all__ = [
     "scrub_surrogates", "split_digit_comma", "whitespace_tokenize",
 ]
 
-_WORD_CACHE = 1 << 18  # WordPiece words whose ids are kept
+_WORD_CACHE = 1 << 18  # maximum number of words whose WordPiece ids are cached
 
 
 # --- Functions of the original ---
 
 
 def convert_by_vocab(vocab: Mapping[Hashable, Any], items: Iterable[Hashable]) -> list[Any]:
-    """Returns `vocab[item]` for each item; an unknown one is a KeyError."""
+    """Returns `vocab[item]` for each item; unknown items raise a KeyError."""
     return [vocab[item] for item in items]
 
 
@@ -62,7 +51,7 @@ printable_text = convert_to_unicode
 
 
 def whitespace_tokenize(text: str) -> list[str]:
-    """Returns the parts between runs of white space."""
+    """Splits a text at white space."""
     return text.split()
 
 
@@ -76,38 +65,33 @@ def _special_id(spm_token: str, wordpiece_token: str) -> property:
             raise DataError(f"{self.path}: the vocabulary has no token {token}")
         return self.vocab[token]
 
-    return property(get, doc=f"Id of {wordpiece_token}; a DataError if the vocabulary lacks it.")
+    return property(get, doc=f"Id of {wordpiece_token}, or a DataError if the vocabulary lacks it.")
 
 
 class FullTokenizer:
-    """Text to tokens to ids, with a SentencePiece model if given, otherwise with WordPiece.
+    """Turns texts into token ids: with a SentencePiece model if given, else with WordPiece.
 
     Args:
-      vocab_file: WordPiece vocabulary; not read if `spm_model_file` is given.
-      do_lower_case: lower-case in `encode_text`; in `tokenize` only for WordPiece.
-      spm_model_file: SentencePiece model.
-      keep_accents, remove_space: see `TextSettings`; only for SentencePiece.
-      added_tokens: {token: id} of tokens after those of the file, matched before all others,
-        ignoring case and accents where texts lose these.
+      vocab_file: a WordPiece vocabulary; ignored if `spm_model_file` is given.
+      do_lower_case: whether `encode_text` lower-cases; `tokenize` does so only with WordPiece.
+      spm_model_file: a SentencePiece model.
+      keep_accents, remove_space: see `TextSettings`; only with SentencePiece.
+      added_tokens: {token: id}, with ids that follow those of the file. They are matched before
+        all others, ignoring case and accents if preprocessing removes these.
 
     Raises:
-      DataError: neither file is given, it is missing, empty or in another format, or an added
-        token has another id than the next one.
+      DataError: no file is given; it is missing, empty or in the wrong format; or ids of added
+        tokens don't follow those of the file.
     """
 
     def __init__(
-        self,
-        vocab_file: str | None,
-        do_lower_case: bool = True,
-        spm_model_file: str | None = None,
-        *,
-        keep_accents: bool = False,
-        remove_space: bool = True,
+        self, vocab_file: str | None, do_lower_case: bool = True, spm_model_file: str | None = None,
+        *, keep_accents: bool = False, remove_space: bool = True,
         added_tokens: Mapping[str, int] | None = None,
     ):
         self.settings = TextSettings(do_lower_case, keep_accents, remove_space)
         self.sp_model: Any = None
-        self.comma_ids: dict[int, list[int]] = {}  # tokens like "▁2010," and what they are split into
+        self.comma_ids: dict[int, list[int]] = {}  # for tokens like "▁2010,", the ids of their parts
         if spm_model_file:
             self.path = filesystem.local_copy(spm_model_file, "spm_model_file")
             self.sp_model = sentencepiece.load_model(self.path)
@@ -125,7 +109,7 @@ class FullTokenizer:
             self._ids_of_word: dict[str, list[int]] = {}
         else:
             raise DataError("no vocabulary: give --spm_model_file or --vocab_file")
-        # Tokens with capitals that are never split, by their lower case.
+        # Tokens with capitals that are never split, by their lower-case form.
         self.symbols = {token.lower(): token for token in self._symbols()}
         if not self.is_spm:
             self.basic_tokenizer.never_split = tuple(self.symbols.values())
@@ -138,7 +122,7 @@ class FullTokenizer:
                                 f"have to be {self.vocab[token]}")
 
     def add_tokens(self, tokens: Iterable[str]) -> int:
-        """Adds tokens that are matched before all others; returns how many were new."""
+        """Adds tokens that are matched before all others and returns how many were new."""
         before = len(self.vocab)
         for token in tokens:
             self.vocab.setdefault(token, len(self.vocab))
@@ -163,7 +147,7 @@ class FullTokenizer:
     def from_scratch(
         cls, vocab_file: str | None, do_lower_case: bool, spm_model_file: str | None
     ) -> "FullTokenizer":
-        """The original's name for the constructor."""
+        """Returns a tokenizer; the original has this name for the constructor, too."""
         return cls(vocab_file, do_lower_case, spm_model_file)
 
     # --- Text to ids ---
@@ -174,7 +158,7 @@ class FullTokenizer:
         return self.settings.do_lower_case
 
     def preprocess(self, text: str | bytes) -> str:
-        """Returns the text that `tokenize` expects: cleaned, or only stripped for WordPiece."""
+        """Returns the text that `tokenize` expects: normalized, or only stripped for WordPiece."""
         if not self.is_spm:
             return convert_to_unicode(text).strip()
         settings = self.settings
@@ -183,11 +167,11 @@ class FullTokenizer:
         ), self.symbols)
 
     def preprocess_character(self, char: str) -> str:
-        """Returns `preprocess` of one character of a text, for SentencePiece."""
+        """Normalizes one character of a text, for SentencePiece."""
         return preprocess_text(char, False, self.do_lower_case, self.settings.keep_accents)
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the tokens; for SentencePiece, `text` must have been preprocessed."""
+        """Splits a text into tokens; for SentencePiece, call `preprocess` first."""
         text, tokens = convert_to_unicode(text), []
         for begin, end, added in self.added.split(text):
             if added is not None:
@@ -200,17 +184,16 @@ class FullTokenizer:
         return tokens
 
     def encode_text(self, text: str | bytes) -> list[int]:
-        """Returns the ids of raw text: preprocessing, tokenization and look-up in one call."""
+        """Returns the ids of a text: preprocesses, tokenizes and looks up."""
         return self.encode_batch([text])[0]
 
     def encode_batch(
         self, texts: Sequence[str | bytes], num_threads: int = 1, is_preprocessed: bool = False
     ) -> list[list[int]]:
-        """Returns the ids of each text, like `encode_text`, but faster.
+        """Returns the ids of each text; faster than `encode_text`.
 
         Args:
-          is_preprocessed: texts are output of `preprocess`; in rare cases, preprocessing them again
-            would change them.
+          is_preprocessed: whether the texts are output of `preprocess`, which could change them again.
         """
         def encode(parts: Sequence[str | bytes]) -> list[list[int]]:
             if self.is_spm:
@@ -226,20 +209,20 @@ class FullTokenizer:
     ) -> list[list[int]]:
         clean = convert_to_unicode if is_preprocessed else self.preprocess
         cleaned = [scrub_surrogates(clean(text)) for text in texts]
-        if "," not in self.vocab:  # then unknown tokens may end in a comma, too
+        if "," not in self.vocab:  # unknown tokens may end in a comma, too
             return [encode_ids(self.sp_model, text) for text in cleaned]
-        rows = self.sp_model.EncodeAsIds(cleaned, num_threads=num_threads)
+        all_ids = self.sp_model.EncodeAsIds(cleaned, num_threads=num_threads)
         split = self.comma_ids
-        for index, ids in enumerate(rows if split else ()):
+        for index, ids in enumerate(all_ids if split else ()):
             if not split.keys().isdisjoint(ids):
-                rows[index] = [new for old in ids for new in split.get(old, (old,))]
-        return rows
+                all_ids[index] = [new for old in ids for new in split.get(old, (old,))]
+        return all_ids
 
     def encode_flat(self, texts: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the concatenated ids of raw texts, int32, and the length of each, int64."""
-        rows = self.encode_batch(texts)
-        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(sizes.sum())), sizes
+        """Returns the concatenated ids of texts, int32, and the number of tokens of each, int64."""
+        ids = self.encode_batch(texts)
+        sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum())), sizes
 
     def _wordpiece_ids(self, text: str | bytes) -> list[int]:
         cache, ids = self._ids_of_word, []
@@ -254,7 +237,7 @@ class FullTokenizer:
         return ids
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids; unknown tokens are <unk> (SentencePiece) or a KeyError."""
+        """Returns the ids of tokens. An unknown token is `<unk>`, or a KeyError with WordPiece."""
         if not self.is_spm:
             return convert_by_vocab(self.vocab, tokens)
         tokens = map(scrub_surrogates, map(printable_text, tokens))
@@ -274,7 +257,7 @@ class FullTokenizer:
 
     @property
     def is_spm(self) -> bool:
-        """Whether a SentencePiece model is in use."""
+        """Whether the vocabulary is a SentencePiece model."""
         return self.sp_model is not None
 
     @property
@@ -283,14 +266,14 @@ class FullTokenizer:
         return len(self.vocab)
 
     def start_pieces(self) -> list[bool]:
-        """Returns, for each id, whether the token begins a word (length `vocab_size`)."""
+        """Returns, for each id, whether its token begins a word (length `vocab_size`)."""
         return [
             token in self.added.ids or is_start_piece(token, self.is_spm)
             for _, token in sorted(self.inv_vocab.items())
         ]
 
     def starts_word(self, token: str) -> bool:
-        """Whether a token is written as the first of a word, or was added."""
+        """Whether a token is marked as the first one of a word, or was added."""
         is_first = token.startswith(SPIECE_UNDERLINE) if self.is_spm else token[:2] != "##"
         return is_first or token in self.added.ids
 
@@ -303,11 +286,11 @@ class FullTokenizer:
 def identity(
     vocabulary_sha256: str, is_spm: bool, settings: TextSettings, added: Iterable[str] = ()
 ) -> str:
-    """Returns `FullTokenizer.sha256`, given the SHA-256 of the vocabulary file."""
+    """Returns a hash of vocabulary and settings, given the SHA-256 of the vocabulary file."""
     kind = "spm" if is_spm else "wordpiece"
     case = "lower" if settings.do_lower_case else "cased"
     text = f"{kind} {case} {vocabulary_sha256}"
-    # Only other values than the defaults: records made before these settings keep their identity.
+    # Without the defaults, so that records made before these settings existed keep their identity.
     text += " keep_accents" * settings.keep_accents
     text += " keep_space" * (not settings.remove_space)
     text += "".join(f" {token!r}" for token in added)
@@ -315,7 +298,7 @@ def identity(
 
 
 def check_special_pieces(tokenizer: FullTokenizer) -> None:
-    """Raises one DataError that names every special token missing from the vocabulary."""
+    """Raises a DataError that lists the special tokens missing from the vocabulary."""
     pad, unknown = ("<pad>", "<unk>") if tokenizer.is_spm else ("[PAD]", "[UNK]")
     required = ("[CLS]", "[SEP]", "[MASK]", pad, unknown)
     if missing := [token for token in required if token not in tokenizer.vocab]:
@@ -328,13 +311,11 @@ def check_special_pieces(tokenizer: FullTokenizer) -> None:
 
 
 def check_vocabulary(tokenizer: FullTokenizer, config: Any) -> None:
-    """Rejects a vocabulary that does not belong to the model.
-
-    Args:
-      config: an `AlbertConfig` (only its `vocab_size` matters).
+    """Checks that a vocabulary fits a model with this `AlbertConfig`.
 
     Raises:
-      ConfigError: the sizes differ; DataError: special tokens are missing.
+      ConfigError: the vocabulary's size is not `vocab_size`.
+      DataError: special tokens are missing.
     """
     check_special_pieces(tokenizer)
     if tokenizer.vocab_size != config.vocab_size:

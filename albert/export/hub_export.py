@@ -1,8 +1,7 @@
-"""The SavedModels behind `export_to_tfhub`: their functions, signatures and names.
+"""The SavedModels of `export_to_tfhub`, each with TF-Hub's common API for its kind.
 
-There are three kinds, each with TF-Hub's common API for it: the text encoder (packed ids to
-vectors), its preprocessing (texts to packed ids), and a text embedding (texts to vectors)
-that holds both.
+They are a text encoder (packed ids to vectors), its preprocessor (texts to packed ids), and a text
+embedding (texts to vectors), which contains both.
 
 Legend: B batch, L sequence, H hidden, P predictions, V vocabulary. All ids are int32.
 """
@@ -27,7 +26,7 @@ def _tokens(name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None, None], tf.int32, name=name)
 
 
-# The first are of TF-Hub's common API for text encoders, the second of the original's signatures.
+# The names of TF-Hub's common API for text encoders, and of the original's signatures.
 _HUB_INPUTS = {n: _tokens(n) for n in ("input_word_ids", "input_mask", "input_type_ids")}
 _INPUTS = {n: _tokens(n) for n in ("input_ids", "input_mask", "segment_ids")}
 _TEXTS = tf.TensorSpec([None], tf.string, name="text")
@@ -37,10 +36,10 @@ _TEXTS = tf.TensorSpec([None], tf.string, name="text")
 
 
 def load_model(source: Pretrained) -> AlbertForPreTraining:
-    """Returns encoder and pretraining heads of a model.
+    """Loads the encoder and the pretraining heads.
 
     Raises:
-      CheckpointError: the checkpoint lacks a weight of either.
+      CheckpointError: the checkpoint lacks some of their weights.
     """
     model = AlbertForPreTraining(source.config)
     if new := pretrained.assign(model, source.weights())["new"]:
@@ -53,14 +52,18 @@ def load_model(source: Pretrained) -> AlbertForPreTraining:
 def export_module(
     model: AlbertForPreTraining, assets: Sequence[str], path: str, *, do_lower_case: bool
 ) -> None:
-    """Writes the encoder; `assets` are files copied into it, the vocabulary last."""
+    """Writes the encoder.
+
+    Args:
+      assets: files to include, the vocabulary last.
+    """
     named = named_weights(model)
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
-    encode = tf.function(_encode(model))  # shared by the parts, so that it is traced once
+    encode = tf.function(_encode(model))  # shared by all parts, so that it is traced once
     root = _part(encoder, encode, _HUB_INPUTS)
     root.weights = {name: v.value for name, v in named.items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
-    # Parts that can be trained as well: the encoder with one head each.
+    # Other trainable parts: the encoder with one head each.
     positions = {"masked_lm_positions": _tokens("masked_lm_positions")}
     for name, head, more in (
         ("mlm", "cls/predictions/", positions), ("sop", "cls/seq_relationship/", {})
@@ -88,7 +91,7 @@ def _encode(model: AlbertForPreTraining) -> Callable:
     """Returns the computation of the encoder."""
 
     def compute(inputs, training=False):
-        # A module has no step to derive dropout from, so each call draws a seed.
+        # A module doesn't know the step that would determine dropout, so each call draws a seed.
         seed = tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64) if training else None
         features = _named(
             _checked(inputs["input_word_ids"], model.config), inputs["input_mask"],
@@ -104,7 +107,7 @@ def _encode(model: AlbertForPreTraining) -> Callable:
 
 
 def _with_head(model: AlbertForPreTraining, encode: Callable, head: str):
-    """Returns the computation of the encoder with one head."""
+    """Returns the computation of the encoder with a head."""
 
     @tf.function
     def compute(inputs, training=False):
@@ -119,13 +122,13 @@ def _with_head(model: AlbertForPreTraining, encode: Callable, head: str):
 
 def _checked(ids, config: AlbertConfig):
     """Returns the ids [B, L], or fails with a clear message if L exceeds the position table."""
-    most = config.max_position_embeddings
+    limit = config.max_position_embeddings
     check = tf.debugging.assert_less_equal(
-        tf.shape(ids)[1], most,
-        f"the sequence is longer than the model's position table: at most {most} ids",
+        tf.shape(ids)[1], limit,
+        f"the sequence is longer than the model's position table: at most {limit} ids",
     )
     with tf.control_dependencies([check]):
-        # Hides a known shape: otherwise shape inference fails first, with an obscure message.
+        # Hides a static shape: shape inference would fail first, with an obscure message.
         return tf.raw_ops.PlaceholderWithDefault(input=ids, shape=[None, None])
 
 
@@ -181,8 +184,8 @@ def export_preprocessor(
 ) -> None:
     """Writes the module from texts [B] to the encoder's inputs [B, seq_length].
 
-    After TF-Hub's common API for text preprocessing: `tokenize` and
-    `bert_pack_inputs` are its two steps.
+    It follows TF-Hub's common API for preprocessors, with the steps `tokenize` and
+    `bert_pack_inputs`.
     """
     root = _AutoTrackable()
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
@@ -207,7 +210,7 @@ def _tokenize(tokenizer: FullTokenizer) -> _AutoTrackable:
         "mask_id": tokenizer.mask_id,
     }
     part = _AutoTrackable()
-    part.ids = ids  # owns tables that the function below reads
+    part.ids = ids  # owns the tables that the function below reads
     part.__call__ = tf.function(lambda text: ids(text), input_signature=[_TEXTS])
     part.get_special_tokens_dict = tf.function(
         lambda: {name: tf.constant(value, tf.int32) for name, value in specials.items()},
@@ -217,7 +220,7 @@ def _tokenize(tokenizer: FullTokenizer) -> _AutoTrackable:
 
 
 def _bert_pack_inputs(tokenizer: FullTokenizer, config: AlbertConfig, default: int):
-    most = config.max_position_embeddings
+    limit = config.max_position_embeddings
 
     @tf.function
     def bert_pack_inputs(inputs, seq_length=default):
@@ -225,14 +228,14 @@ def _bert_pack_inputs(tokenizer: FullTokenizer, config: AlbertConfig, default: i
             seq_length, len(inputs) + 1, "seq_length is too short for a text"
         )
         longest = tf.debugging.assert_less_equal(
-            seq_length, most,
-            f"seq_length is longer than the model's position table: at most {most} ids",
+            seq_length, limit,
+            f"seq_length is longer than the model's position table: at most {limit} ids",
         )
         with tf.control_dependencies([shortest, longest]):
             return text_graph.pack(inputs, tf.identity(seq_length), tokenizer)
 
     ragged = tf.RaggedTensorSpec([None, None], tf.int32)
-    for segments in (1, 2):  # as many as the model has segment ids
+    for segments in (1, 2):
         bert_pack_inputs.get_concrete_function(
             [ragged] * segments, seq_length=tf.TensorSpec([], tf.int32, name="seq_length")
         )
@@ -243,10 +246,12 @@ def export_text_embedding(
     model: AlbertForPreTraining, tokenizer: FullTokenizer, assets: Sequence[str], path: str,
     *, seq_length: int, pooling: str,
 ) -> None:
-    """Writes the module from texts [B] to vectors [B, H], after TF-Hub's API for embeddings.
+    """Writes the module from texts [B] to vectors [B, H], following TF-Hub's API for embeddings.
 
-    Texts are truncated to `seq_length` ids. `pooling`: `pooled`, the pooler's output; `cls`, the last
-    layer at [CLS]; `mean`, its mean over the text's ids, [CLS] and [SEP] included.
+    Args:
+      seq_length: maximum sequence length in tokens.
+      pooling: "pooled", the pooler's output; "cls", the last layer at [CLS]; or "mean", its mean
+        over all tokens, [CLS] and [SEP] included.
     """
     encoder = {n: v for n, v in named_weights(model).items() if n.startswith("bert/")}
     ids = text_graph.ids_of(tokenizer)
@@ -254,9 +259,9 @@ def export_text_embedding(
 
     def compute(text, training=False):
         rows = ids(text)
-        # Pad to the longest text only: padding costs as much as tokens do.
-        used = tf.cast(tf.reduce_max(tf.concat([[0], rows.row_lengths()], 0)), tf.int32)
-        inputs = text_graph.pack([rows], tf.minimum(used + 2, seq_length), tokenizer)
+        # Padded only to the longest text, since padding costs as much as tokens.
+        longest = tf.cast(tf.reduce_max(tf.concat([[0], rows.row_lengths()], 0)), tf.int32)
+        inputs = text_graph.pack([rows], tf.minimum(longest + 2, seq_length), tokenizer)
         outputs = encode(inputs, training)
         sequence = outputs["sequence_output"]
         if pooling == "pooled":

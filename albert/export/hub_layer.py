@@ -1,7 +1,7 @@
-"""`HubLayer`: a TF-Hub module as a Keras 3 layer that trains.
+"""`HubLayer`: a TF-Hub module as a trainable Keras 3 layer.
 
-`hub.KerasLayer` is for Keras 2, and Keras 3's `TFSMLayer` copies a module's
-variables, so training it does not change the module's results.
+`hub.KerasLayer` requires Keras 2, and Keras 3's `TFSMLayer` copies a module's variables, so that
+training doesn't change its results.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from albert.storage import filesystem
 
 
 class _ModuleVariable(keras.Variable):
-    """A Keras variable whose storage is a variable of the module, not a copy of it."""
+    """A Keras variable that is stored in a variable of the module, not in a copy."""
 
     def _convert_to_tensor(self, value, dtype=None):
         return value if isinstance(value, tf.Variable) else super()._convert_to_tensor(value, dtype)
@@ -30,55 +30,47 @@ class _ModuleVariable(keras.Variable):
 
 @keras.saving.register_keras_serializable("albert")
 class HubLayer(keras.layers.Layer):
-    """A reusable SavedModel whose variables are the layer's weights.
+    """A TF-Hub module, a reusable SavedModel, as a trainable layer.
 
-        encoder = HubLayer("module", output_key="pooled_output")
+        encoder = albert.HubLayer("module", output_key="pooled_output")
         inputs = {name: keras.Input([None], dtype="int32", name=name)
                   for name in ("input_word_ids", "input_mask", "input_type_ids")}
         model = keras.Model(inputs, keras.layers.Dense(2)(encoder(inputs)))
 
-    A module that takes texts takes a list of strings, an array or a tensor of them [B].
-
-    The weights exist from construction on, so `save_weights` and
-    `load_weights` of a model with this layer include them. A `.keras` file holds
-    the handle, not the graph: loading it needs the module.
+    Modules for texts take a list, an array or a tensor of strings [B]. `save_weights` includes the
+    module's weights. A `.keras` file holds the handle, not the graph: it is loaded with the module.
 
     Args:
-      handle: directory of the module, or an address that TF-Hub can fetch.
-      trainable: whether the weights train. If not, dropout is off too, as with
+      handle: directory of the module, or a URL that TF-Hub can download.
+      trainable: whether the weights are trained; if not, there is no dropout either, as with
         `hub.KerasLayer`.
-      output_key: which entry of a dict of outputs to return; None for all.
-      part: name of a callable part of the module, `"mlm"` for example.
+      output_key: the output to return; by default all, in a dict.
+      part: name of a callable part of the module, such as "mlm".
 
     Raises:
-      CheckpointError: no reusable SavedModel there, or none with such a part.
-      FlagError: it takes texts, and tensorflow-text is not installed.
+      CheckpointError: there is no reusable SavedModel, or it has no such part.
+      FlagError: the module takes texts, and tensorflow-text is not installed.
     """
 
     def __init__(
-        self,
-        handle: str,
-        trainable: bool = True,
-        output_key: str | None = None,
-        part: str | None = None,
-        name: str | None = None,
-        dtype: Any = None,
+        self, handle: str, trainable: bool = True, output_key: str | None = None,
+        part: str | None = None, name: str | None = None, dtype: Any = None,
     ):
         super().__init__(name=name, dtype=dtype)
         self.handle, self.output_key, self.part = handle, output_key, part
         target = _callable_part(_load(handle), part, handle)
         self._module = _Untracked(target)
         self._takes_training = _takes_training(target)
-        trains = {id(variable) for variable in getattr(target, "trainable_variables", [])}
+        trainable_ids = {id(variable) for variable in getattr(target, "trainable_variables", [])}
         # Keras tracks the variables of a layer's lists.
         self.module_weights = [
             _ModuleVariable(
-                variable, dtype=variable.dtype.name, trainable=id(variable) in trains,
+                variable, dtype=variable.dtype.name, trainable=id(variable) in trainable_ids,
                 name=variable.name.split(":")[0].replace("/", "_"),
             )
             for variable in getattr(target, "variables", [])
         ]
-        # For tf.train.Checkpoint, which does not look into Keras's lists.
+        # For tf.train.Checkpoint, which ignores Keras's lists.
         self.checkpointed = tf.Module()
         self.checkpointed.variables_of_module = [v.value for v in self.module_weights]
         self.trainable = trainable  # also sets it on the variables, which must exist
@@ -95,7 +87,7 @@ class HubLayer(keras.layers.Layer):
             inputs = {name: _as_int32(value) for name, value in inputs.items()}
         else:
             inputs = _as_int32(inputs)
-        # Modules are traced for a Python True and False.
+        # Modules were traced with a Python True and False.
         options = {"training": bool(training) and self.trainable} if self._takes_training else {}
         outputs = self._module.target(inputs, **options)
         if self.output_key is None:
@@ -106,26 +98,22 @@ class HubLayer(keras.layers.Layer):
         return outputs[self.output_key]
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "handle": self.handle,
-            "trainable": self.trainable,
-            "output_key": self.output_key,
-            "part": self.part,
-        }
+        names = ("handle", "trainable", "output_key", "part")
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 def _takes_training(target) -> bool:
-    """Whether a loaded module, or one of its functions, takes an argument `training`."""
+    """Whether a loaded module, or one of its functions, has an argument `training`."""
     is_function = isinstance(target, tf.types.experimental.PolymorphicFunction)
     function = target if is_function else target.__call__
-    # Options without names (**kwargs) are those that were traced.
+    # Of **kwargs, the names are known only from the traces.
     traced = [one.structured_input_signature[1] for one in function.concrete_functions]
     named = inspect.signature(function).parameters
     return "training" in named or any("training" in options for options in traced)
 
 
 class _Untracked:
-    """Hides the module's graph from checkpoints, which need its variables only."""
+    """Hides the module's graph from checkpoints, which need only its variables."""
 
     def __init__(self, target):
         self.target = target
@@ -140,7 +128,6 @@ def _load(handle: str):
     import tensorflow_hub as hub
 
     handle = filesystem.local_copy(handle, "handle")
-
     if "://" not in handle and not os.path.isfile(os.path.join(handle, "saved_model.pb")):
         raise CheckpointError(f"{handle} is not a module: no saved_model.pb in it")
     try:
@@ -162,7 +149,7 @@ def _callable_part(module, part: str | None, handle: str):
     if not callable(target):
         what = "it" if part is None else f"its part {part!r}"
         raise CheckpointError(
-            f"{handle}: {what} cannot be called, so it is no reusable SavedModel; one in the "
-            "TF1 format fine-tunes with --albert_hub_module_handle of the run commands"
+            f"{handle}: {what} cannot be called, so it is no reusable SavedModel; fine-tune one in "
+            "the TF1 format with --albert_hub_module_handle of the run commands"
         )
     return target

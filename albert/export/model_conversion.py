@@ -1,7 +1,7 @@
-"""A model as a LiteRT (`.tflite`) or ONNX file, compared with the model before it is published.
+"""Converts models to LiteRT (`.tflite`) and ONNX files, and compares these with the models.
 
-All inputs are int32 [B, L], or [B, C, L] for multiple choice with C choices: `input_ids`,
-`input_mask`, `segment_ids`.
+Their inputs are `input_ids`, `input_mask` and `segment_ids`, all int32 [B, L], or [B, C, L] for
+multiple choice with C choices.
 """
 
 import io
@@ -21,7 +21,7 @@ from albert.formats.weights import Weights
 from albert.inference import onnx_file
 from albert.inference.onnx_file import INPUTS
 
-_OPSET = 17  # the newest operators that runtimes of the last several years support
+_OPSET = 17  # supported by runtimes of the last several years
 
 # The heads of question answering add -1e30 to the logits of impossible positions, or -2e30.
 _MASKED = -1e29
@@ -30,10 +30,10 @@ Runner = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize: bool) -> bytes:
-    """Returns the LiteRT model of one example, whose sequences have `length` ids.
+    """Returns a LiteRT model for one example, whose sequences have `length` tokens.
 
-    With `quantize`, large matrices are kept as int8 and the rest as float32
-    (dynamic-range quantization).
+    Args:
+      quantize: whether large matrices are int8 (dynamic-range quantization).
     """
     graph = _graph(model, outputs, input_shape(model, 1, length))
     root = tf.Module()
@@ -47,20 +47,20 @@ def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize:
 
 
 def with_labels(content: bytes, names: Sequence[str]) -> bytes:
-    """Returns a LiteRT model with the labels' names in `labels.txt`, one a line.
+    """Adds the names of the labels to a LiteRT model as `labels.txt`, one per line.
 
-    LiteRT's tools read such files from a ZIP archive at the model's end; `unzip` does too.
+    LiteRT's tools read such files from a ZIP archive at the end of the model, as does `unzip`.
     """
     stream = io.BytesIO(content)
     with zipfile.ZipFile(stream, "a") as archive:
-        # A fixed time stamp, so that the same model gives the same bytes.
+        # A fixed time stamp makes the file reproducible.
         archive.writestr(zipfile.ZipInfo("labels.txt"), "".join(f"{name}\n" for name in names))
     return stream.getvalue()
 
 
 def run_tflite(content: bytes, threads: int | None = None) -> Runner:
-    """Returns a function that computes a LiteRT model's outputs, with one thread by default."""
-    with warnings.catch_warnings():  # it recommends another package with the same interpreter
+    """Returns a function that computes the outputs of a LiteRT model, by default on one thread."""
+    with warnings.catch_warnings():  # recommends another package with the same interpreter
         warnings.simplefilter("ignore", UserWarning)
         interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads)
     signature = interpreter.get_signature_runner()
@@ -85,11 +85,13 @@ def to_onnx(
     model: keras.Model, kind: ModelClass, weights: Weights, label_names: Sequence[str] | None,
     quantize: bool,
 ) -> bytes:
-    """Returns the ONNX model, for any number of examples of any length.
+    """Returns an ONNX model for batches of any size and length.
 
-    Its metadata hold what `OnnxFile.check` reads, and the labels' names. With `quantize`, large
-    matrices are int8, each with one scale, and so are the values multiplied by them
-    (dynamic quantization).
+    Its metadata has the names of the labels, and what `OnnxFile.check` reads.
+
+    Args:
+      quantize: whether large matrices and the values multiplied by them are int8, with one scale
+        per matrix (dynamic quantization).
     """
     tf2onnx = import_onnx()
     import onnx
@@ -108,32 +110,33 @@ def to_onnx(
 
 
 def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, length: int):
-    """Returns {output: (largest difference, largest value)} of `run` and the model on four rows.
+    """Compares `run` with the model on four examples; masked values match only masked values.
 
-    Masked values only match masked values.
+    Returns:
+      {output: (largest difference, largest value)}.
     """
     rng, shape = np.random.default_rng(0), input_shape(model, 1, length)
-    found = {name: (0.0, 0.0) for name in outputs}
-    for used in (length, max(length // 2, 1), max(length // 3, 1), 1):
-        mask = np.broadcast_to(np.arange(length) < used, shape).astype(np.int32)
-        second = np.broadcast_to(np.arange(length) >= used // 2, shape).astype(np.int32)
+    result = {name: (0.0, 0.0) for name in outputs}
+    for num_tokens in (length, max(length // 2, 1), max(length // 3, 1), 1):
+        mask = np.broadcast_to(np.arange(length) < num_tokens, shape).astype(np.int32)
+        second = np.broadcast_to(np.arange(length) >= num_tokens // 2, shape).astype(np.int32)
         inputs = {
             "input_ids": rng.integers(0, model.config.vocab_size, shape, np.int32) * mask,
             "input_mask": mask,
             "segment_ids": second * mask,
         }
         expected, converted = model(inputs, training=False), run(inputs)
-        for name, (difference, largest) in found.items():
+        for name, (difference, largest) in result.items():
             value, other = (np.maximum(x[name], _MASKED) for x in (expected, converted))
-            found[name] = (
+            result[name] = (
                 float(np.maximum(difference, np.abs(other - value).max())),  # NaN stays NaN
                 max(largest, float(np.abs(value[value > _MASKED]).max(initial=0.0))),
             )
-    return found
+    return result
 
 
 def input_shape(model: keras.Model, batch: int | None, length: int | None) -> list[int | None]:
-    """Returns the shape of each input of a model; None is any size."""
+    """Returns the shape of each input of a model; None means any size."""
     choices = getattr(model, "num_choices", None)
     return [batch, length] if choices is None else [batch, choices, length]
 

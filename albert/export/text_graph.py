@@ -1,9 +1,8 @@
-"""The tokenizer as a TensorFlow graph: raw strings to the same ids as `tokenization`.
+"""The tokenizer as a TensorFlow graph: strings to the same ids as those of `tokenization`.
 
-Characters are mapped by Python's Unicode data when the graph is built, not by the ICU of the
-process that runs it: TensorFlow's `tf.strings.lower` follows that process's locale (in a
-Turkish one, "I" becomes a dotless i), and its normalization follows another version of Unicode
-than Python's.
+Characters are mapped by Python's Unicode data when the graph is built, not by the ICU library of
+the process that runs it: `tf.strings.lower` depends on that process's locale (in a Turkish one, "I"
+becomes a dotless i), and TensorFlow's normalization on another version of Unicode.
 
 Legend: B batch, (n) a ragged number of tokens, L sequence.
 """
@@ -20,16 +19,16 @@ from albert.formats import tokenizer_json
 
 _AutoTrackable = tf.__internal__.tracking.AutoTrackable
 
-_SIGMA = "\u03a3"  # its lower case depends on its neighbours, unlike any other letter's
-_ABSENT = b"\xff"  # never a part of UTF-8
-_UNKNOWN_WORD = "\1"  # control characters are cleaned away, so no vocabulary has it
+_SIGMA = "\u03a3"  # the only letter whose lower-case form depends on its neighbors
+_ABSENT = b"\xff"  # not valid in UTF-8
+_UNKNOWN_WORD = "\1"  # in no vocabulary, since preprocessing removes control characters
 
 
 def import_tensorflow_text():
-    """Returns the tensorflow_text module.
+    """Returns the module tensorflow_text.
 
     Raises:
-      FlagError: it is not installed, or made for another TensorFlow.
+      FlagError: it is not installed, or made for another version of TensorFlow.
     """
     try:
         import tensorflow_text
@@ -43,7 +42,7 @@ def import_tensorflow_text():
 
 
 def refuse_added_tokens(tokenizer: tokenization.FullTokenizer) -> None:
-    """Raises a FlagError for a tokenizer with more tokens than its vocabulary file."""
+    """Raises a FlagError if a tokenizer has tokens that its vocabulary file lacks."""
     if tokenizer.added.ids:
         raise FlagError(f"the added tokens {', '.join(tokenizer.added.ids):.60} can't be written into a "
                         "SavedModel of texts or a TF-Hub module: export an .onnx file, which takes ids")
@@ -52,24 +51,21 @@ def refuse_added_tokens(tokenizer: tokenization.FullTokenizer) -> None:
 # === Characters ===
 
 
-def _all_characters() -> list[str]:
-    return [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-
-
 def character_class(is_member: Callable[[str], bool]) -> str:
-    """Returns RE2's bracketed class of the characters that a predicate accepts."""
+    """Returns the characters that a predicate accepts, as a bracketed class of RE2."""
     return tokenizer_json.character_class(is_member, lambda code: f"\\x{{{code:x}}}")
 
 
 class CharacterMap(_AutoTrackable):
-    """Applies `change` to each character of texts [B] separately."""
+    """Applies `change` to each character of texts [B]."""
 
     def __init__(self, change: Callable[[str], str]):
-        pairs = [(c.encode(), new.encode()) for c in _all_characters() if (new := change(c)) != c]
+        characters = (chr(i) for i in range(sys.maxunicode + 1) if not 0xD800 <= i < 0xE000)
+        pairs = [(c.encode(), new.encode()) for c in characters if (new := change(c)) != c]
         keys, values = zip(*pairs, strict=True)
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
-                # As objects: NumPy's byte strings lose a NUL at their end.
+                # As objects: NumPy's byte strings lose a final NUL.
                 tf.constant(np.array(keys, object)), tf.constant(np.array(values, object))
             ),
             default_value=_ABSENT,
@@ -81,9 +77,9 @@ class CharacterMap(_AutoTrackable):
         return tf.strings.reduce_join(changed, axis=1)
 
     def of_each(self, characters):
-        """Returns what each of the characters [N] turns into."""
-        found = self._table.lookup(characters)
-        return tf.where(tf.equal(found, _ABSENT), characters, found)
+        """Returns the replacements of characters [N]."""
+        changed = self._table.lookup(characters)
+        return tf.where(tf.equal(changed, _ABSENT), characters, changed)
 
 
 def _lower_but_sigma(text: str) -> str:
@@ -91,11 +87,11 @@ def _lower_but_sigma(text: str) -> str:
 
 
 def lower_sigma(texts):
-    """Lower-cases capital sigmas, in texts whose other letters are already lower-cased.
+    """Lower-cases capital sigmas, in texts whose other letters are lower-cased.
 
-    Like Python, ICU knows whether a sigma ends a word, whatever the locale.
+    Like Python, ICU detects whether a sigma ends a word, in any locale.
     """
-    # A NUL ends a text for TensorFlow's ICU; as a constant or attribute it would get lost.
+    # A NUL ends a text for TensorFlow's ICU. A constant or an attribute would lose it.
     nul = tf.strings.unicode_encode([0], "UTF-8")
     parts = tf.strings.split(texts, nul)
     has_sigma = tf.strings.regex_full_match(parts.values, f"(?s).*{_SIGMA}.*")
@@ -110,13 +106,13 @@ def without_bad_bytes(texts):
 
 
 def _joined_words() -> Callable:
-    """Returns `" ".join(text.split())`, for Unicode's white space, as in Python."""
+    """Returns the function `" ".join(text.split())`, for the same white space as Python's."""
     runs = character_class(str.isspace) + "+"
     return lambda texts: tf.strings.strip(tf.strings.regex_replace(texts, runs, " "))
 
 
 def stripper() -> Callable:
-    """Returns `str.strip` of texts of any shape."""
+    """Returns `str.strip` for texts of any shape."""
     blanks = character_class(str.isspace)
     return lambda texts: tf.strings.regex_replace(texts, f"^{blanks}+|{blanks}+$", "")
 
@@ -135,24 +131,25 @@ class SentencePieceIds(_AutoTrackable):
             proto = stream.read()
         self._ids = _segmenter(text, proto, tokenizer)
         self._lower = tokenizer.do_lower_case
-        # Without SentencePiece's normalizer, white space is a character like any other.
+        # Without SentencePiece's normalizer, white space is not special.
         self._joined = _joined_words() if tokenizer.settings.remove_space else tf.identity
-        lower, keep = _lower_but_sigma if self._lower else str, tokenizer.settings.keep_accents
-        self._characters = None  # keeps case and accents: nothing changes
-        if self._lower or not keep:
+        lower = _lower_but_sigma if self._lower else str
+        keep_accents = tokenizer.settings.keep_accents
+        self._characters = None  # nothing changes
+        if self._lower or not keep_accents:
             self._characters = CharacterMap(
-                lambda c: lower(tokenization.preprocess_text(c, False, keep_accents=keep))
+                lambda c: lower(tokenization.preprocess_text(c, False, keep_accents=keep_accents))
             )
-        # Row i: what token i is split into ("2010," into "2010" and ","), else i alone.
+        # Row i: the ids of the parts of token i ("2010," is split into "2010" and ","), or i alone.
         cut = [tokenizer.comma_ids.get(i, [i]) for i in range(tokenizer.vocab_size)]
-        # Without a token ",", an unknown token (a run of unknown characters) may end in a digit
-        # and a comma, too; both of its parts are unknown again.
+        # Without a token ",", an unknown token (a run of unknown characters) may also end in a digit
+        # and a comma; both of its parts are unknown.
         self._unknown_comma = ""
         if "," not in tokenizer.vocab:
             self._unknown_comma = f"(?s).*{character_class(str.isdigit)},"
             self._unknown_id, self._cut_unknown = tokenizer.sp_model.unk_id(), len(cut)
             cut.append([self._unknown_id] * 2)
-            # The same implementation, so that both split a text alike.
+            # The same implementation, so that both split texts alike.
             self._ids = text.SentencepieceTokenizer(proto, out_type=tf.int32)
             self._tokens = text.SentencepieceTokenizer(proto, out_type=tf.string)
         self._cut = np.array([i for row in cut for i in row], np.int32)
@@ -183,22 +180,22 @@ class SentencePieceIds(_AutoTrackable):
         return ids.with_values(tf.where(is_cut, self._cut_unknown, ids.values))
 
     def _parts(self, rows: tf.RaggedTensor, values: np.ndarray) -> tf.RaggedTensor:
-        """Returns [B, (n), (parts)] of values in the order of `_cut`."""
+        """Returns, for each token, its part of values in the order of `_cut`: [B, (n), (parts)]."""
         return tf.gather(tf.RaggedTensor.from_row_lengths(values, self._cut_lengths), rows)
 
 
 def _refuse_symbols(tokenizer: tokenization.FullTokenizer) -> None:
     if tokenizer.symbols:
         raise FlagError(f"{tokenizer.path} has tokens with capitals, which a model that reads text "
-                        f"cannot tell: {' '.join(tokenizer.symbols.values())[:100]}")
+                        f"cannot recognize: {' '.join(tokenizer.symbols.values())[:100]}")
 
 
 def _segmenter(text, proto: bytes, tokenizer: tokenization.FullTokenizer):
-    """Returns the implementation that splits as the installed sentencepiece does.
+    """Returns an implementation that agrees with the installed sentencepiece.
 
     Both of tensorflow-text's find a best segmentation. Among equally good ones ("e", "ee" or
-    "ee", "e") the fast one chooses as we do, but it supports only unigram models without special
-    features. To see whether it can be used, it is tried on texts with every token of the vocabulary.
+    "ee", "e"), the fast one chooses as sentencepiece does, but it supports only unigram models without
+    special features. So it is tested on texts with all tokens of the vocabulary.
     """
     tokens = [t.replace(tokenization.SPIECE_UNDERLINE, " ") for t in tokenizer.vocab]
     probes = ["".join(tokens[i : i + 8]) for i in range(0, len(tokens), 8)]
@@ -228,7 +225,7 @@ class WordPieceIds(_AutoTrackable):
         else:
             self._split = CharacterMap(lambda c: basic.separate(basic.clean(c)))
         self._joined, self._stripped = _joined_words(), stripper()
-        self._longest = wordpiece.max_input_chars_per_word
+        self._max_length = wordpiece.max_input_chars_per_word
         self._unknown = tokenizer.vocab[wordpiece.unk_token]
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
@@ -240,7 +237,7 @@ class WordPieceIds(_AutoTrackable):
         self._wordpiece = text.WordpieceTokenizer(
             self._table,
             unknown_token=wordpiece.unk_token,
-            max_bytes_per_word=4 * self._longest,  # we count characters
+            max_bytes_per_word=4 * self._max_length,  # we count characters
             token_out_type=tf.int64,
         )
 
@@ -262,7 +259,7 @@ class WordPieceIds(_AutoTrackable):
         return tf.strings.split(self._joined(self._split(texts)))
 
     def _without_long(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
-        is_long = tf.strings.length(words.values, "UTF8_CHAR") > self._longest
+        is_long = tf.strings.length(words.values, "UTF8_CHAR") > self._max_length
         return words.with_values(tf.where(is_long, _UNKNOWN_WORD, words.values))
 
 
@@ -279,13 +276,14 @@ def ids_of(tokenizer: tokenization.FullTokenizer) -> SentencePieceIds | WordPiec
 
 
 def pack(segments: Sequence[tf.RaggedTensor], seq_length, tokenizer: tokenization.FullTokenizer):
-    """Returns `features.pack` of one or two ragged texts [B, (n)], as the encoder's inputs [B, L].
+    """Packs one or two ragged texts [B, (n)] as `features.pack` does, as the encoder's inputs [B, L].
 
-    `seq_length` may be a tensor. A pair that is too long is truncated at the end of its longer text.
+    Args:
+      seq_length: L, an integer or a tensor. Longer pairs lose the end of their longer text.
     """
     text = import_tensorflow_text()
     max_tokens = seq_length - len(segments) - 1
-    # Filling the row with tokens of both in turn is truncating the longer one.
+    # Taking tokens of both in turn is the same as truncating the longer one.
     segments = text.RoundRobinTrimmer(max_tokens).trim(list(segments))
     ids, types = text.combine_segments(segments, tokenizer.cls_id, tokenizer.sep_id)
     ids, mask = text.pad_model_inputs(ids, seq_length, pad_value=tokenizer.pad_id)

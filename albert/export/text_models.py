@@ -1,4 +1,4 @@
-"""Exports a fine-tuned model as a SavedModel: text in, answers out, with the tokenizer inside.
+"""Exports a fine-tuned model with its tokenizer as a SavedModel from texts to answers.
 
 Legend: B batch, C labels or options, K candidates, L sequence, W words, (n) a ragged number.
 """
@@ -25,8 +25,8 @@ def export(
     """Publishes a SavedModel whose signatures take strings, and returns their names.
 
     Args:
-      predictor: the model's, see `fine_tuned.predictor_of`.
-      complete: adds files to the directory; see `saved_model.publish`.
+      predictor: the model's predictor, see `fine_tuned.predictor_of`.
+      complete: a function that adds files to the directory, see `saved_model.publish`.
 
     Raises:
       FlagError: tensorflow-text is not installed.
@@ -46,7 +46,7 @@ def _texts(name: str) -> tf.TensorSpec:
 
 
 class _TextModel(tf.__internal__.tracking.AutoTrackable):
-    """What the modules share: the model's weights, its tokenizer and its labels."""
+    """The base class of the modules: the model's weights, its tokenizer and its labels."""
 
     def __init__(
         self, predictor: predictors.TaskPredictor,
@@ -57,20 +57,20 @@ class _TextModel(tf.__internal__.tracking.AutoTrackable):
         self.ids = ids_of(session.tokenizer)
         self.max_seq_length = session.max_seq_length
         self.names = tf.constant(list(predictor.labels), tf.string)
-        # Functions, because a SavedModel would store other attributes too.
+        # As functions, since a SavedModel would store other attributes.
         self.compute = lambda batch: predictor.compute(model, batch)
         self.pack = lambda segments, length: text_graph.pack(segments, length, session.tokenizer)
 
     def label_names(self) -> Any:
-        """Returns the signature without inputs that returns the labels [C]."""
+        """Returns a signature without inputs that returns the labels [C]."""
         return tf.function(lambda: {"labels": self.names}, input_signature=[])
 
     def packed(self, segments: Sequence[tf.RaggedTensor]) -> dict[str, Any]:
-        """Returns one or two ragged texts [B, (n)] as the model's inputs."""
+        """Packs one or two ragged texts [B, (n)] as the model's inputs."""
         return _model_inputs(self.pack(segments, self.length(segments)))
 
     def length(self, segments: Sequence[tf.RaggedTensor]):
-        """Returns the length of the longest sequence of these texts, at most the model's."""
+        """Returns the length of the longest sequence of these texts, at most the maximum."""
         needed = sum(segment.row_lengths() for segment in segments)
         longest = tf.cast(tf.reduce_max(tf.concat([[0], needed], 0)), tf.int32)
         return tf.minimum(longest + len(segments) + 1, self.max_seq_length)
@@ -92,7 +92,7 @@ def _float_logits(outputs):
 
 
 class _TextLabels(_TextModel):
-    """Texts [B], or pairs of texts, to a label, several, or numbers."""
+    """From texts [B], or pairs of texts, to one label, several, or numbers."""
 
     def __init__(self, predictor: predictors.TextClassifier):
         super().__init__(predictor)
@@ -100,7 +100,7 @@ class _TextLabels(_TextModel):
         self._min_texts, self._max_texts = predictor.min_texts, predictor.max_texts
 
     def signatures(self) -> dict[str, Any]:
-        """Returns the function that takes `text`, `text` and `text_pair`, or either, as in training."""
+        """Returns functions of `text`, of `text` and `text_pair`, or both, as in training."""
         @tf.function(input_signature=[_texts("text")])
         def single(text):
             return self._answers(self.packed([self.ids(text)]))
@@ -139,9 +139,9 @@ class _TextLabels(_TextModel):
 
 
 class _WordLabels(_TextModel):
-    """Texts [B] to their words [B, W], each with a label; texts of fewer words end in "".
+    """From texts [B] to their words [B, W] with labels; texts of fewer words end in "".
 
-    A word beyond the longest sequence has the label "" and the probability 0.
+    Words beyond the maximum sequence length have the label "" and the probability 0.
     """
 
     def __init__(self, predictor: predictors.TokenClassifier):
@@ -176,7 +176,7 @@ class _WordLabels(_TextModel):
         return {"serving_default": label, "label_names": self.label_names()}
 
     def _ids_of_words(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Returns `conll.encode_words` of words [B, (W)], cut to the longest sequence."""
+        """Returns `conll.encode_words` of words [B, (W)], cut to the maximum sequence length."""
         ids = self.ids(words.values)
         is_empty = tf.equal(ids.row_lengths(), 0)
         unknown = tf.RaggedTensor.from_row_lengths(
@@ -187,9 +187,9 @@ class _WordLabels(_TextModel):
 
 
 def _splitter(word: str) -> Callable:
-    r"""Returns a function from texts [B] to their words [B, (W)]: all that match a pattern.
+    r"""Returns a function from texts [B] to all their words [B, (W)] that match a pattern.
 
-    The pattern is Python's: `\w` and `\S` match all of Unicode.
+    As in Python, `\w` and `\S` match all of Unicode.
     """
     text = text_graph.import_tensorflow_text()
     letters, blanks = (
@@ -200,7 +200,7 @@ def _splitter(word: str) -> Callable:
 
     def split(texts):
         texts = text_graph.without_bad_bytes(texts)
-        parts = text.regex_split(texts, pattern, pattern)  # words and what is between them
+        parts = text.regex_split(texts, pattern, pattern)  # words and separators
         is_word = tf.strings.regex_full_match(parts.values, pattern)
         return tf.ragged.boolean_mask(parts, parts.with_values(is_word))
 
@@ -211,9 +211,9 @@ def _splitter(word: str) -> Callable:
 
 
 class _Spans(_TextModel):
-    """Questions and passages [B] to the characters of the passage that answer.
+    """From questions and passages [B] to the answer in the passage.
 
-    Only the beginning of a passage longer than a sequence is read.
+    Passages that don't fit in a sequence are truncated.
     """
 
     def __init__(self, predictor: QuestionAnswerer):
@@ -230,7 +230,7 @@ class _Spans(_TextModel):
         self._strip = text_graph.stripper()
 
     def signatures(self) -> dict[str, Any]:
-        """Returns the function that takes `question` and `passage`."""
+        """Returns the function of `question` and `passage`."""
         @tf.function(input_signature=[_texts("question"), _texts("passage")])
         def answer(question, passage):
             passage = text_graph.without_bad_bytes(passage)
@@ -242,7 +242,7 @@ class _Spans(_TextModel):
             starts, ends, scores = self._candidates(outputs)
             scores = tf.where(self._are_plausible(starts, ends, offset, size), scores, _IMPOSSIBLE)
             is_possible = tf.math.is_finite(scores)
-            # First and last characters of each candidate's tokens; row 0 if it is impossible.
+            # First and last characters of each candidate; those of token 0 if it is impossible.
             first, last = (
                 tf.gather(
                     tf.pad(characters.to_tensor(), [[0, 0], [0, 1]]),
@@ -260,7 +260,7 @@ class _Spans(_TextModel):
         return {"serving_default": answer}
 
     def _scores(self, inputs, offset, size):
-        """Returns the model's outputs; no candidate begins or ends in the padding."""
+        """Returns the model's outputs, in which no candidate begins or ends in padding."""
         if not self._is_beam:
             used = tf.equal(inputs["input_mask"], 1)
             return {n: tf.where(used, x, _IMPOSSIBLE) for n, x in self.compute(inputs).items()}
@@ -270,7 +270,7 @@ class _Spans(_TextModel):
         return self.compute({**inputs, "allowed": allowed})
 
     def _candidates(self, outputs):
-        """Returns first and last positions in the sequence, and scores of each pair, [B, K]."""
+        """Returns the first and last position and the score of each candidate, [B, K] each."""
         if self._is_beam:
             starts, start_scores = (
                 tf.repeat(outputs[name], self._ends_of_start, axis=1)
@@ -287,9 +287,9 @@ class _Spans(_TextModel):
         return tf.cast(starts, tf.int64), tf.cast(ends, tf.int64), scores
 
     def _are_plausible(self, starts, ends, offset, size):
-        offset, behind = offset[:, None], (offset + size)[:, None]
+        offset, limit = offset[:, None], (offset + size)[:, None]
         is_short = ends - starts < self._max_answer_length
-        return (starts >= offset) & (ends < behind) & (ends >= starts) & is_short
+        return (starts >= offset) & (ends < limit) & (ends >= starts) & is_short
 
     def _parts(self, passage, firsts, lasts):
         """Returns the text of each candidate [B, K]."""
@@ -298,7 +298,7 @@ class _Spans(_TextModel):
         return self._strip(tf.strings.substr(passages, firsts, sizes, unit="UTF8_CHAR"))
 
     def _best(self, parts, scores):
-        """Returns the best candidate, and its probability among the best of other texts."""
+        """Returns the best candidate and its probability among the best different texts."""
         order = tf.argsort(scores, direction="DESCENDING", stable=True)
         parts, scores = (tf.gather(x, order, batch_dims=1) for x in (parts, scores))
         keys = tf.strings.to_hash_bucket_strong(parts, 2**63 - 1, key=[1, 2])
@@ -327,7 +327,7 @@ def _cut(ids: tf.RaggedTensor, limits) -> tf.RaggedTensor:
 
 
 class _Choices(_TextModel):
-    """Passages, questions [B] and options [B, C] to the number of an option."""
+    """From passages, questions [B] and options [B, C] to the number of an option."""
 
     def __init__(self, predictor: predictors.ChoicePredictor):
         super().__init__(predictor)
@@ -335,7 +335,7 @@ class _Choices(_TextModel):
         self._num_choices = predictor.num_choices
 
     def signatures(self) -> dict[str, Any]:
-        """Returns the function that takes `passage`, `question` and `options`."""
+        """Returns the function of `passage`, `question` and `options`."""
         count = self._num_choices
         options_spec = tf.TensorSpec([None, count], tf.string, name="options")
 
@@ -358,13 +358,13 @@ class _Choices(_TextModel):
 
 
 def _filled_in(questions, options):
-    """Returns `race.endings_of`: each question [B * C] with its option in its blanks, or after it."""
+    """Returns `race.endings_of`: questions [B * C] with their options in the blanks, or at the end."""
     parts = tf.strings.split(questions, race.BLANK).with_row_splits_dtype(tf.int64)
     positions = tf.ragged.range(parts.row_lengths()).values
     is_last = tf.equal(positions + 1, tf.repeat(parts.row_lengths(), parts.row_lengths()))
-    follows = tf.where(is_last, "", tf.repeat(options, parts.row_lengths()))
+    fillings = tf.where(is_last, "", tf.repeat(options, parts.row_lengths()))
     filled = tf.strings.reduce_join(
-        parts.with_values(tf.strings.join([parts.values, follows])), axis=1
+        parts.with_values(tf.strings.join([parts.values, fillings])), axis=1
     )
     has_blank = parts.row_lengths() > 1
     return tf.where(has_blank, filled, tf.strings.join([questions, options], separator=" "))

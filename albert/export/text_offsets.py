@@ -1,4 +1,4 @@
-"""The tokenizer as a TensorFlow graph that also returns the characters of each token.
+"""The tokenizer as a TensorFlow graph that also returns the character offsets of tokens.
 
 Legend: B batch, N characters of all texts, (n) a ragged number of tokens.
 """
@@ -9,15 +9,15 @@ import tensorflow as tf
 from albert import tokenization
 from albert.export import text_graph
 
-# The ids of texts, and the first and the last character of each token, all [B, (n)].
+# The ids of texts, and the first and the last character of each token: [B, (n)] each.
 WithOffsets = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]
 
 
 class _SentencePieceOffsets(text_graph.SentencePieceIds):
     """`SentencePieceIds` with offsets.
 
-    Only one of tensorflow-text's implementations returns them. Among equally good segmentations
-    ("e", "ee" or "ee", "e") it may choose another than the installed sentencepiece.
+    The only implementation in tensorflow-text that returns them may choose another one than the
+    installed sentencepiece among equally good segmentations ("e", "ee" or "ee", "e").
     """
 
     def __init__(self, tokenizer: tokenization.FullTokenizer):
@@ -29,7 +29,7 @@ class _SentencePieceOffsets(text_graph.SentencePieceIds):
         self._blank = ""
         if tokenizer.settings.remove_space:
             self._blank = text_graph.character_class(str.isspace)
-        # In the order of `_cut`: how many bytes of a split token follow each of its parts.
+        # In the order of `_cut`: the number of bytes that follow each part of a token.
         following = [
             _following(tokenizer, token) if i in tokenizer.comma_ids else [0]
             for token, i in sorted(tokenizer.vocab.items(), key=lambda item: item[1])
@@ -38,7 +38,7 @@ class _SentencePieceOffsets(text_graph.SentencePieceIds):
         self._following = np.array([n for row in following for n in row], np.int64)
 
     def with_offsets(self, texts) -> WithOffsets:
-        """Returns ids and characters of texts [B] without bad bytes."""
+        """Returns ids and offsets of texts [B] without invalid bytes."""
         cleaned, origins = self._with_origins(texts)
         ids, begins, ends = (
             x.with_row_splits_dtype(tf.int64)
@@ -58,7 +58,7 @@ class _SentencePieceOffsets(text_graph.SentencePieceIds):
         )
 
     def _with_origins(self, texts):
-        """Returns `clean(texts)`, and for each of its bytes the original character's index."""
+        """Returns `clean(texts)`, and for each of its bytes the index of the original character."""
         characters = tf.strings.unicode_split(texts, "UTF-8").with_row_splits_dtype(tf.int64)
         changed = _collapsed(characters, self._blank) if self._blank else characters.values
         if self._characters:
@@ -76,7 +76,7 @@ def _following(tokenizer: tokenization.FullTokenizer, token: str) -> list[int]:
 
 
 def _collapsed(characters: tf.RaggedTensor, blank: str):
-    """Returns the characters [N] of texts, with one blank for white space between words only."""
+    """Returns the characters [N] of texts, with one blank for white space between words."""
     is_blank = tf.strings.regex_full_match(characters.values, blank)
     counts = tf.concat([[0], tf.cumsum(tf.cast(~is_blank, tf.int64))], 0)
     rows = characters.value_rowids()
@@ -88,7 +88,7 @@ def _collapsed(characters: tf.RaggedTensor, blank: str):
 
 
 def _origins(characters: tf.RaggedTensor, changed) -> tf.RaggedTensor:
-    """Returns for each byte of the changed characters the character's index in its text."""
+    """Returns, for each byte of the changed characters, the character's index in its text."""
     sizes = tf.strings.length(changed)
     indices = tf.repeat(tf.ragged.range(characters.row_lengths()).values, sizes)
     counts = tf.reduce_sum(characters.with_values(tf.cast(sizes, tf.int64)), axis=1)
@@ -98,13 +98,13 @@ def _origins(characters: tf.RaggedTensor, changed) -> tf.RaggedTensor:
 def _characters(
     begins: tf.RaggedTensor, ends: tf.RaggedTensor, origins: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Returns the first and last characters of tokens, given their bytes in the changed text."""
+    """Returns the first and the last character of tokens, given their bytes in the changed text."""
     starts = tf.gather(origins.row_starts(), begins.value_rowids())
     values = tf.concat([origins.values, [0]], 0)
     last_bytes = tf.maximum(ends.values - 1, 0)
 
     def at(offsets):
-        # The token that SentencePiece puts in front of a text has no bytes.
+        # The token that SentencePiece adds in front of a text has no bytes.
         indices = tf.gather(values, starts + tf.minimum(offsets, last_bytes))
         return begins.with_values(tf.where(ends.values > 0, indices, 0))
 
@@ -120,20 +120,20 @@ class _WordPieceOffsets(text_graph.WordPieceIds):
         self._changed = text_graph.CharacterMap(lambda c: "".join(basic.tokenize(c)))
 
     def with_offsets(self, texts) -> WithOffsets:
-        """Returns ids and characters of texts [B] without bad bytes."""
+        """Returns ids and offsets of texts [B] without invalid bytes."""
         words = self._words(texts).with_row_splits_dtype(tf.int64)
         ids, begins, ends = (
             x.with_row_splits_dtype(tf.int64)
             for x in self._wordpiece.tokenize_with_offsets(self._without_long(words))
         )
-        # Where each word begins when the words of a text are concatenated.
+        # The beginning of each word if the words of a text are concatenated.
         sizes = words.with_values(tf.cast(tf.strings.length(words.values), tf.int64))
         before = tf.cumsum(sizes.values, exclusive=True)
         row_starts = tf.gather(words.row_starts(), words.value_rowids())
         before -= tf.gather(tf.concat([before, [0]], 0), row_starts)
         word_index = begins.values.value_rowids()
         begins = tf.cast(begins.values.values, tf.int64) + tf.gather(before, word_index)
-        # An unknown token covers its word, however long.
+        # An unknown token covers its entire word.
         is_unknown = tf.equal(ids.values.values, tf.cast(self._unknown, ids.dtype))
         ends = tf.where(
             is_unknown, tf.gather(sizes.values, word_index), tf.cast(ends.values.values, tf.int64)
@@ -147,7 +147,7 @@ class _WordPieceOffsets(text_graph.WordPieceIds):
 def ids_of(
     tokenizer: tokenization.FullTokenizer,
 ) -> _SentencePieceOffsets | _WordPieceOffsets:
-    """Returns `text_graph.ids_of` with a method `with_offsets` of texts [B].
+    """Returns `text_graph.ids_of` with the method `with_offsets`.
 
     Raises:
       FlagError: tensorflow-text is not installed.

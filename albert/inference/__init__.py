@@ -1,13 +1,13 @@
 """Answers from a model that is opened once.
 
-    answering_session   the session that answers texts, for Python
-    session             the opened model, batches of few lengths, and what every predictor does
-    fine_tuned          the predictor for a fine-tuned model
-    predictors          classifiers of texts and tokens, multiple choice
-    question_answering  parts of passages
+    answering_session   the session that people use from Python
+    session             an opened model, batches of few lengths, the base class of predictors
+    fine_tuned          chooses the predictor for a fine-tuned model
+    predictors          classification of texts and tokens, regression, multiple choice
+    question_answering  answers from passages
     mask_filling        the most likely tokens for each [MASK]
-    embedding           texts as vectors
+    embedding           embeddings of texts
     scoring             pseudo-log-likelihoods of sentences
     compiled_call       compiles a model's call with TensorFlow or JAX
-    onnx_file           an exported model, run by onnxruntime
+    onnx_file           runs an exported model with onnxruntime
 """

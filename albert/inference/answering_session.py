@@ -1,10 +1,6 @@
-"""Texts in, answers out, from Python.
+"""`open_session`: an opened model that answers texts.
 
-    session = albert.open_session("work/classifier")
-    session.classify("A fine film.")                    # one answer
-    for answer in session.classify(texts): ...          # of any iterable, 4,096 texts at a time
-
-Legend: D size of a vector, N texts.
+Legend: D size of an embedding, N texts.
 """
 
 import itertools
@@ -30,44 +26,41 @@ from albert.storage import filesystem
 
 
 class Answer(NamedDict):
-    """An answer by our names, and by those of transformers' pipelines."""
+    """An answer whose values also have the names of transformers' pipelines."""
 
     also = {"score": "probability", "token_str": "piece", "token": "id", "entity_group": "type",
             "word": "text"}
 
 
-def _named(answer: Any) -> Any:
-    """Returns an answer with its dicts as `Answer`s, except tables of probabilities."""
-    if isinstance(answer, list):
-        return [_named(part) for part in answer]
-    if not isinstance(answer, dict):
-        return answer
-    tables = ("probabilities", "values")
-    return Answer({k: v if k in tables else _named(v) for k, v in answer.items()})
+def _as_answer(value: Any) -> Any:
+    """Returns a value whose dicts are `Answer`s, except {label: number}."""
+    if isinstance(value, list):
+        return [_as_answer(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    by_label = ("probabilities", "values")
+    return Answer({k: v if k in by_label else _as_answer(v) for k, v in value.items()})
 
 
 class AnsweringSession(Session):
-    """An opened model that answers texts.
+    """A session: an opened model that answers texts.
 
-    The task that a model was fine-tuned for decides which of `classify`, `answer`, `choose` and
-    `tag` it supports. Each returns the answer to a single input, a list of answers for a list of
-    inputs, and for any other iterable a generator of answers, which reads up to 4,096 inputs before
-    the first answer. An answer is a dict whose values can also be read by the names of transformers'
-    pipelines (`["score"]`, `.label`). The first answer waits for the weights and the compiler; later
-    calls do not. A warning says how many inputs were truncated. Each method raises a UserError for
-    an input that does not fit, and for a model that was trained for something else.
+    Each method takes an input, a list of inputs, or any other iterable, and returns an answer, a
+    list of answers, or a generator that reads up to 4,096 inputs at a time. An answer is a dict.
+    `progress` shows progress on the terminal. The first call of a method loads the weights and
+    compiles. A warning says how many inputs were truncated. An input that does not fit, or a model
+    for another task, is a UserError.
     """
 
     def classify(self, texts: Any, *, progress: bool = False) -> Any:
-        """Returns the label of a text, or of a pair of texts, with its probability.
+        """Classifies a text, or a pair of texts.
 
         Args:
-          texts: a string or a tuple of two; or an iterable of these.
-          progress: whether to show progress on the terminal.
+          texts: a string, a tuple of two strings, or an iterable of these.
 
         Returns:
-          {"label", "probability", "probabilities": {label: probability}}; for a multi-label model
-          {"labels", "probabilities"}; for a regression {"value"}.
+          {"label", "probability", "probabilities": {label: probability}}; of a multi-label model
+          {"labels", "probabilities"}; of a regression {"value"}.
         """
         kinds = TextClassifier, predictors.MultiLabelClassifier, predictors.Regressor
         return self._fine_tuned(texts, kinds, progress)
@@ -76,44 +69,47 @@ class AnsweringSession(Session):
         self, questions: Any = None, *, question: str | None = None, context: str | None = None,
         progress: bool = False,
     ) -> Any:
-        """Returns the part of a passage that answers a question.
+        """Answers a question about a passage with a part of the passage.
 
         Args:
           questions: a tuple (question, passage), or an iterable of these.
-          question, context: one question and its passage, instead.
+          question, context: instead, one question and its passage.
 
         Returns:
-          {"answer", "probability", "start", "end"}, the last two in characters of the passage. A
-          SQuAD 2.0 model adds "no_answer_score" and "best_answer": "answer" is "", from 0 to 0,
-          if the score exceeds the threshold that the model's evaluation found best (0 if there was
-          none); `best_answer` is the most likely part in any case.
+          {"answer", "probability", "start", "end"}, start and end in characters of the passage. A
+          SQuAD 2.0 model adds "best_answer" and "no_answer_score". If this score exceeds the
+          threshold that was best in the model's evaluation (by default 0), "answer" is "".
         """
         if questions is None:
             questions = _text(question, 1), _text(context, 1)
         return self._fine_tuned(questions, (question_answering.QuestionAnswerer,), progress)
 
     def choose(self, questions: Any, *, progress: bool = False) -> Any:
-        """Returns which of four options is right: {"label", "probability", "probabilities"}.
+        """Chooses the right one of 2 to 26 options: {"label", "probability", "probabilities"}.
 
         Args:
-          questions: a tuple (passage, question, option, option, option, option), or an iterable.
+          questions: a tuple (passage, question, option, option, ...), or an iterable of these.
         """
         return self._fine_tuned(questions, (predictors.ChoicePredictor,), progress)
 
     def tag(self, texts: Any, *, progress: bool = False) -> Any:
-        """Returns a label for every word of a text.
+        """Labels each word of a text, and finds the entities that the labels mark.
 
         Returns:
-          {"words", "labels", "probabilities", "entities": [{"type", "text", "start", "end"}]}.
+          {"words", "labels", "probabilities", "entities": [{"type", "text", "start", "end"}]}, start
+          and end in characters.
         """
         return self._fine_tuned(texts, (predictors.TokenClassifier,), progress)
 
     def fill_mask(self, texts: Any, *, top_k: int = 5) -> Any:
-        """Returns the most likely tokens for each [MASK]: `[[{"piece", "id", "probability"}]]`.
+        """Predicts the tokens at each [MASK] of a text.
 
         Args:
           texts: a string, or an iterable of strings.
-          top_k: number of tokens.
+          top_k: number of tokens for each [MASK].
+
+        Returns:
+          for each [MASK] a list of {"piece", "id", "probability"}, the most likely token first.
         """
         filler = MaskFiller(self, top_k)
         return _predictions(filler, texts, isinstance(texts, str), _text_and_origin)
@@ -122,10 +118,11 @@ class AnsweringSession(Session):
         self, texts: Any, *, pooling: str = "mean", layers: Sequence[int] = (-1,),
         progress: bool = False,
     ) -> Any:
-        """Returns the vector of a text [D] or of a list or tuple of texts [N, D]; else a generator.
+        """Computes embeddings: [D] of a text, [N, D] of a list of texts.
 
         Args:
-          pooling: "mean" over all tokens, "cls", or "pooled", a trained layer on [CLS].
+          texts: a string, or an iterable of strings.
+          pooling: "mean" over all tokens, the vector at "cls", or "pooled", a trained layer on it.
           layers: layers whose vectors "mean" and "cls" concatenate; 1 is the first, -1 the last.
         """
         if pooling not in embedding.POOLINGS:
@@ -143,14 +140,14 @@ class AnsweringSession(Session):
         return np.stack(list(vectors)) if texts else np.zeros((0, size), np.float32)
 
     def score(self, texts: Any, *, within_words: bool = False, progress: bool = False) -> Any:
-        """Returns how likely the model finds a text: `{"log_probability", "pieces"}`.
-
-        That is the text's pseudo-log-likelihood, see `albert.inference.scoring`, and the number of
-        tokens that it sums over.
+        """Computes the pseudo-log-likelihood of a text (arXiv 1910.14659).
 
         Args:
           texts: a string, or an iterable of strings.
-          within_words: mask the later tokens of a word together with one of its tokens.
+          within_words: whether to mask the later tokens of a word too (arXiv 2305.10588).
+
+        Returns:
+          {"log_probability", "pieces"}: the sum over all tokens, and their number.
         """
         scorer = SentenceScorer(self, within_words)
         return _predictions(scorer, texts, isinstance(texts, str), _text_and_origin, progress)
@@ -170,43 +167,55 @@ class AnsweringSession(Session):
             predictor.check(columns, f"input {number}")
             return columns
 
-        is_one = isinstance(inputs, str) or (
+        is_single = isinstance(inputs, str) or (
             isinstance(inputs, tuple) and inputs and all(isinstance(one, str) for one in inputs)
         )
-        return _predictions(predictor, inputs, is_one, checked, progress)
+        return _predictions(predictor, inputs, is_single, checked, progress)
 
     @property
     def predictor(self) -> TaskPredictor:
-        """The predictor for the task that the model was fine-tuned for."""
+        """The predictor for the model's task."""
         return self.once("predictor", lambda: predictor_of(self, None))
 
 
 def open_session(
     path: str | os.PathLike[str], *, max_seq_length: int | None = None, batch_size: int = 32,
-    spm_model_file: str | os.PathLike[str] | None = None, vocab_file: str | os.PathLike[str] | None = None,
-    do_lower_case: bool | None = None, keep_accents: bool | None = None,
-    onnx_file: str | os.PathLike[str] | None = None,
+    spm_model_file: str | os.PathLike[str] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None, do_lower_case: bool | None = None,
+    keep_accents: bool | None = None, onnx_file: str | os.PathLike[str] | None = None,
     dtype: str = "float32", revision: str | None = None,
 ) -> AnsweringSession:
-    """Opens a session with the model at a path, whoever wrote it.
+    """Opens a model that answers texts.
+
+    The model's task decides which of `classify`, `answer`, `choose` and `tag` the session supports.
+    `embed` works with every model, `fill_mask` and `score` with those that have a masked-LM head.
 
     Args:
       path, revision: as in `albert.from_pretrained`.
-      max_seq_length: maximum length in tokens; by default that of the training, else the model's
-        maximum.
-      batch_size: sequences computed together; fewer need less memory.
-      spm_model_file, vocab_file: the vocabulary, if it isn't in the directory.
-      do_lower_case, keep_accents: whether texts are lower-cased, and keep their marks; by default
-        as the directory says.
-      onnx_file: the `.onnx` file that `albert.export_model` wrote for this model, int8 or not.
-        onnxruntime then computes, and no engine is imported: faster for single texts, and starts
-        sooner. For `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer.
-      dtype: "bfloat16" takes half the memory, and is faster on processors and devices that support
-        it; answers change in the third digit.
+      max_seq_length: maximum sequence length in tokens; by default that of fine-tuning, else the
+        model's.
+      batch_size: number of sequences computed together.
+      spm_model_file, vocab_file: the vocabulary, if the model's directory has none.
+      do_lower_case, keep_accents: as in `AlbertTokenizer.from_pretrained`.
+      onnx_file: an `.onnx` file that `albert.export_model` wrote for this model. onnxruntime then
+        computes `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer: it starts
+        sooner, and is faster for single texts.
+      dtype: "float32" or "bfloat16", which halves the memory, is faster on hardware that supports
+        it, and changes answers in the third digit.
 
     Raises:
-      UserError: no model or vocabulary there, these and the file do not fit each other, or Keras
-        runs on another backend than TensorFlow and JAX.
+      UserError: model, vocabulary or ONNX file are missing or don't fit each other, or Keras's
+        backend is neither TensorFlow nor JAX.
+
+    Example:
+      >>> session = albert.open_session("small_en")
+      >>> session.fill_mask("The boys [MASK] playing in the garden.", top_k=2)
+      [[{'piece': '▁were', 'id': 55, 'probability': 0.551},
+        {'piece': '▁are', 'id': 51, 'probability': 0.143}]]
+      >>> session.embed(["A text.", "Another one."]).shape
+      (2, 256)
+      >>> session.score("The boys were playing in the garden.")
+      {'log_probability': -14.409, 'pieces': 8}
     """
     if dtype not in DTYPES:
         raise FlagError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -219,8 +228,8 @@ def open_session(
     if not onnx:
         engines.require_backend()
     source = pretrained.open_path(model_hub.with_revision(path, revision))
-    given = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
-    tokenizer = source.tokenizer(spm_model_file, vocab_file, given)
+    settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
+    tokenizer = source.tokenizer(spm_model_file, vocab_file, settings)
     if tokenizer is None:
         raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
     session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")
@@ -229,21 +238,21 @@ def open_session(
 
 
 def _predictions(
-    predictor: Predictor, inputs: Any, is_one: bool, checked: Callable[[Any, int], Any],
+    predictor: Predictor, inputs: Any, is_single: bool, checked: Callable[[Any, int], Any],
     progress: bool = False,
 ) -> Any:
-    """Returns the answer to one input, the list of answers to a list, or else a generator of them.
+    """Returns the answer to one input, a list of answers to a list, else a generator of answers.
 
     Args:
-      checked: returns an input as the predictor takes it, given its number, from 1.
+      checked: converts an input for the predictor, given its number from 1.
     """
-    if is_one:
+    if is_single:
         [answer] = predictor.predict([checked(inputs, 1)])
-        return _named(answer)
+        return _as_answer(answer)
     if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
         raise DataError(f"neither text nor texts: {inputs!r:.80}")
     total = len(inputs) if isinstance(inputs, Sized) else None
-    answers = map(_named, predictor.predict(
+    answers = map(_as_answer, predictor.predict(
         map(checked, inputs, itertools.count(1)),
         Progress("answered", total, "texts") if progress else None,
     ))

@@ -1,4 +1,4 @@
-"""Compiles the calls of a model, with TensorFlow or JAX. Neither is imported before."""
+"""Compiles a model's call with TensorFlow or JAX, which are imported only then."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -8,22 +8,23 @@ Function = Callable[[Any], Any]  # from tensors, by name or a single one, to ten
 
 
 def compiled(model: Any, **options: Any) -> Function:
-    """Returns `model(inputs, training=False, **options)` as a compiled function of the inputs.
+    """Compiles `model(inputs, training=False, **options)` as a function of the inputs.
 
-    The weights are read at each call, so training and `set_weights` show in the next one.
-    Everything else is fixed when the function is first called: call `compiled` again after
-    `quantize` or a change of the model's attributes.
-
-    TensorFlow compiles once for all batch sizes and lengths. JAX compiles once for each shape: pad
-    your inputs to a few lengths.
+    TensorFlow compiles once for all batch sizes and lengths, JAX once for each shape: pad its
+    inputs to a few lengths. The function reads the weights at each call. All else is fixed at the
+    first one: compile again after `quantize` or a change of the model's attributes.
 
     Args:
-      model: a model of `albert`.
+      model: a model of albert.
       options: further arguments of the call, such as `output_hidden_states=True`.
 
     Example:
-      call = albert.compiled(model)
-      logits = call(tokenizer(["A text.", "Another one."], padding=True))["logits"]
+      >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
+      >>> model = albert.AlbertModel.from_pretrained("small_en")
+      >>> call = albert.compiled(model)
+      >>> inputs = tokenizer(["A text.", "Another, longer one."], padding=True, return_tensors="np")
+      >>> tuple(call(inputs)["pooled_output"].shape)
+      (2, 256)
     """
     return compiled_function(
         lambda inputs: model(inputs, training=False, **options), model.variables
@@ -31,10 +32,10 @@ def compiled(model: Any, **options: Any) -> Function:
 
 
 def compiled_function(function: Function, variables: Sequence[Any]) -> Function:
-    """Returns a function of a batch as a graph of TensorFlow or a program of JAX.
+    """Compiles a function of a batch.
 
     Args:
-      variables: the Keras variables that it reads.
+      variables: the Keras variables that the function reads.
     """
     import keras
 
@@ -42,7 +43,7 @@ def compiled_function(function: Function, variables: Sequence[Any]) -> Function:
         return _graph(function)
     import jax
 
-    # Weights are arguments: as constants they would be part of each compiled program.
+    # Weights are arguments: constants would be part of each compiled program.
     @jax.jit
     def compute(values, batch):
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
@@ -52,10 +53,9 @@ def compiled_function(function: Function, variables: Sequence[Any]) -> Function:
 
 
 def _graph(function: Function) -> Function:
-    """Returns a TensorFlow graph of the function that takes any batch size and length.
+    """Compiles a TensorFlow graph for any batch size and length.
 
-    Without a signature, tf.function traces a graph for the first shape and up to three others
-    before it has generalized all of them.
+    Without a signature, tf.function would trace up to four graphs before it generalizes the shape.
     """
     import tensorflow as tf
 
@@ -66,7 +66,7 @@ def _graph(function: Function) -> Function:
             return function(batch[""] if "" in batch else batch)
 
     graphs: dict[Any, Function] = {}
-    lock = threading.Lock()  # concurrent threads wait for one graph
+    lock = threading.Lock()  # concurrent threads wait for the same graph
 
     def call(inputs: Any):
         named = inputs if isinstance(inputs, Mapping) else {"": inputs}
@@ -74,8 +74,8 @@ def _graph(function: Function) -> Function:
         key = tuple((name, _any_size(x.shape), x.dtype) for name, x in sorted(tensors.items()))
         with lock:
             if key not in graphs:
-                # Traced at once: TensorFlow warns of several functions from one line of code
-                # that are traced by their first call.
+                # Traced immediately: TensorFlow warns if one line of code makes several functions
+                # that are traced when they are first called.
                 graphs[key] = tf.function(
                     compute,
                     input_signature=[{n: tf.TensorSpec(shape, dtype) for n, shape, dtype in key}],
@@ -87,5 +87,5 @@ def _graph(function: Function) -> Function:
 
 
 def _any_size(shape: Sequence[int]) -> tuple[int | None, ...]:
-    """Returns a shape without the batch size and the length: the first and the last dimension."""
+    """Replaces the batch size and the length in a shape, its first and last dimension, by None."""
     return (None, *shape[1:-1], None) if len(shape) > 1 else (None,) * len(shape)

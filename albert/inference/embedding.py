@@ -1,6 +1,6 @@
-"""Texts as vectors. No TensorFlow at import.
+"""Embeddings of texts. No TensorFlow at import.
 
-Legend: B batch, L sequence, D size of a vector.
+Legend: B batch, L sequence, D size of an embedding.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ POOLINGS = ("pooled", "cls", "mean")
 
 
 class Embedder(Predictor):
-    """Texts as vectors: an answer has `vector` [D] and `input_ids` [L].
+    """Computes embeddings of texts. An answer has `vector` [D] and `input_ids` [L].
 
     Args:
-      pooling: see `albert.extract_features`.
-      layers: the layers for `cls`, `mean` and the tokens; 1 is the first, -1 the last.
-      with_tokens: adds the `pieces` and their vectors, `tokens` [L, D].
+      pooling: one of `POOLINGS`, see `albert.extract_features`.
+      layers: layers that are concatenated, except for "pooled"; 1 is the first, -1 the last.
+      with_tokens: whether to add the tokens, `pieces`, and their embeddings, `tokens` [L, D].
 
     Raises:
       FlagError: the model does not have these layers.
@@ -33,7 +33,7 @@ class Embedder(Predictor):
         if not layers or not all(1 <= abs(layer) <= count for layer in layers):
             listed = ",".join(map(str, layers))
             raise FlagError(f"--layers={listed}: {session.source.path} has {count} layers")
-        # Counted from the end, because a loop over the layers returns only the last one.
+        # Counted from the end, because layers in a loop return only the last one's states.
         self._layers = tuple(layer if layer < 0 else layer - 1 - count for layer in layers)
 
     @property
@@ -52,7 +52,7 @@ class Embedder(Predictor):
         return Batch([[row] for row, _ in rows], rows, sum(is_cut for _, is_cut in rows))
 
     def compute(self, model, batch):
-        """Returns `vector` [B, D] and, if wanted, `tokens` [B, L, D]."""
+        """Returns `vector` [B, D] and, if requested, `tokens` [B, L, D]."""
         ops = self.session.ops
         outputs = model(batch, training=False, output_hidden_states=True)
         if self.pooling == "pooled":

@@ -1,4 +1,4 @@
-"""The predictor for a fine-tuned model. No TensorFlow."""
+"""Chooses the predictor for a fine-tuned model. No TensorFlow."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,7 @@ from albert.errors import CheckpointError, FlagError
 from albert.formats import model_metadata
 from albert.formats.model_classes import LABEL_HEAD, MODEL_CLASSES, class_of_weights
 from albert.inference.predictors import (
-    ChoicePredictor,
-    MultiLabelClassifier,
-    Regressor,
-    TaskPredictor,
-    TextClassifier,
-    TokenClassifier,
+    ChoicePredictor, MultiLabelClassifier, Regressor, TaskPredictor, TextClassifier, TokenClassifier,
 )
 from albert.inference.question_answering import BeamQuestionAnswerer, QuestionAnswerer
 from albert.inference.session import Session
@@ -32,15 +27,15 @@ def predictor_of(
     session: Session, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False,
     remedy: str = "save it again with save_pretrained of its class",
 ) -> TaskPredictor:
-    """Returns the predictor for a task; by default for the one in the model's directory.
+    """Returns the predictor for a task, by default for the one that the model was saved with.
 
     Args:
-      labels: names of the labels, if not those of the directory.
-      is_tokenized: texts are split into words at blanks only.
-      remedy: what a user can do if the directory does not name the task.
+      labels: names of the labels, by default those saved with the model.
+      is_tokenized: whether texts are split into words only at blanks.
+      remedy: what users can do if the model was saved without a task, for the error.
 
     Raises:
-      UserError: the model is only pretrained, the task is unknown or is not the model's, or the
+      UserError: the model is only pretrained, the task is unknown or not the model's, or the
         labels do not fit the model.
     """
     task = _task(session, task, remedy)
@@ -65,7 +60,7 @@ def predictor_of(
 
 
 def known_task(session: Session) -> str | None:
-    """Returns the task that the model's directory is for, None if nothing there says it."""
+    """Returns the task that the model was saved with, if any."""
     metadata = session.source.metadata
     kind = MODEL_CLASSES.get(metadata.architecture)
     task = kind and kind.task

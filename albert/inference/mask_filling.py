@@ -19,11 +19,11 @@ MASK = "[MASK]"
 class MaskFiller(Predictor):
     """Predicts the most likely tokens for each [MASK].
 
-    An input is a text and its origin, for errors. An answer has for each [MASK] a list of
+    An input is a text and its name in errors. An answer has, for each [MASK], a list of
     `{"piece", "id", "probability"}`.
 
     Raises:
-      FlagError: the vocabulary does not have `top_k` tokens.
+      FlagError: the vocabulary has fewer than `top_k` tokens.
     """
 
     def __init__(self, session: Session, top_k: int):
@@ -41,17 +41,17 @@ class MaskFiller(Predictor):
         return self.session.masked_lm()
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
-        """Returns a row of each text.
+        """Encodes texts.
 
         Raises:
           DataError: a text has no [MASK], or is too long.
         """
         rows = [_row(self._tokenizer, text, origin) for text, origin in inputs]
         counts = [len(row["masked_lm_positions"]) for row in rows]
-        # A power of two, so that few shapes are compiled.
+        # A power of 2, so that few shapes are compiled.
         width = 1 << (max(counts, default=1) - 1).bit_length()
         for row, count in zip(rows, counts, strict=True):
-            # [P, 1], so that it is not padded like the arrays [L]
+            # [P, 1], so that they aren't padded like arrays [L]
             positions = np.pad(row["masked_lm_positions"], (0, width - count))
             row["masked_lm_positions"] = positions[:, None]
         return Batch([[row] for row in rows], counts)

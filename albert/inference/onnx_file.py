@@ -1,4 +1,4 @@
-"""An exported model (`.onnx`), run by onnxruntime. No engine.
+"""Runs an exported model (`.onnx`) with onnxruntime, without TensorFlow and JAX.
 
 Legend: B batch, C choices, L sequence.
 """
@@ -23,7 +23,7 @@ WEIGHTS_KEY, HEAD_KEY = "albert_weights", "albert_head"
 
 
 def import_onnxruntime() -> Any:
-    """Returns the module.
+    """Returns the module onnxruntime.
 
     Raises:
       FlagError: it is not installed.
@@ -36,19 +36,19 @@ def import_onnxruntime() -> Any:
 
 
 def missing(error: ImportError) -> FlagError:
-    """Returns the error that says how to install what ONNX needs."""
+    """Returns the error that says how to install the packages for ONNX."""
     return FlagError(f"ONNX needs more packages ({error}): pip install onnx tf2onnx onnxruntime")
 
 
 class OnnxFile:
-    """A file that `albert.export_model` wrote, opened.
+    """An opened file that `albert.export_model` wrote.
 
     Args:
-      model: path of the file, or its content.
-      threads: of the computation; by default one for each core.
+      model: path or content of the file.
+      threads: number of threads; by default one per core.
 
     Raises:
-      UserError: no such file, not of ONNX, or onnxruntime is not installed.
+      UserError: the file does not exist or is not an ONNX model, or onnxruntime is not installed.
     """
 
     def __init__(self, model: str | bytes, threads: int = 0):
@@ -57,41 +57,45 @@ class OnnxFile:
         runtime, self._name = import_onnxruntime(), model if isinstance(model, str) else "the model"
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # errors only: they are raised anyway
+        options.log_severity_level = 3  # errors only
         try:
             self._session = runtime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its errors have no common base class
             reason = first_line(error)
-            raise CheckpointError(f"{self._name} is no model of ONNX: {reason}") from error
+            raise CheckpointError(f"{self._name} is not an ONNX model: {reason}") from error
         self._outputs = [one.name for one in self._session.get_outputs()]
         self._metadata = dict(self._session.get_modelmeta().custom_metadata_map)
 
     def __call__(self, inputs: Mapping[str, np.ndarray], **options: Any) -> dict[str, np.ndarray]:
-        """Returns the outputs of int32 inputs [B, L], or [B, C, L] of multiple choice.
+        """Returns the outputs for int32 inputs [B, L], or [B, C, L] for multiple choice.
 
-        The options are those of a model's call and have no effect.
+        Takes the options of a model's call and ignores them.
         """
         named = {name: inputs[name] for name in INPUTS}
         return dict(zip(self._outputs, self._session.run(self._outputs, named), strict=True))
 
     def check(self, class_name: str, weights: Weights) -> None:
-        """Raises a CheckpointError if it is not such a model with these weights."""
+        """Checks that the file is a model of this class with these weights.
+
+        Raises:
+          UserError: it is not.
+        """
         head = MODEL_CLASSES[class_name].head
-        if head in (None, "masked_lm"):  # that file gives all positions, a session needs only a few
+        if head in (None, "masked_lm"):  # the file computes all positions, a session needs a few
             raise FlagError(f"{self._name}: onnxruntime does not compute what {class_name} does")
-        again = f"write it with albert.export_model --head={head}"
+        remedy = f"write it with albert.export_model --head={head}"
         if self._metadata.get(HEAD_KEY) != head:
-            raise CheckpointError(f"{self._name} does not hold the head {head} of albert: {again}")
+            raise CheckpointError(f"{self._name} does not hold the head {head} of albert: {remedy}")
         if self._metadata.get(WEIGHTS_KEY) != digest(weights):
             raise CheckpointError(
-                f"{self._name} was made of other weights than those of {weights.origin}: {again}"
+                f"{self._name} was made of other weights than those of {weights.origin}: {remedy}"
             )
 
 
 def digest(weights: Weights) -> str:
-    """Returns a hash of all weights and their names."""
+    """Returns a hash of the names and values of all weights."""
     sha256 = hashlib.sha256()
     for name in sorted(weights.shapes):
         sha256.update(name.encode() + np.ascontiguousarray(weights.read(name)).tobytes())
@@ -99,14 +103,14 @@ def digest(weights: Weights) -> str:
 
 
 def quantized(proto: Any) -> Any:
-    """Returns an ONNX model with int8 matrices, see `export.model_conversion.to_onnx`."""
+    """Returns an ONNX model with int8 matrices, see `model_conversion.to_onnx`."""
     import_onnxruntime()
     import onnx
     from onnxruntime import quantization
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "int8.onnx")
-        logging.disable(logging.WARNING)  # its recommendation makes no difference here
+        logging.disable(logging.WARNING)  # it recommends a step that makes no difference here
         try:
             quantization.quantize_dynamic(proto, path, weight_type=quantization.QuantType.QInt8)
         finally:

@@ -1,6 +1,6 @@
-"""From raw texts to answers, for each kind of fine-tuned model but question answering.
+"""Predictors for fine-tuned models other than question answering. No TensorFlow at import.
 
-No TensorFlow at import. Legend: B batch, L sequence, C labels or choices.
+Legend: B batch, L sequence, C labels or choices.
 """
 
 import dataclasses
@@ -13,32 +13,26 @@ import numpy as np
 from albert.errors import DataError
 from albert.formats.model_classes import MODEL_CLASSES
 from albert.inference.session import (
-    Batch,
-    Predictor,
-    Session,
-    model_inputs,
-    numbers,
-    sigmoid,
-    softmax,
+    Batch, Predictor, Session, model_inputs, numbers, sigmoid, softmax,
 )
 from albert.tasks import conll, race
 from albert.tasks import entity_metrics as entities
 
 Texts = Sequence[str]  # the columns of a line
-# Punctuation before and after a word is split off; inside a word (U.S, don't, 3.5) it stays.
+# Punctuation is separated at both ends of a word, not inside (U.S, don't, 3.5).
 WORD = re.compile(r"\w(?:\S*\w)?|\S")
 
 
 @dataclasses.dataclass
 class TaskPredictor(Predictor):
-    """What the predictors of fine-tuned models share. An input is the texts of a line."""
+    """The base class of predictors for fine-tuned models. An input is the texts of a line."""
 
     session: Session
     labels: Sequence[str] = ()  # C
     min_texts: int = 1  # of an input
     max_texts: int = 2
 
-    task = ""  # value of `predict`'s --task
+    task = ""  # value of --task of `predict`
     class_name = ""  # of the model
 
     @property
@@ -54,7 +48,7 @@ class TaskPredictor(Predictor):
         return line.split("\t")
 
     def check(self, columns: Texts, origin: str, what: str = "texts") -> None:
-        """Raises a DataError for an input of another number of columns, called `what`."""
+        """Raises a DataError if an input has the wrong number of columns, called `what`."""
         if not self.min_texts <= len(columns) <= self.max_texts:
             few, many = self.min_texts, self.max_texts
             wanted = f"{few}{f' to {many}' if many > few + 1 else f' or {many}' if many > few else ''}"
@@ -74,7 +68,7 @@ class TextClassifier(TaskPredictor):
     def encode(self, inputs):
         tokenizer = self.session.tokenizer
         firsts = tokenizer.encode_batch([columns[0] for columns in inputs])
-        # As in training: a second text that is empty after cleaning is no text.
+        # As in training, a second text that is empty after preprocessing doesn't count.
         seconds = [c[1] if len(c) > 1 and tokenizer.preprocess(c[1]) else None for c in inputs]
         encoded = iter(tokenizer.encode_batch([text for text in seconds if text is not None]))
         rows = [
@@ -88,14 +82,15 @@ class TextClassifier(TaskPredictor):
 
 
 class MultiLabelClassifier(TextClassifier):
-    """All labels of a text or a pair of texts whose probability reaches a threshold."""
+    """Labels of a text or a pair of texts: all whose probability reaches a threshold."""
 
     task = "multi_label_classification"
 
     @property
     def threshold(self) -> float:
-        """The threshold of the training, else 0.5."""
-        return self.session.source.metadata.settings.get("label_threshold", 0.5) if self.session else 0.5
+        """The threshold that was set for the training, else 0.5."""
+        settings = self.session.source.metadata.settings if self.session else {}
+        return settings.get("label_threshold", 0.5)
 
     def decode(self, context, outputs):
         threshold = self.threshold
@@ -108,7 +103,7 @@ class MultiLabelClassifier(TextClassifier):
 
 
 class Regressor(TextClassifier):
-    """A number for a text or a pair of texts, or several numbers with their names."""
+    """A number for a text or a pair of texts, or several numbers by name."""
 
     task = "regression"
 
@@ -122,7 +117,7 @@ class Regressor(TextClassifier):
 
 
 def _likeliest_labels(labels, outputs):
-    """Yields each input's likeliest label or option, from its logits."""
+    """Yields the most likely label or option of each input."""
     for logits, values in _with_probabilities(outputs, softmax):
         best = np.argmax(logits, axis=-1)
         yield {
@@ -133,7 +128,7 @@ def _likeliest_labels(labels, outputs):
 
 
 def _with_probabilities(outputs, activation):
-    """Yields each input's logits [C] and its probabilities as numbers."""
+    """Yields the logits [C] of each input, and its probabilities as a list."""
     if outputs:
         logits = np.stack([one["logits"] for (one,) in outputs]).astype(np.float32)
         for of_one, values in zip(logits, activation(logits), strict=True):
@@ -142,10 +137,10 @@ def _with_probabilities(outputs, activation):
 
 @dataclasses.dataclass
 class TokenClassifier(TaskPredictor):
-    """A label for every word of a text, and the entities that the labels mark."""
+    """A label for each word of a text, and the entities that the labels mark."""
 
     max_texts: int = 1
-    is_tokenized: bool = False  # texts are split into words at blanks only
+    is_tokenized: bool = False  # whether texts are split into words only at blanks
 
     task = "token_classification"
     class_name = "AlbertForTokenClassification"
@@ -190,7 +185,7 @@ class TokenClassifier(TaskPredictor):
 
 @dataclasses.dataclass
 class ChoicePredictor(TaskPredictor):
-    """One of several options, 2 to 26. A line is passage, question, options."""
+    """The right one of 2 to 26 options. A line has a passage, a question and the options."""
 
     labels: Sequence[str] = race.ANSWERS
     min_texts: int = 4
@@ -205,12 +200,12 @@ class ChoicePredictor(TaskPredictor):
 
     @property
     def num_choices(self) -> int:
-        """The number of options in training; an input may have another number."""
+        """The number of options in training; inputs may have more or fewer."""
         return self.session.source.metadata.settings.get("num_choices", race.NUM_CHOICES)
 
     @property
     def max_ending_length(self) -> int:
-        """The maximum number of tokens of a question with its option."""
+        """The maximum length of a question with an option, in tokens."""
         trained = self.session.source.metadata.settings.get("max_qa_length", 128)
         return min(trained, self.session.max_seq_length - 3)
 
@@ -223,7 +218,7 @@ class ChoicePredictor(TaskPredictor):
             )
             for passage, question, *options in inputs
         ]
-        # All have one shape, so that they can be computed together.
+        # With the same shape, they can be computed together.
         count = race.num_choices_of(questions)
         rows = race.question_rows(questions, tokenizer, length, self.max_ending_length, count)
         return Batch([
@@ -239,6 +234,6 @@ class ChoicePredictor(TaskPredictor):
 
 
 def without_padding(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the row's arrays [..., L], cut to the length of their tokens; drops other values."""
+    """Returns the arrays [..., L] of a sequence without padding, and no other values."""
     used = int(np.asarray(row["input_mask"]).sum(axis=-1).max())
     return {name: value[..., :used] for name, value in row.items() if np.ndim(value)}

@@ -1,6 +1,6 @@
-"""Answers a question with a part of a passage. No TensorFlow at import.
+"""Answers questions with parts of passages. No TensorFlow at import.
 
-A passage that is longer than a sequence is read in overlapping windows, see `tasks.squad`.
+Passages longer than a sequence are split into overlapping windows, see `tasks.squad`.
 """
 
 import dataclasses
@@ -17,22 +17,22 @@ from albert.tasks.squad import features as squad_features
 
 @dataclasses.dataclass
 class QuestionAnswerer(TaskPredictor):
-    """The part of a passage that answers a question. A line is question, passage."""
+    """The part of a passage that answers a question. A line has a question and a passage."""
 
     min_texts: int = 2
 
     task = "question_answering"
     class_name = "AlbertForQuestionAnswering"
-    fallback = {"answer": squad_decode.NO_ANSWER}  # where a passage has no possible answer
+    fallback = {"answer": squad_decode.NO_ANSWER}  # if no part of a passage is possible
 
     def __post_init__(self):
         self.max_query_length()
 
     def max_query_length(self) -> int:
-        """Returns the maximum length of a question: that of the training, else half a row or 64.
+        """Returns the maximum length of a question: that of training, else 64 or half a sequence.
 
         Raises:
-          FlagError: a question of this length leaves no token for a passage.
+          FlagError: a question of this length leaves no tokens for a passage.
         """
         length = self.session.max_seq_length
         trained = self.session.source.metadata.settings.get("max_query_length")
@@ -82,7 +82,7 @@ class QuestionAnswerer(TaskPredictor):
             } | {"no_answer_score": _float32(by_id[qid]) for by_id in odds}
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
-        """Returns the outputs of a window that `_decode` needs, without those of padding."""
+        """Returns the outputs of a window that `_decode` reads, without those of padding."""
         return [row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")]
 
     def _decode(self, *inputs, **options):
@@ -90,19 +90,19 @@ class QuestionAnswerer(TaskPredictor):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of candidates an answer is chosen from, and its maximum length in tokens."""
+        """The number of candidates for an answer, and the maximum length of one in tokens."""
         return {
             "n_best_size": self.setting("n_best_size", 20),
             "max_answer_length": self.setting("max_answer_length", 30),
         }
 
     def setting(self, name: str, default: Any) -> Any:
-        """Returns a flag of the training, or a default."""
+        """Returns the value of a flag in training, or a default."""
         return self.session.source.metadata.settings.get(name, default)
 
 
 class BeamQuestionAnswerer(QuestionAnswerer):
-    """Like QuestionAnswerer, for passages that may have no answer (SQuAD 2.0)."""
+    """Like QuestionAnswerer, but passages may have no answer (SQuAD 2.0)."""
 
     class_name = "AlbertForBeamQuestionAnswering"
     fallback = {"answer": "", "no_answer_score": squad_decode.NO_WINDOW}
@@ -111,13 +111,13 @@ class BeamQuestionAnswerer(QuestionAnswerer):
     def threshold(self) -> float:
         """The `no_answer_score` above which a question is left unanswered.
 
-        0, where an answer and none are equally likely, if the model's directory holds none.
+        The default is 0, where an answer and none are equally likely.
         """
         return self.setting("null_score_diff_threshold", 0.0)
 
     def decode(self, context, outputs):
         for answer in super().decode(context, outputs):
-            # Scores were rounded to the shortest decimals of the same float32.
+            # Scores are the shortest decimals of a float32.
             has_none = np.float32(answer["no_answer_score"]) > np.float32(self.threshold)
             answer["best_answer"] = answer["answer"]
             yield answer | ({"answer": "", "start": 0, "end": 0} if has_none else {})
@@ -127,7 +127,7 @@ class BeamQuestionAnswerer(QuestionAnswerer):
         return {name: self.setting(name, 5) for name in ("start_n_top", "end_n_top")}
 
     def _row(self, window):
-        # 1 where an answer may be. Batches pad it with 0, where no answer may be.
+        # 1 where an answer may be, 0 where not: batches are padded with 0.
         allowed = 1 - np.asarray(window.p_mask)[: window.paragraph_len]
         return {**super()._row(window), "allowed": allowed}
 

@@ -1,9 +1,9 @@
-"""Scores how likely a masked LM finds a sentence. No TensorFlow at import.
+"""Scores how likely sentences are under a masked LM. No TensorFlow at import.
 
-The pseudo-log-likelihood of a sentence (Salazar et al. 2020, arXiv 1910.14659) is the sum, over
-its tokens, of the log-probability of a token when that token alone is masked. `[CLS]` and `[SEP]`
-are part of the input, but neither masked nor scored. With `within_words` (Kauf and Ivanova 2023,
-arXiv 2305.10588) the later tokens of the same word are masked too.
+The pseudo-log-likelihood of a sentence (Salazar et al. 2020, arXiv 1910.14659) is the sum of the
+log-probabilities of its tokens, each predicted with only that token masked. `[CLS]` and `[SEP]`
+are not scored. With `within_words` (Kauf and Ivanova 2023, arXiv 2305.10588), the later tokens of
+the same word are masked too.
 
 Legend: B batch, V vocabulary.
 """
@@ -21,15 +21,15 @@ from albert.tokenization import FullTokenizer
 
 
 class SentenceScorer(Predictor):
-    """Pseudo-log-likelihoods of sentences, as natural logarithms.
+    """Computes pseudo-log-likelihoods of sentences, as natural logarithms.
 
-    An input is a text and its origin, for errors. An answer is `{"log_probability", "pieces"}`,
-    where the second is the number of tokens.
+    An input is a text and its name in errors. An answer is `{"log_probability", "pieces"}`, the
+    latter the number of tokens.
 
     Args:
-      within_words: mask the later tokens of a word together with one of its tokens.
-      model: an `AlbertForMaskedLM` to compute with; by default the session's.
-      depth: passed to its call.
+      within_words: whether to mask the later tokens of a word too.
+      model: an `AlbertForMaskedLM`, by default the session's.
+      depth: number of layers to apply, by default all.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SentenceScorer(Predictor):
         return self._model or self.session.masked_lm()
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
-        """Returns for each text the rows in which one of its tokens is masked.
+        """Returns, for each text, a sequence per token in which that token is masked.
 
         Raises:
           DataError: a text has more tokens than fit.
@@ -71,7 +71,7 @@ class SentenceScorer(Predictor):
             masked[1 + start : 1 + end] = tokenizer.mask_id
             rows.append({
                 "input_ids": masked, "input_mask": mask, "segment_ids": segments,
-                # [1, 1], so that they are not padded like the sequences
+                # [1, 1], so that they aren't padded like the sequences
                 "masked_lm_positions": np.array([[1 + start]]),
                 "masked_lm_ids": np.array([[ids[start]]]),
             })
@@ -98,11 +98,11 @@ def pair_scores(
     scorer: SentenceScorer, pairs: Sequence[Pair], origin: str = "", progress: Any = None,
     after_each: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Returns `minimal_pairs.accuracies` of a scorer's log-probabilities.
+    """Returns `minimal_pairs.accuracies` of a scorer.
 
     Args:
-      origin: where the pairs are from, for errors.
-      after_each: is called after each sentence.
+      origin: source of the pairs, for errors.
+      after_each: a function that is called after each sentence.
     """
     inputs = [
         (text, f"{origin}pair {number}")
@@ -116,9 +116,9 @@ def pair_scores(
 
 
 class PairsPreferred:
-    """How often a model in training prefers the good sentence of minimal pairs.
+    """Measures how often a model prefers the acceptable sentence of minimal pairs.
 
-    Called as `training.evaluation.MeasureMore`, it returns {"pairs_accuracy"}, the mean over the
+    It is a `training.evaluation.MeasureMore` that returns {"pairs_accuracy"}, the mean over the
     paradigms.
     """
 
@@ -135,10 +135,7 @@ class PairsPreferred:
 
 
 def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
-    """Returns the sums of the log-probabilities that the vocabulary itself gives the tokens.
-
-    Only a SentencePiece model of kind unigram has them; for others None is returned.
-    """
+    """Scores texts by the log-probabilities in a unigram vocabulary; None for other vocabularies."""
     if not tokenizer.is_spm:
         return None
     from sentencepiece import sentencepiece_model_pb2
@@ -155,7 +152,7 @@ def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
 
 
 def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Returns for each token the index just after its word."""
+    """Returns, for each token, the index just after its word."""
     tokens = tokenizer.convert_ids_to_tokens(ids)
     is_start = list(map(tokenizer.starts_word, tokens))
     ends, end = [], len(ids)

@@ -1,6 +1,6 @@
-"""An opened model, and the computation of its inputs in batches.
+"""An opened model that computes inputs in batches.
 
-No engine at import: a command checks its input before loading one.
+Imports no engine, so that commands check their input before they load one.
 
 Legend: B batch, L sequence.
 """
@@ -27,20 +27,20 @@ from albert.records import features, packing
 log = logging.getLogger("albert")
 
 DTYPES = ("float32", "bfloat16")
-CHUNK = 4096  # inputs that are encoded, sorted by length and computed together
+CHUNK = 4096  # number of inputs that are encoded and sorted by length together
 
 Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
 Outputs = Mapping[str, np.ndarray]
-# From rows to (index of a row, its outputs), in any order.
+# From sequences to (index of a sequence, its outputs), in any order.
 Compute = Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]
 
 
 class Batch(NamedTuple):
     """Encoded inputs."""
 
-    rows: Sequence[Sequence[Row]]  # unpadded, of each input
-    context: Any = None  # what `decode` needs to know of the inputs
-    num_cut: int = 0  # inputs, or words, that were truncated
+    rows: Sequence[Sequence[Row]]  # the unpadded sequences of each input
+    context: Any = None  # for `decode`
+    num_cut: int = 0  # number of truncated inputs, or of words that were cut off
 
 
 _Kind = TypeVar("_Kind", bound="Session")
@@ -50,15 +50,15 @@ _Kind = TypeVar("_Kind", bound="Session")
 class Session:
     """An opened model and its tokenizer, with the sizes of sequences and batches.
 
-    Threads may share a session: nothing that belongs to a call is kept on it.
+    Threads may share a session: it has no state that belongs to a call.
     """
 
     source: Pretrained
     tokenizer: tokenization.FullTokenizer
     max_seq_length: int
     batch_size: int
-    onnx: OnnxFile | None = None  # computes instead of the engine
-    dtype: str = "float32"  # one of DTYPES, for the engine's weights and computation
+    onnx: OnnxFile | None = None  # computes instead of an engine
+    dtype: str = "float32"  # one of DTYPES: of the engine's weights and computation
 
     _cache: dict = dataclasses.field(init=False, default_factory=dict)
     _lock: Any = dataclasses.field(init=False, default_factory=threading.RLock)
@@ -68,11 +68,11 @@ class Session:
         cls: type[_Kind], source: Pretrained, tokenizer: tokenization.FullTokenizer,
         max_seq_length: int | None, batch_size: int, name: str = "--max_seq_length",
     ) -> _Kind:
-        """Returns the session of an opened model.
+        """Creates the session of an opened model.
 
         Args:
-          max_seq_length: by default that of the training, else the model's maximum.
-          name: what errors call it.
+          max_seq_length: maximum sequence length, by default that of fine-tuning, else the model's.
+          name: of `max_seq_length` in errors.
         """
         limit = source.config.max_position_embeddings
         if (max_seq_length or 0) > limit:
@@ -86,10 +86,13 @@ class Session:
         self, class_name: str, *, all_states: bool = False, needed_outputs_only: bool = False,
         complete: bool = True, **options: Any,
     ) -> Any:
-        """Returns the model of a class of `albert`, see `EncoderOptions` and `pretrained.load`.
+        """Loads the model as one of albert's classes, or returns the ONNX file instead.
 
-        Only with `all_states` does it return the hidden states after every layer.
-        With an ONNX file, that file computes, from arrays to arrays.
+        Args:
+          all_states: whether the model can return the hidden states of all layers.
+          needed_outputs_only: see `EncoderOptions`.
+          complete: see `pretrained.load`.
+          options: arguments of the class.
         """
         if self.onnx:
             if all_states:
@@ -100,14 +103,17 @@ class Session:
         from albert.model.encoder_options import loop_engine
 
         engine = "unrolled" if all_states else loop_engine()
-        how = modeling.EncoderOptions(engine=engine, needed_outputs_only=needed_outputs_only)
-        kind = getattr(modeling, class_name)
+        encoder_options = modeling.EncoderOptions(
+            engine=engine, needed_outputs_only=needed_outputs_only
+        )
         if self.dtype != "float32":
             options["dtype"] = self.dtype
-        return pretrained.load(kind, self.source, how, complete=complete, **options)
+        return pretrained.load(
+            getattr(modeling, class_name), self.source, encoder_options, complete=complete, **options
+        )
 
     def masked_lm(self) -> Any:
-        """Returns the model with the masked-LM head, which is loaded once."""
+        """Returns the model with the masked-LM head, which it loads once."""
         return self.once("masked_lm", lambda: self.load(
             "AlbertForMaskedLM", needed_outputs_only=True
         ))
@@ -122,14 +128,14 @@ class Session:
         return ops
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns `make`'s result for this key; the first thread that asks calls it."""
+        """Returns the result of `make` for this key, which only the first thread calls."""
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = make()
             return self._cache[key]
 
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[Row, bool]:
-        """Returns the unpadded sequence of one text's ids or two's, and whether it was cut."""
+        """Returns the unpadded sequence of one or two texts' ids, and whether it was truncated."""
         needed = len(first) + len(second or ()) + (2 if second is None else 3)
         length = min(needed, self.max_seq_length)
         ids = self.tokenizer.cls_id, self.tokenizer.sep_id
@@ -137,10 +143,10 @@ class Session:
         return model_inputs(packed), needed > length
 
     def compiled(self, model: Any, function: Callable[[Any, Any], Any]) -> Compute:
-        """Returns a function that computes rows with the compiled `function(model, batch)`.
+        """Returns a function that computes sequences with the compiled `function(model, batch)`.
 
-        A batch is as long as its longest row. With JAX, which compiles every length, it is padded
-        to one of a few lengths.
+        Batches are padded to their longest sequence; with JAX, which compiles each length, to one
+        of a few lengths.
         """
         call, lengths = functools.partial(function, model), range(1, self.max_seq_length + 1)
         if not self.onnx:
@@ -155,12 +161,12 @@ class Session:
 class Predictor:
     """Answers inputs with a session's model.
 
-    A subclass has four methods, which keep nothing, so that threads may share a predictor:
+    Subclasses have four methods without side effects, so that threads may share a predictor:
 
       load_model()             returns the model
-      encode(inputs)           returns a `Batch` with the rows of each input
+      encode(inputs)           returns a `Batch` with the sequences of each input
       compute(model, batch)    returns tensors {name: [B, ...]}; it is compiled
-      decode(context, outputs) yields the answer to each input, from the outputs of its rows
+      decode(context, outputs) yields the answer to each input from its sequences' outputs
     """
 
     session: Session
@@ -172,7 +178,7 @@ class Predictor:
         return type(self)
 
     def predict(self, inputs: Iterable[Any], progress: Any = None) -> Iterator[Any]:
-        """Yields the answer to each input; finally warns of inputs that were truncated.
+        """Yields the answer to each input; at the end, warns of inputs that were truncated.
 
         Args:
           progress: a `Progress` over the inputs.
@@ -182,18 +188,18 @@ class Predictor:
         )
         inputs, num_done, num_cut = iter(inputs), 0, 0
         while chunk := list(itertools.islice(inputs, CHUNK)):
-            batch, found = self.encode(chunk), {}
+            batch, computed = self.encode(chunk), {}
             rows = [row for of_one in batch.rows for row in of_one]
             for index, outputs in compute(rows):
-                found[index] = outputs
+                computed[index] = outputs
                 if progress:
-                    progress.update(num_done + len(found) * len(chunk) // len(rows))
+                    progress.update(num_done + len(computed) * len(chunk) // len(rows))
             if progress:
                 progress.clear()
             num_done, num_cut = num_done + len(chunk), num_cut + batch.num_cut
             order = itertools.count()
             yield from self.decode(
-                batch.context, [[found[next(order)] for _ in of_one] for of_one in batch.rows]
+                batch.context, [[computed[next(order)] for _ in of_one] for of_one in batch.rows]
             )
         if num_cut:
             log.warning("%s %s are longer than --max_seq_length=%d and were cut",
@@ -201,17 +207,17 @@ class Predictor:
 
 
 def model_inputs(values: Mapping[str, Any]) -> Row:
-    """Returns the values that a model reads."""
+    """Returns the inputs that a model reads."""
     return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
 def batched(
     function: Callable[[Any], Any], batch_size: int, lengths: Sequence[int]
 ) -> Compute:
-    """Returns a function from rows to (index of a row, its outputs), the longest row first.
+    """Returns a function from sequences to (index, outputs), the longest sequence first.
 
-    A batch holds rows of nearly the same length, padded to one of `lengths`. Arrays are padded
-    if they are as long as the row's `input_ids`.
+    A batch has sequences of similar length, padded to one of `lengths`. Arrays are padded if they
+    are as long as the `input_ids`.
     """
 
     def compute(rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
@@ -232,7 +238,7 @@ def batched(
 
 
 def _numbers(values: Any) -> np.ndarray:
-    """Returns an array of a type that NumPy knows itself: bfloat16 becomes float32."""
+    """Returns an array of one of NumPy's own types: bfloat16 becomes float32."""
     array = np.asarray(values)
     return array if array.dtype.kind in "iufb" else array.astype(np.float32)
 
@@ -255,11 +261,11 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Returns the sigmoid in float32, without an infinite power for either sign."""
+    """Returns the sigmoid in float32, without overflow."""
     power = np.exp(-np.abs(np.asarray(logits, np.float32)))
     return np.where(logits < 0, power, np.float32(1.0)) / (1 + power)
 
 
 def numbers(values: np.ndarray) -> list[float]:
-    """Returns the shortest decimals that are the same float32 again."""
+    """Returns the shortest decimals that round to the same float32."""
     return [float(str(x)) for x in np.asarray(values, np.float32)]

@@ -1,22 +1,22 @@
-"""The parts of the encoder, in Keras 3, independent of files and commands.
+"""The parts of the models, in Keras 3, independent of files and commands.
 
-    encoder          embeddings, attention, feed-forward and the encoder that shares them
-    encoder_options  how it computes, given at a model's construction
-    layer_loop       layers that share their weights, in one loop of TensorFlow's graph
-    layer_scan       the same by JAX's scan
-    fast_block       a block as TensorFlow computes it on a CPU, with fewer and larger operations
-    islands          chains of elementwise operations, compiled inside TensorFlow's graph
-    attention        the product of queries and keys, at once or in blocks
+    encoder          embeddings, and the encoder, whose layers share their weights
+    encoder_options  how the encoder computes
+    layer_loop       applies a layer several times in one loop of TensorFlow's graph
+    layer_scan       the same with JAX's scan
+    fast_block       a transformer block for TensorFlow on CPUs, with fewer and larger operations
+    islands          chains of elementwise operations, compiled inside of TensorFlow's graph
+    attention        attention, at once or in blocks
     jax_attention    attention by the kernel of a GPU or TPU, on JAX
-    row_layout       one example a row, or several packed in one
+    row_layout       sequences with one example each, or with several (packing)
     layers           activations, layer normalization, dense layers
-    dropout          drawn from a seed and the position in a forward pass
+    dropout          dropout as a function of a seed and the position in a forward pass
     call_arguments   names of inputs and outputs
-    losses           the loss of a call with labels
-    heads            masked words, sentence order, labels
-    answers          SQuAD 2.0's: heads and beam
-    backend          refuses Keras backends that this package does not run on
-    quantization     saves and restores what Keras's `quantize` changed
-    weight_names     every weight under its name in a released checkpoint
+    losses           losses of a call with labels
+    heads            heads for masked tokens, sentence order and labels
+    answers          heads and beam search for SQuAD 2.0
+    backend          rejects unsupported Keras backends
+    quantization     saves and restores the layers that Keras's `quantize` changed
+    weight_names     the names of weights in released checkpoints
     costs            parameters, FLOPs, memory and plans of an architecture
 """

@@ -1,6 +1,6 @@
-"""SQuAD 2.0's answers: a first token, a last one given the first, or none (spec 4.4).
+"""Heads for SQuAD 2.0: the first token of an answer, the last one given the first, or no answer.
 
-Legend: B batch, L sequence, H hidden, K and K2 first and last tokens kept.
+Legend: B batch, L sequence, H hidden, K and K2 candidates for the first and the last token.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from albert.model.row_layout import RowLayout, gather_positions, segments_of
 
 
 class SpanStartHead(keras.layers.Layer):
-    """One logit of each token for being the answer's first (`start_logits`)."""
+    """A logit for each token to be the first one of the answer (`start_logits`)."""
 
     def __init__(self, config: AlbertConfig, name: str = "start_logits"):
         super().__init__(name=name)
@@ -31,7 +31,7 @@ class SpanStartHead(keras.layers.Layer):
 
 
 class SpanEndHead(keras.layers.Layer):
-    """Logits of each token for being the last, given first tokens (`end_logits`)."""
+    """Logits for each token to be the last one, given first tokens (`end_logits`)."""
 
     def __init__(self, config: AlbertConfig, name: str = "end_logits"):
         super().__init__(name=name)
@@ -47,16 +47,16 @@ class SpanEndHead(keras.layers.Layer):
         self.dense_1.build((None, width))
 
     def call(self, sequence, starts):
-        """Maps tokens [B, L, H] and K first tokens [B, K, H] to [B, K, L]."""
-        # dense_0 of each pair [token; start], in two halves: the product with the tokens is the
-        # same for each start.
+        """Returns logits [B, K, L], given the states of tokens [B, L, H] and of starts [B, K, H]."""
+        # dense_0 of each pair [token; start], in two halves, since the product with the tokens is
+        # the same for each start.
         of_token, of_start = self._halves(sequence, starts)
         x = ops.tanh(of_token[:, None] + of_start[:, :, None] + self.dense_0.bias)  # [B, K, L, H]
         return self.dense_1(self.layer_norm(x))[..., 0]
 
     def _halves(self, sequence, starts):
         """Returns the products of dense_0's kernel with tokens [B, L, H] and starts [B, K, H]."""
-        if self.dense_0.quantization_mode:  # the kernel's integers need the layer's scales
+        if self.dense_0.quantization_mode:  # the integer kernel needs the layer's scales
             of_token = self.dense_0(ops.concatenate([sequence, ops.zeros_like(sequence)], axis=-1))
             of_start = self.dense_0(ops.concatenate([ops.zeros_like(starts), starts], axis=-1))
             return of_token - self.dense_0.bias, of_start - self.dense_0.bias
@@ -65,16 +65,14 @@ class SpanEndHead(keras.layers.Layer):
 
 
 class AnswerClassHead(keras.layers.Layer):
-    """One logit for having no answer (`answer_class`); its last layer has no bias."""
+    """A logit for having no answer (`answer_class`); its last layer has no bias."""
 
     def __init__(self, config: AlbertConfig, name: str = "answer_class"):
         super().__init__(name=name)
         self.config = config
         self.dense_0 = dense_layer(config.hidden_size, config, "dense_0", ops.tanh)
         self.dense_1 = keras.layers.Dense(
-            1,
-            use_bias=False,
-            kernel_initializer=truncated_normal(config.initializer_range),
+            1, use_bias=False, kernel_initializer=truncated_normal(config.initializer_range),
             name="dense_1",
         )
 
@@ -89,7 +87,7 @@ class AnswerClassHead(keras.layers.Layer):
 
 
 def beam(end_head: SpanEndHead, sequence, start_log_probs, impossible, widths: tuple[int, int]):
-    """Returns the K likeliest first tokens [B, K], and of each the K2 last ones, [B, K * K2]."""
+    """Returns the K most likely first tokens [B, K], and for each of them K2 last ones [B, K * K2]."""
     start_top, starts = _top(start_log_probs, widths[0])
     end_top, ends = _top(end_log_probs(end_head, sequence, starts, impossible), widths[1])
     return {
@@ -101,18 +99,18 @@ def beam(end_head: SpanEndHead, sequence, start_log_probs, impossible, widths: t
 
 
 def end_log_probs(end_head: SpanEndHead, sequence, starts, impossible):
-    """Returns [B, K, L] for the first tokens at `starts` [B, K]."""
+    """Returns log-probabilities of last tokens [B, K, L], given first tokens at `starts` [B, K]."""
     logits = end_head(sequence, gather_positions(sequence, starts))
     return ops.log_softmax(without(logits, impossible[:, None]))
 
 
 def without(logits, impossible):
-    """Returns float32 logits with -1e30 at impossible positions (as the original masks)."""
+    """Returns float32 logits that are -1e30 at impossible positions, as in the original."""
     return ops.cast(logits, "float32") * (1.0 - impossible) - 1e30 * impossible
 
 
 def p_mask(inputs: Mapping[str, Any], layout: RowLayout):
-    """Returns float32 `p_mask` [B, L], by default as the windows of SQuAD have it."""
+    """Returns `p_mask` [B, L] in float32; the default is that of SQuAD's windows."""
     if inputs.get("p_mask") is not None:
         return ops.cast(inputs["p_mask"], "float32")
     second = layout.every(ops.expand_dims(segments_of(inputs), -1))[..., 0]
@@ -123,10 +121,10 @@ def p_mask(inputs: Mapping[str, Any], layout: RowLayout):
 
 
 def _top(scores, count: int):
-    """Returns the greatest scores [..., count] and their positions; missing ones are at 0."""
+    """Returns the highest scores [..., count] and their positions, 0 if there are too few."""
     length = ops.shape(scores)[-1]
     if scores.shape[-1] is None or scores.shape[-1] < count:
-        lacking = ops.repeat(ops.zeros_like(scores[..., :1]), count, axis=-1) - 2e30
-        scores = ops.concatenate([scores, lacking], axis=-1)
-    best, places = ops.top_k(scores, count)
-    return best, ops.where(places < length, places, ops.zeros_like(places))
+        padding = ops.repeat(ops.zeros_like(scores[..., :1]), count, axis=-1) - 2e30
+        scores = ops.concatenate([scores, padding], axis=-1)
+    best, positions = ops.top_k(scores, count)
+    return best, ops.where(positions < length, positions, ops.zeros_like(positions))

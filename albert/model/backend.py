@@ -1,4 +1,4 @@
-"""Refuses a backend of Keras that albert does not run on. Import it before Keras."""
+"""Rejects Keras backends that albert does not support. Import it before Keras."""
 
 from albert import engines
 

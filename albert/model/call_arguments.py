@@ -1,4 +1,4 @@
-"""The arguments of a model's call, their names, and its outputs."""
+"""The inputs and outputs of a model's call, by name."""
 
 import difflib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from albert.runtime.named_dict import NamedDict, as_tree
 from albert.text.encodings import OURS
 
-# What models read, and what the records of our tasks and tokenizers' batches hold besides.
+# Inputs of models, and other features in records and in the tokenizer's batches.
 KNOWN = (
     "input_ids", "input_mask", "segment_ids", "position_ids", "masked_lm_positions",
     "masked_lm_weights", "masked_lm_ids", "next_sentence_labels", "labels", "sentence_order_label",
@@ -22,7 +22,7 @@ _IDS = ("input_ids", "segment_ids", "position_ids")
 
 @as_tree
 class ModelOutputs(NamedDict):
-    """The outputs of a call by name, ours or Hugging Face's: `outputs["logits"]`, `outputs.logits`."""
+    """The outputs of a call, by our names or Hugging Face's: `outputs["logits"]`, `outputs.logits`."""
 
     also = {
         "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
@@ -30,7 +30,7 @@ class ModelOutputs(NamedDict):
     }
 
     def __missing__(self, name: Any) -> Any:
-        """Returns an output by another name, or by its number in Hugging Face's outputs."""
+        """Returns an output by Hugging Face's name, or by its number there."""
         if not isinstance(name, int):
             return super().__missing__(name)
         heads = [head for head in _HEADS if head in self] or ["sequence_output", "pooled_output"]
@@ -47,42 +47,41 @@ def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the inputs of a call by our names, as arrays or tensors.
 
     Args:
-      inputs: ids, or a mapping of inputs; None: all are in `named`.
-      named: those given by keyword.
+      inputs: ids, a mapping of inputs, or None.
+      named: inputs that were passed by name.
 
     Raises:
-      ValueError: an unknown name, an input that is given twice, lists of several lengths, or no
-        ids.
+      ValueError: a name is unknown, an input is given twice, its lists differ in length, or there
+        are no ids.
     """
-    given = [*(inputs.items() if isinstance(inputs, Mapping) else [("input_ids", inputs)]),
-             *named.items()]
-    found: dict[str, Any] = {}
-    for name, value in given:
+    pairs = inputs.items() if isinstance(inputs, Mapping) else [("input_ids", inputs)]
+    batch: dict[str, Any] = {}
+    for name, value in [*pairs, *named.items()]:
         if value is None:
             continue
         ours = OURS.get(name, name)
         if ours not in KNOWN:
             raise ValueError(_unknown(name))
-        if ours in found:
+        if ours in batch:
             names = "".join(f" (also called {n})" for n, m in OURS.items() if m == ours)
             raise ValueError(f"{ours}{names} is given twice")
         value = _as_array(value, name) if isinstance(value, list | tuple) else value
-        # As Keras's own Embedding: a distributed `fit` passes numbers on as floats.
+        # Like Keras's Embedding, accepts floats, which a distributed `fit` passes.
         is_float = "float" in str(getattr(value, "dtype", ""))
-        found[ours] = keras.ops.cast(value, "int32") if is_float and ours in _IDS else value
-    if "input_ids" not in found:
+        batch[ours] = keras.ops.cast(value, "int32") if is_float and ours in _IDS else value
+    if "input_ids" not in batch:
         raise ValueError("no input_ids: call the model with ids [B, L], or a dict with input_ids")
-    if len(found["input_ids"].shape) < 2:
+    if len(batch["input_ids"].shape) < 2:
         raise ValueError(
             "input_ids of a single sequence: call the model with a batch [B, L], of a list of texts"
         )
-    return found
+    return batch
 
 
 def outputs_of(outputs: Any) -> Any:
-    """Returns the outputs of an eager call as `ModelOutputs`; a graph's stay a plain dict."""
-    is_computed = not any(map(_is_symbolic, outputs.values()))
-    return ModelOutputs(outputs) if is_computed else outputs
+    """Returns the outputs of an eager call as `ModelOutputs`, those of a graph unchanged."""
+    is_eager = not any(map(_is_symbolic, outputs.values()))
+    return ModelOutputs(outputs) if is_eager else outputs
 
 
 def _unknown(name: str) -> str:
@@ -94,7 +93,7 @@ def _unknown(name: str) -> str:
 
 
 def _as_array(value: Any, name: str) -> Any:
-    """Returns an array of the numbers in lists; a list of tensors is stacked."""
+    """Returns nested lists of numbers, or a list of tensors, as an array."""
     if len(value) and keras.ops.is_tensor(value[0]):
         return keras.ops.stack(value)
     try:

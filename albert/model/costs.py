@@ -1,7 +1,7 @@
-"""What an architecture costs, computed from its config; nothing is allocated.
+"""The cost of an architecture, computed from its config without allocating anything.
 
-Legend: V vocabulary, E embedding, H hidden, I intermediate, N heads, L blocks applied (layers times
-inner groups), S sequence, P predictions of a sequence, w bytes of a value.
+Legend: V vocabulary, E embedding, H hidden, I intermediate, N heads, L applied blocks (layers times
+inner groups), S sequence, P predictions in a sequence, w bytes of a value.
 """
 
 import dataclasses
@@ -12,15 +12,15 @@ from albert.config import AlbertConfig
 GIB = 1 << 30
 OPTIMIZERS = ("adamw", "lamb", "muon")
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of --mixed_precision
-USABLE_MEMORY = 0.9  # the rest is the framework's, the collectives' and lost between allocations
-# What a step took on a CPU, as a multiple of `activation_bytes`, rounded up
+USABLE_MEMORY = 0.9  # the rest is for the framework, collectives, and gaps between allocations
+# Measured activations of a step on a CPU, as a multiple of `activation_bytes`, rounded up
 # (docs/evidence/performance_diary.md); the second with --remat.
 ACTIVATION_FACTORS = 1.3, 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A pretraining run; the flags of the same names."""
+    """A pretraining run, by the flags of the same names."""
 
     num_train_steps: int = 125_000
     train_batch_size: int = 4096
@@ -28,18 +28,18 @@ class Workload:
     max_predictions_per_seq: int = 20  # P
     optimizer: str = "lamb"
     mixed_precision: str = "float32"
-    remat: bool = False  # blocks are computed again in the backward pass
+    remat: bool = False  # whether the backward pass recomputes blocks
     gradient_accumulation_steps: int = 1
     num_devices: int = 1
 
     @property
     def tokens_per_batch(self) -> int:
-        """Number of positions, padding included."""
+        """Number of tokens in a batch, padding included."""
         return self.train_batch_size * self.max_seq_length
 
     @property
     def rows_at_once(self) -> int:
-        """Sequences whose activations one device holds."""
+        """Number of sequences whose activations one device stores."""
         return self.train_batch_size // (self.num_devices * self.gradient_accumulation_steps)
 
 
@@ -49,8 +49,7 @@ class Workload:
 def parameters_by_part(config: AlbertConfig) -> dict[str, int]:
     """Returns {part: parameters} of a pretraining model; shared weights are counted once.
 
-    masked_lm is the transform, its LayerNorm and the output bias: the output matrix is the
-    word-embedding table.
+    The masked-LM head has no output matrix: it shares the embedding table.
     """
     e, h, inner = config.embedding_size, config.hidden_size, config.intermediate_size
     attention, feed_forward = weight_sets(config)
@@ -71,14 +70,14 @@ def parameters_by_part(config: AlbertConfig) -> dict[str, int]:
 
 
 def parameter_count(config: AlbertConfig, with_pooler: bool = True, heads: bool = False) -> int:
-    """Returns the parameters of the backbone, or of the pretraining model with `heads`."""
+    """Returns the number of parameters of the encoder, or of the pretraining model with `heads`."""
     parts = parameters_by_part(config)
-    left_out = ["pooler"] * (not with_pooler) + ["masked_lm", "sentence_order"] * (not heads)
-    return sum(parts.values()) - sum(parts[name] for name in left_out)
+    excluded = ["pooler"] * (not with_pooler) + ["masked_lm", "sentence_order"] * (not heads)
+    return sum(parts.values()) - sum(parts[name] for name in excluded)
 
 
 def weight_sets(config: AlbertConfig) -> tuple[int, int]:
-    """Returns how many distinct attention and feed-forward weights there are."""
+    """Returns the number of sets of attention weights, and of feed-forward weights."""
     attention, feed_forward = config.groups_in_use()
     return len(attention) * config.inner_group_num, len(feed_forward) * config.inner_group_num
 
@@ -91,38 +90,38 @@ def _dense(inputs: int, outputs: int) -> int:
 
 
 def blocks_applied(config: AlbertConfig) -> int:
-    """Returns L: the blocks that a token passes through, shared or not."""
+    """Returns L, the number of blocks that a token passes through."""
     return config.num_hidden_layers * config.inner_group_num
 
 
 def _projection(config: AlbertConfig) -> int:
-    """Returns E H, or 0 where E = H: there is no such matrix."""
-    is_there = config.has_embedding_projection
-    return config.embedding_size * config.hidden_size if is_there else 0
+    """Returns E H, the size of the embedding projection; 0 if E = H."""
+    exists = config.has_embedding_projection
+    return config.embedding_size * config.hidden_size if exists else 0
 
 
 def compute_parameters(config: AlbertConfig) -> int:
-    """Returns V E + E H + L (4 H^2 + 2 H I) + H^2: parameters as if nothing were shared."""
+    """Returns V E + E H + L (4 H^2 + 2 H I) + H^2: the parameters if no layers shared weights."""
     h = config.hidden_size
     blocks = blocks_applied(config) * (4 * h * h + 2 * h * config.intermediate_size)
     return config.vocab_size * config.embedding_size + _projection(config) + blocks + h * h
 
 
 def block_flops(config: AlbertConfig, length: int) -> int:
-    """Returns the forward FLOPs of all blocks for a token: L (8 H^2 + 4 H I + 4 S H).
+    """Returns the FLOPs of all blocks for a token in the forward pass: L (8 H^2 + 4 H I + 4 S H).
 
-    The last term is the scores of S keys and the sum of S values. A multiply-add is two FLOPs; only
-    matrix products count (no LayerNorm, softmax, activation).
+    The last term is for the scores of S keys and the sum of S values. A multiply-add is two FLOPs;
+    only matrix products count, not LayerNorm, softmax and activation.
     """
     h = config.hidden_size
     return blocks_applied(config) * (8 * h * h + 4 * h * config.intermediate_size + 4 * length * h)
 
 
 def forward_flops(config: AlbertConfig, workload: Workload) -> float:
-    """Returns the forward FLOPs of a token in pretraining, heads included.
+    """Returns the FLOPs of a token in the forward pass of pretraining, heads included.
 
-    Besides `block_flops`: 2 E H of the projection, and for each sequence P (2 H E + 2 E V) of the
-    masked-LM head and 2 H^2 + 4 H of the pooler and the sentence-order head.
+    To `block_flops` it adds 2 E H for the projection, and for each sequence P (2 H E + 2 E V) for
+    the masked-LM head and 2 H^2 + 4 H for the pooler and the sentence-order head.
     """
     e, h, length = config.embedding_size, config.hidden_size, workload.max_seq_length
     heads = workload.max_predictions_per_seq * 2 * e * (h + config.vocab_size) + 2 * h * h + 4 * h
@@ -130,28 +129,28 @@ def forward_flops(config: AlbertConfig, workload: Workload) -> float:
 
 
 def training_flops(config: AlbertConfig, workload: Workload) -> float:
-    """Returns the training FLOPs of a token: three times the forward pass.
+    """Returns the FLOPs of a token in training: three times those of the forward pass.
 
-    Each product has two in the backward pass, one for each factor. With `remat` the blocks' forward
-    pass is computed twice.
+    The backward pass has two products for each one, with respect to either factor. With `remat`,
+    the blocks' forward pass is computed twice.
     """
-    again = block_flops(config, workload.max_seq_length) if workload.remat else 0
-    return 3 * forward_flops(config, workload) + again
+    recomputed = block_flops(config, workload.max_seq_length) if workload.remat else 0
+    return 3 * forward_flops(config, workload) + recomputed
 
 
 # === Memory ===
 
 
 def activation_bytes(config: AlbertConfig, workload: Workload) -> int:
-    """Returns the bytes of activations that the backward pass reads, of one device's rows.
+    """Returns the bytes of activations that the backward pass reads on one device: a lower bound.
 
-    A block takes for each token (8 H + 2 I) w for the inputs of products, LayerNorms and the
-    activation; N S w for attention probabilities; N S (w + 1) and 2 H where these and hidden states
-    have dropout; N S 4 for the softmax in half precision. With I = 4 H, w = 2 and dropout this is
-    34 H + 5 N S (arXiv 2205.05198, section 4.1) and the softmax's. With `remat` there are each
-    block's input, and one block's activations. In addition 2 E w of the embeddings, and for each
-    prediction (H + 2 E) w, and V (w + 4) for the logits and their log-softmax. A lower bound: an
-    activation function that is not fused keeps more.
+    For each token, a block takes (8 H + 2 I) w for the inputs of products, LayerNorms and the
+    activation, N S w for attention probabilities, N S (w + 1) and 2 H for dropout of these and of
+    hidden states, and 4 N S for the softmax in half precision. With I = 4 H, w = 2 and dropout, this
+    is 34 H + 5 N S (arXiv 2205.05198, section 4.1) and the softmax. With `remat`, only the inputs of
+    blocks and the activations of one block are stored. Embeddings add 2 E w for each token, the
+    masked-LM head (H + 2 E) w + V (w + 4) for each prediction. Activation functions that aren't
+    fused take more.
     """
     width, length = COMPUTE_BYTES[workload.mixed_precision], workload.max_seq_length
     e, h, blocks = config.embedding_size, config.hidden_size, blocks_applied(config)
@@ -168,10 +167,10 @@ def activation_bytes(config: AlbertConfig, workload: Workload) -> int:
 
 
 def memory_bytes(config: AlbertConfig, workload: Workload) -> dict[str, int]:
-    """Returns {what: bytes} on each device in training, activations as they were measured.
+    """Returns {part: bytes} on each device in training, with activations as measured.
 
-    Weights, gradients and the optimizer's two moments are float32, whatever the precision of the
-    products; accumulation holds a second set of gradients. Muon has one moment of a matrix.
+    Weights, gradients and the optimizer's two moments are float32 in any precision. Accumulation
+    needs a second set of gradients. Muon has only one moment for a matrix.
     """
     weights = 4 * parameter_count(config, heads=True)
     gradients = 2 if workload.gradient_accumulation_steps > 1 else 1
@@ -190,23 +189,23 @@ def memory_bytes(config: AlbertConfig, workload: Workload) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What one replica computes on; peaks are those of dense matrix products."""
+    """The hardware of one replica. Peaks are for dense matrix products."""
 
     description: str
     memory_gib: float
-    float32_tflops: float  # 1e12 FLOPs a second; TF32 on GPUs, one pass of bfloat16 on TPUs
+    float32_tflops: float  # 1e12 FLOPs per second; TF32 on GPUs, one bfloat16 pass on TPUs
     half_tflops: float  # bfloat16 and float16
-    utilization: float  # fraction of the peak that training is assumed to reach
+    utilization: float  # assumed fraction of the peak in training
 
     def tflops(self, precision: str) -> float:
-        """Returns the peak with a --mixed_precision."""
+        """Returns the peak in a --mixed_precision, in 1e12 FLOPs per second."""
         return self.float32_tflops if precision == "float32" else self.half_tflops
 
 
-# Peaks of the data sheets without structured sparsity; memory of TPUs: what XLA lets a program use.
-# No utilization was measured: those of GPUs and CPU are cautious estimates for attention that isn't
-# fused. That of TPUs is what the paper's run implies: xxlarge in 32 hours (table 6), 3.9e21 FLOPs,
-# is 0.53 of the peak of 512 chips, the most that section 4.1 names.
+# Peaks are from data sheets, without structured sparsity; memory of TPUs is the part that XLA can use.
+# Utilization wasn't measured: for GPUs and CPUs it is a cautious estimate without fused attention, for
+# TPUs it follows from the paper: xxlarge in 32 hours (table 6), 3.9e21 FLOPs, is 0.53 of the peak of
+# 512 chips, the largest number in section 4.1.
 DEVICES = {
     "h200": Device("NVIDIA H200 SXM", 141e9 / GIB, 494.7, 989.4, 0.30),
     "a100": Device("NVIDIA A100 SXM, 80 GB", 80e9 / GIB, 156, 312, 0.35),
@@ -215,17 +214,17 @@ DEVICES = {
     "tpu-v5e": Device("TPU v5e", 15.75, 197, 197, 0.5),
     "tpu-v5p": Device("TPU v5p", 95.74, 459, 459, 0.5),
     "tpu-v6e": Device("TPU v6e", 31.25, 918, 918, 0.5),
-    # Two AVX2 multiply-adds of 8 numbers a cycle; half precision is no faster.
+    # Two AVX2 multiply-adds of 8 numbers per cycle; half precision isn't faster.
     "cpu": Device("16 cores with AVX2 at 3 GHz, 64 GiB", 64, 1.536, 1.536, 0.30),
 }
 
 
 def make_plan(config: AlbertConfig, workload: Workload, device: Device) -> dict[str, Any]:
-    """Returns the largest micro-batch that fits a device, its memory, and the days of the run.
+    """Returns the largest micro-batch that fits a device, its memory, and the duration in days.
 
-    `workload.gradient_accumulation_steps` is the least accumulation that is tried. If nothing fits,
-    the numbers are those of one sequence at a time. The time is training FLOPs / (devices x peak x
-    utilization); updates, evaluations and communication are part of the utilization.
+    `workload.gradient_accumulation_steps` is the minimum. If nothing fits, the plan is for one
+    sequence at a time. The time is training FLOPs / (devices x peak x utilization); the utilization
+    includes updates, evaluations and communication.
     """
     usable = int(USABLE_MEMORY * device.memory_gib * GIB)
     rows = workload.train_batch_size // workload.num_devices

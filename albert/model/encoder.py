@@ -1,13 +1,11 @@
-"""ALBERT's encoder in Keras 3: factorized embedding and shared layers (section 3.1).
+"""ALBERT's encoder in Keras 3: factorized embeddings and shared layers (section 3.1).
 
-Legend: B batch, L sequence, H hidden, E embedding, N heads, D = H / N, I
-intermediate, V vocabulary; R rows of M tokens (see `row_layout`): B rows of L
-tokens unless several examples are packed in one.
+Legend: B batch, L sequence, H hidden, E embedding, N heads, D = H / N, I intermediate, V vocabulary;
+R sequences of M tokens (see `row_layout`), which are B and L unless several examples are packed
+in a sequence.
 
-A layer's weights carry the names of a released checkpoint. The scopes
-`attention_1`, `ffn_1` and the position of the LayerNorms are the released ones,
-odd as they look. Only Keras is imported here, so the same layers run on any of
-its backends; precision, compilation and distribution come from outside.
+Weights have the names of released checkpoints, including odd ones such as `attention_1` and `ffn_1`.
+The layers run on any backend of Keras; callers choose precision, compilation and distribution.
 """
 
 import dataclasses
@@ -30,9 +28,9 @@ from albert.model.row_layout import Mask, RowLayout, mask_of
 
 @keras.saving.register_keras_serializable("albert")
 class FactorizedEmbedding(keras.layers.Layer):
-    """Word, segment and position embeddings of width E, summed and normalised (section 3.1).
+    """Token, segment and position embeddings of width E, summed and normalized (section 3.1).
 
-    The second factor, E to H, is the encoder's `embedding_hidden_mapping_in`.
+    The encoder's `embedding_hidden_mapping_in` projects them to width H.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "embeddings"):
@@ -44,12 +42,10 @@ class FactorizedEmbedding(keras.layers.Layer):
         config = self.config
 
         def table(name, rows):
-            # Rows are cast after the look-up: casting the table costs V x E each step.
+            # Rows are cast after the look-up: casting the table would cost V x E in each step.
             return self.add_weight(
-                shape=(rows, config.embedding_size),
+                shape=(rows, config.embedding_size), autocast=False, name=name,
                 initializer=truncated_normal(config.initializer_range),
-                autocast=False,
-                name=name,
             )
 
         self.word_embeddings = table("word_embeddings", config.vocab_size)
@@ -72,14 +68,14 @@ class FactorizedEmbedding(keras.layers.Layer):
         return words, dropout(x, self.config.hidden_dropout_prob)
 
     def _positions(self, length: int, position_ids):
-        """Returns [L, E], or [R, M, E] for the given positions of packed rows."""
-        most = self.config.max_position_embeddings
+        """Returns [L, E], or [R, M, E] for the given positions of packed sequences."""
+        limit = self.config.max_position_embeddings
         if position_ids is not None:
             return ops.take(self.position_embeddings, position_ids, axis=0)
-        if isinstance(length, int) and length > most:
-            raise ValueError(f"{length} ids are more than the position table has rows: {most}")
+        if isinstance(length, int) and length > limit:
+            raise ValueError(f"{length} ids are more than the position table has rows: {limit}")
         if not (isinstance(length, int) or ops.is_tensor(length)):
-            # JAX has a name for the length, and takes a slice for one that may be shorter.
+            # In JAX, the length is symbolic, and a slice would have another one.
             return ops.take(self.position_embeddings, ops.arange(length), axis=0)
         return self.position_embeddings[:length]
 
@@ -99,9 +95,8 @@ class _Attention(keras.layers.Layer):
     def build(self, input_shape=None):
         shape = (None, None, self.config.hidden_size)
         with keras.name_scope("self"):
-            self.query.build(shape)
-            self.key.build(shape)
-            self.value.build(shape)
+            for layer in (self.query, self.key, self.value):
+                layer.build(shape)
         with keras.name_scope("output"):
             self.projection.build(shape)
 
@@ -114,31 +109,31 @@ class _Attention(keras.layers.Layer):
     ):
         return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, collect)
 
-    def at(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
-        """Like `call`, but only for the hidden states `asking` [B, K, H] of each example."""
+    def at(self, hidden, queries, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Like `call`, but only for the hidden states `queries` [B, K, H] of each example."""
         key, value = layout.every(self.key(hidden)), layout.every(self.value(hidden))
         mask = mask_of(layout.key_mask(), self.compute_dtype)
-        return self._attend(asking, key, value, mask, dropout)
+        return self._attend(queries, key, value, mask, dropout)
 
     def _attend(
-        self, asking, key, value, mask: Mask, dropout: Dropout, collect: Callable | None = None
+        self, queries, key, value, mask: Mask, dropout: Dropout, collect: Callable | None = None
     ):
-        query = self._heads(times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
+        query = self._heads(times(self.query(queries), 1.0 / math.sqrt(self.config.head_size)))
         if collect is not None:
             collect(probabilities(query, self._heads(key), mask.adder))
         attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
-        most = self.config.max_position_embeddings  # no row is longer
         context = attend(  # [B, N, L, D]
-            query, self._heads(key), self._heads(value), mask, dropout, rate, most
+            query, self._heads(key), self._heads(value), mask, dropout, rate,
+            self.config.max_position_embeddings,
         )
         context = ops.transpose(context, (0, 2, 1, 3))
-        context = ops.reshape(context, (-1, ops.shape(asking)[1], self.config.hidden_size))
+        context = ops.reshape(context, (-1, ops.shape(queries)[1], self.config.hidden_size))
         return dropout(self.projection(context), self.config.hidden_dropout_prob)
 
 
 class _FeedForward(keras.layers.Layer):
-    """H to I to H with the config's activation between (no residual)."""
+    """The feed-forward network from H to I to H (no residual)."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__(name="ffn_1")
@@ -161,16 +156,11 @@ class _FeedForward(keras.layers.Layer):
 class AlbertBlock(keras.layers.Layer):
     """One post-LayerNorm transformer block: attention, then feed-forward.
 
-    Where only one half is shared (`parameter_sharing`), a block holds the half
-    that belongs to its group, and another block of the same layer the other one.
+    If only one of these halves is shared (`parameter_sharing`), a layer uses the halves of two blocks.
     """
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        options: EncoderOptions,
-        name: str,
-        has_attention: bool,
+        self, config: AlbertConfig, options: EncoderOptions, name: str, has_attention: bool,
         has_feed_forward: bool,
     ):
         super().__init__(name=name)
@@ -195,9 +185,9 @@ class AlbertBlock(keras.layers.Layer):
         if positions is None:
             attended = self.attention(hidden, mask, dropout=dropout, collect=collect)
             return self.attention_norm(attended + hidden)
-        asking = layout.at(hidden, positions)
-        attended = self.attention.at(hidden, asking, layout, dropout)
-        return self.attention_norm(attended + asking)
+        queries = layout.at(hidden, positions)
+        attended = self.attention.at(hidden, queries, layout, dropout)
+        return self.attention_norm(attended + queries)
 
     def transform(self, hidden, dropout: Dropout):
         """Returns LayerNorm(hidden + feed_forward(hidden)), [R, M, H]."""
@@ -206,12 +196,10 @@ class AlbertBlock(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("albert")
 class AlbertEncoder(keras.layers.Layer):
-    """Cross-layer parameter sharing (section 3.1): few blocks, applied many times."""
+    """Layers that share their parameters (section 3.1): a few blocks, applied many times."""
 
     def __init__(
-        self,
-        config: AlbertConfig,
-        options: EncoderOptions = EncoderOptions(),
+        self, config: AlbertConfig, options: EncoderOptions = EncoderOptions(),
         name: str = "encoder",
     ):
         super().__init__(name=name)
@@ -222,7 +210,7 @@ class AlbertEncoder(keras.layers.Layer):
             self.embedding_projection = dense_layer(
                 config.hidden_size, config, "embedding_hidden_mapping_in"
             )
-        # What no layer uses gets no weights, like the original.
+        # As in the original, groups that no layer uses have no weights.
         attention, feed_forward = config.groups_in_use()
         self.groups = [
             [
@@ -251,22 +239,17 @@ class AlbertEncoder(keras.layers.Layer):
         return cls(AlbertConfig.from_dict(config["config"]), options, config["name"])
 
     def call(
-        self,
-        embedded,
-        layout: RowLayout,
-        dropout: Dropout = NO_DROPOUT,
-        positions=None,
-        depth: Depth = None,
-        collect: Callable | None = None,
+        self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, positions=None,
+        depth: Depth = None, collect: Callable | None = None,
     ):
-        """Returns the hidden states [R, M, H] before the first block and after each.
+        """Returns the hidden states [R, M, H] before the first block and after each one.
 
-        Of layers in a loop, only those after the last.
+        Layers in a loop give only those after the last one.
 
-        With `positions` [B, K], the last is computed at these of each example alone,
-        [B, K, H]: nothing later reads the others. `depth` is how many layers to apply,
-        if not all. `collect` is called with the attention probabilities of each block,
-        [B, N, L, L].
+        Args:
+          positions: positions [B, K] that a head reads; the last states are only those, [B, K, H].
+          depth: number of layers to apply; by default all.
+          collect: a function that is called with each block's attention probabilities [B, N, L, L].
         """
         hidden = embedded
         if self.embedding_projection is not None:
@@ -303,7 +286,7 @@ class AlbertEncoder(keras.layers.Layer):
         return states
 
     def _fast_blocks(self):
-        """Returns the blocks as `fast_block` computes them, if they are to be compiled in islands."""
+        """Returns the blocks as `fast_block` computes them, or None if it can't."""
         if keras.backend.backend() != "tensorflow":
             return None
         from albert.model import fast_block
@@ -311,14 +294,12 @@ class AlbertEncoder(keras.layers.Layer):
         return fast_block.fast_blocks(self)
 
     def _halves(self, layer: int, j: int) -> tuple[AlbertBlock, AlbertBlock]:
-        """Returns whose attention and whose feed-forward layer the j-th block of a layer has."""
-        attention, feed_forward = (
-            self.config.attention_group(layer), self.config.feed_forward_group(layer)
-        )
-        return self.groups[attention][j], self.groups[feed_forward][j]
+        """Returns the blocks with the attention and the feed-forward network of a layer's j-th block."""
+        attention = self.groups[self.config.attention_group(layer)]
+        return attention[j], self.groups[self.config.feed_forward_group(layer)][j]
 
     def _runs(self, depth: int, ends_alone: bool) -> Iterator[tuple[int, int]]:
-        """Yields the first of several equal layers, and how many they are: 1 if not in a loop."""
+        """Yields the first of several equal layers and their number, which is 1 outside of loops."""
         config = self.config
         kinds: list = [(config.attention_group(i), config.feed_forward_group(i)) for i in range(depth)]
         if self.options.engine == "unrolled":
@@ -332,7 +313,7 @@ class AlbertEncoder(keras.layers.Layer):
             first += count
 
     def _repeat(self, block, hidden, layer: int, count: int, fast):
-        """Returns the states after `count` layers, which share their weights, in one loop."""
+        """Returns the states after `count` layers that share their weights, in one loop."""
         if self.options.engine == "scan":
             from albert.model import layer_scan as loops
         else:
@@ -360,37 +341,37 @@ class AlbertEncoder(keras.layers.Layer):
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """What the encoder made of a batch, in the rows it computed on."""
+    """The encoder's results for a batch."""
 
     layout: RowLayout
     words: Any  # [R, M, E]
     embedded: Any  # [R, M, E]
-    # [R, M, H] before the first block and after each; none if the last is not of all tokens.
+    # [R, M, H] before the first block and after each one; none if the last one is partial.
     states: Sequence[Any]
     pooled: Any  # [B, H]
-    chosen: Any  # [B, P, H], the last of them at the positions asked for, if any were
+    chosen: Any  # [B, P, H], the last hidden states at the requested positions, if any
 
     @property
     def sequence(self):
-        """The last hidden state of each example: [B, L, H]."""
+        """The last hidden states of each example: [B, L, H]."""
         return self.layout.every(self.states[-1])
 
     def hidden_states(self) -> dict[str, Any]:
-        """Returns all that the encoder computed, for each example.
+        """Returns all hidden states of each example.
 
-        `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E],
-        `encoder_outputs`, a list of [B, L, H], one for each block (of layers in a loop,
-        for the last), `hidden_states`, the same after what enters the first block,
-        `sequence_output`, the last of them, and `pooled_output` [B, H].
+        These are `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E],
+        `encoder_outputs`, a list of the output [B, L, H] of each block (in a loop, of the last one),
+        `hidden_states`, which starts with the input of the first block, `sequence_output`, the last
+        of them, and `pooled_output` [B, H].
         """
         every = self.layout.every
-        found = {
+        outputs = {
             "word_embedding_output": every(self.words),
             "embedding_output": every(self.embedded),
             "pooled_output": self.pooled,
         }
         if self.states:
-            found["hidden_states"] = [every(state) for state in self.states]
-            found["encoder_outputs"] = found["hidden_states"][1:]
-            found["sequence_output"] = found["hidden_states"][-1]
-        return found
+            outputs["hidden_states"] = [every(state) for state in self.states]
+            outputs["encoder_outputs"] = outputs["hidden_states"][1:]
+            outputs["sequence_output"] = outputs["hidden_states"][-1]
+        return outputs

@@ -1,4 +1,4 @@
-"""How an encoder computes, and how many of its layers."""
+"""Options for how an encoder computes."""
 
 import dataclasses
 
@@ -6,34 +6,35 @@ import keras
 
 from albert.model.attention import ATTENTION
 
-ENGINES = ("unrolled", "graph_loop", "scan")  # the last two: TensorFlow's, JAX's
+ENGINES = ("unrolled", "graph_loop", "scan")  # the loops are TensorFlow's and JAX's
 
 
 def loop_engine() -> str:
-    """Returns the engine that applies equal layers in a loop, on this backend of Keras."""
+    """Returns the engine for layers in a loop on this Keras backend."""
     loops = {"tensorflow": "graph_loop", "jax": "scan"}
     return loops.get(keras.backend.backend(), "unrolled")
 
 
-Depth = int | None  # layers to apply; None: all
+Depth = int | None  # number of layers to apply; None: all
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderOptions:
-    """Options of a model's construction. They change results only by the order of sums.
+    """Options of a model, which affect its results only by the order of sums.
 
     Raises:
-      ValueError: a name that is not known.
+      ValueError: a name is unknown.
     """
 
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
-    engine: str = "unrolled"  # what applies the layers: one of ENGINES
+    engine: str = "unrolled"  # one of ENGINES, which applies the layers
     remat: bool = False  # recompute each block in the backward pass, to save memory
-    needed_outputs_only: bool = False  # of the last block, only what the model's head reads
-    # Masked-LM logits [K, V] of the K positions alone that `masked_lm_weights` counts, instead of
-    # [B, P, V]. K changes from batch to batch: not for compilers that need to know each shape.
+    # Compute the last block only at the positions that the head reads.
+    needed_outputs_only: bool = False
+    # Compute masked-LM logits [K, V] only of the K positions whose `masked_lm_weights` aren't 0,
+    # instead of [B, P, V]. K depends on the batch, which compilers of static shapes don't support.
     weighted_positions_only: bool = False
-    # Additional outputs of a call, by default.
+    # Defaults of these arguments of a call.
     output_hidden_states: bool = False
     output_attentions: bool = False
 

@@ -1,7 +1,7 @@
-"""A transformer block on TensorFlow's CPU: what `encoder.AlbertBlock` computes, in less time.
+"""A faster `encoder.AlbertBlock` for TensorFlow on CPUs.
 
-Query, key and value are one product. Weights are cast, and those three joined, once in a call of
-the model and not in each layer that uses them. What follows a product is a chain of `islands`.
+Query, key and value are one product. Weights are cast and concatenated once in a call of the model,
+not in each layer that uses them. Elementwise operations after a product are compiled by `islands`.
 
 Legend: B batch, L sequence, T = B L, H hidden, I intermediate, N heads, D = H / N.
 """
@@ -23,7 +23,7 @@ Tensors = Mapping[str, Any]
 
 
 def fast_blocks(encoder) -> "FastBlocks | None":
-    """Returns the fast blocks of an encoder; None if it must compute them the usual way."""
+    """Returns the fast blocks of an encoder, or None if it must compute its usual ones."""
     is_quantized = any(layer.quantization_mode for layer in encoder._flatten_layers())
     return None if is_quantized or not islands.are_live() else FastBlocks(encoder)
 
@@ -45,7 +45,7 @@ class FastBlocks:
 
     @contextlib.contextmanager
     def holding(self, values: Sequence[Any]) -> Iterator[None]:
-        """Uses `values` instead of these tensors in the block, as in the body of a loop."""
+        """Uses `values` instead of these tensors inside the context, as in the body of a loop."""
         before = self._tensors
         self._tensors = tf.nest.pack_sequence_as(before, values)
         try:
@@ -54,7 +54,7 @@ class FastBlocks:
             self._tensors = before
 
     def remat(self, function: Callable) -> Callable:
-        """Returns a function of hidden states that the backward pass computes again."""
+        """Returns a function of hidden states that the backward pass recomputes."""
         def apply(hidden, *values):
             with self.holding(values):
                 return function(hidden)
@@ -70,16 +70,15 @@ class FastBlocks:
 
 def tensors_of(block, dtype: str) -> Tensors:
     """Returns the weights of a block's halves: kernels in `dtype` and in float32, and vectors."""
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
 
-    def add(name: str, kernel, bias=None):
+    def add(name: str, kernel, bias):
         # Gradients are taken for the second one, so that those of all layers are added in float32.
-        found[name] = (kernel,) if kernel.dtype == dtype else (tf.cast(kernel, dtype), kernel)
-        if bias is not None:
-            found[name + "_bias"] = bias
+        tensors[name] = (kernel,) if kernel.dtype == dtype else (tf.cast(kernel, dtype), kernel)
+        tensors[name + "_bias"] = bias
 
     def add_norm(name: str, norm):
-        found[name] = tuple(tf.convert_to_tensor(w._value) for w in (norm.gamma, norm.beta))
+        tensors[name] = tuple(tf.convert_to_tensor(w._value) for w in (norm.gamma, norm.beta))
 
     def dense(name: str, layer):
         add(name, *(tf.convert_to_tensor(w._value) for w in (layer._kernel, layer.bias)))
@@ -98,7 +97,7 @@ def tensors_of(block, dtype: str) -> Tensors:
         dense("inner", block.feed_forward.inner)
         dense("outer", block.feed_forward.outer)
         add_norm("feed_forward_norm", block.feed_forward_norm)
-    return found
+    return tensors
 
 
 def attend(hidden, weights: Tensors, config, attention: str, mask: Mask, dropout: Dropout):
@@ -108,7 +107,7 @@ def attend(hidden, weights: Tensors, config, attention: str, mask: Mask, dropout
     joined = product(tokens, *weights["qkv"])  # [T, 3H]
     joined = add_bias(joined, weights["qkv_bias"])
     joined = tf.reshape(joined, [shape[0], shape[1], 3, heads, config.head_size])
-    # Not slices, whose gradient is slow.
+    # The gradient of slices would be slow.
     query, key, value = tf.unstack(tf.transpose(joined, [2, 0, 3, 1, 4]))  # [B, N, L, D]
     context = ATTENTION[attention](
         query, key, value, mask, dropout, config.attention_probs_dropout_prob,
@@ -136,7 +135,7 @@ def transform(hidden, weights: Tensors, config, dropout: Dropout):
 
 
 def product(x, kernel, float32_kernel=None):
-    """Returns x [T, A] times the kernel [A, B]; the gradient is of the float32 one, if given."""
+    """Returns x [T, A] times the kernel [A, B]; the float32 kernel, if given, gets the gradient."""
     if float32_kernel is None:
         return tf.matmul(x, kernel)
 

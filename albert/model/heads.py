@@ -1,7 +1,7 @@
-"""Heads of pretraining and of labels, as Keras 3 layers, and their loss.
+"""Heads for pretraining and for labels, and their loss.
 
-Legend: B batch, H hidden, E embedding, V vocabulary, P predictions, C labels. As
-in `encoder`, weights carry the names of a released checkpoint.
+Legend: B batch, H hidden, E embedding, V vocabulary, P predictions, C labels. As in `encoder`,
+weights have the names of released checkpoints.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from albert.model.layers import dense_layer, get_activation, layer_norm, truncat
 
 
 class MaskedLmHead(keras.layers.Layer):
-    """Vocabulary logits through the transposed word table (`cls/predictions`)."""
+    """Logits of the vocabulary, by the transposed embedding table (`cls/predictions`)."""
 
     def __init__(self, config: AlbertConfig, name: str = "predictions"):
         super().__init__(name=name)
@@ -47,12 +47,12 @@ def label_weights(layer: keras.layers.Layer, labels: int, width: int, stddev: fl
 
 
 def label_logits(x, output_weights, output_bias):
-    """Returns x [..., H] times the transposed `output_weights` [C, H], plus bias: [..., C]."""
+    """Returns x [..., H] times the transposed `output_weights` [C, H] plus the bias: [..., C]."""
     return ops.matmul(x, ops.transpose(output_weights)) + output_bias
 
 
 class LabelHead(keras.layers.Layer):
-    """C logits of each vector: sentence order (`cls/seq_relationship`), spans (`cls/squad`)."""
+    """C logits of a vector, for sentence order (`cls/seq_relationship`) and spans (`cls/squad`)."""
 
     def __init__(self, config: AlbertConfig, num_labels: int, stddev: float, name: str):
         super().__init__(name=name)
@@ -70,7 +70,7 @@ class LabelHead(keras.layers.Layer):
 
 
 def cross_entropy(logits: Any, labels: Any):
-    """Returns -log softmax(logits)[label] in float32, shape of `labels`."""
+    """Returns -log softmax(logits)[label] for each of the `labels`, in float32."""
     return keras.losses.sparse_categorical_crossentropy(
         labels, ops.cast(logits, "float32"), from_logits=True
     )

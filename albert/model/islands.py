@@ -1,12 +1,12 @@
-"""Chains of elementwise operations that XLA compiles inside TensorFlow's plain graph, on CPUs.
+"""Chains of elementwise operations that XLA compiles inside of TensorFlow's graph, on CPUs.
 
-TensorFlow computes such a chain one operation at a time, each of which reads and writes all of it;
-XLA computes it in one pass. Matrix products stay outside, where oneDNN computes them. A chain is
-defined by its formula in plain operations. Its gradient is compiled too, and keeps only the
-chain's inputs.
+TensorFlow computes a chain operation by operation, each of which reads and writes all values; XLA
+computes it in one pass. Matrix products stay outside, where oneDNN computes them. A chain is
+defined by a formula in plain operations. Its gradient is compiled too, and stores only the chain's
+inputs.
 
-XLA compiles for one number of rows. So rows are filled up to one of eight numbers in each octave,
-and a short chain is computed plainly.
+XLA compiles for one number of rows. So rows are padded to one of eight numbers in each octave, and
+short chains aren't compiled.
 
 Legend: T tokens, W width.
 """
@@ -22,14 +22,14 @@ import tensorflow as tf
 from albert.model.dropout import dropped
 from albert.model.layers import get_activation, normalized
 
-LEAST_ELEMENTS = 1 << 18  # of a chain; below, compiling doesn't pay
+MIN_ELEMENTS = 1 << 18  # of a chain: for fewer, compilation doesn't pay off
 
 _are_live = contextvars.ContextVar("albert_islands", default=False)
 
 
 @contextlib.contextmanager
 def islands(wanted: bool = True) -> Iterator[None]:
-    """Models that are traced inside have compiled chains, on a machine without GPUs."""
+    """Compiles the chains of models that are traced inside the context, if there is no GPU."""
     token = _are_live.set(wanted and not tf.config.list_logical_devices("GPU"))
     try:
         yield
@@ -38,17 +38,17 @@ def islands(wanted: bool = True) -> Iterator[None]:
 
 
 def are_live() -> bool:
-    """Returns whether this is inside of `islands`."""
+    """Whether chains are to be compiled here."""
     return _are_live.get()
 
 
 class Island:
-    """A chain: formula(*rows [T, ...], *vectors [W]) -> rows.
+    """A chain: formula(*arrays [T, ...], *vectors [W]) -> array [T, ...].
 
     Args:
-      num_rows: how many of the arguments have rows.
-      is_bias: the last vector is added to the first rows, so that its gradient is the sum of
-        theirs.
+      num_rows: number of arguments with T rows.
+      is_bias: whether the last vector is added to the first array, so that its gradient is the sum
+        over the rows of that array's gradient.
     """
 
     def __init__(self, formula: Callable, num_rows: int, is_bias: bool = False):
@@ -68,10 +68,10 @@ class Island:
 
             def gradient(upstream):
                 number = sum(x.dtype.is_floating for x in rows)
-                found = list(self._backward((upstream, *rows), vectors, number))
+                gradients = list(self._backward((upstream, *rows), vectors, number))
                 if self._is_bias:
-                    found.append(sum_of_rows(found[0]))
-                return [found.pop(0) if x.dtype.is_floating else None for x in inputs]
+                    gradients.append(sum_of_rows(gradients[0]))
+                return [gradients.pop(0) if x.dtype.is_floating else None for x in inputs]
 
             return output, gradient
 
@@ -86,28 +86,28 @@ class Island:
 
 
 def _run(plain: Callable, compiled: Callable, rows: Sequence, vectors: Sequence, num_rows: int):
-    """Returns plain(*rows, *vectors), whose first `num_rows` results have rows too."""
+    """Returns plain(*rows, *vectors), whose first `num_rows` results have rows, too."""
     count = rows[0].shape[0]
 
     def by_xla(count):
-        missing = filled_up(count) - count
-        whole = [tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) for x in rows]
-        found = compiled(*whole, *vectors)
-        return [x[:count] for x in found[:num_rows]] + list(found[num_rows:])
+        missing = padded_count(count) - count
+        padded = [tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) for x in rows]
+        results = compiled(*padded, *vectors)
+        return [x[:count] for x in results[:num_rows]] + list(results[num_rows:])
 
     if count is None:
         count = tf.shape(rows[0])[0]
         return tf.cond(
-            tf.size(rows[0]) >= LEAST_ELEMENTS,
+            tf.size(rows[0]) >= MIN_ELEMENTS,
             lambda: by_xla(count), lambda: list(plain(*rows, *vectors)),
         )
-    if math.prod(rows[0].shape) < LEAST_ELEMENTS:
+    if math.prod(rows[0].shape) < MIN_ELEMENTS:
         return plain(*rows, *vectors)
     return by_xla(count)
 
 
-def filled_up(count):
-    """Returns the least of eight numbers in each octave that is no less than `count`."""
+def padded_count(count):
+    """Returns the smallest of eight numbers in each octave that is at least `count`."""
     if isinstance(count, int):
         step = max((1 << (count - 1).bit_length()) // 16, 1)
     else:
@@ -117,7 +117,7 @@ def filled_up(count):
 
 
 def sum_of_rows(x):
-    """Returns the sum [W] of x [T, W], in float32: a product, which is faster than TensorFlow's sum."""
+    """Returns the sum [W] of x [T, W] in float32, by a product, which is faster than a sum."""
     ones = tf.ones((1, tf.shape(x)[0]), x.dtype)
     return tf.cast(tf.matmul(ones, x), tf.float32)[0]
 

@@ -1,8 +1,8 @@
-"""A layer applied several times by JAX's `scan`: the shared layer (section 3.1) is compiled once.
+"""Applies a layer several times with JAX's `scan`, which compiles shared layers (section 3.1) once.
 
-A scan keeps everything that the backward pass needs from each layer. In unrolled layers XLA would
-recompute some of it, but not in a scan. So this module chooses what to keep: with `remat` only the
-states between layers, else `PRODUCTS` too.
+A scan stores all values that the backward pass needs from each layer, of which XLA would recompute
+some if layers were unrolled. This module stores only states between layers and, without `remat`,
+`PRODUCTS`.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-# Matrix products with weights are kept. The rest of a layer is cheap to recompute.
+# Matrix products with weights. The rest of a layer is cheap to recompute.
 PRODUCTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 

@@ -1,4 +1,4 @@
-"""Activations, layer normalization and dense layers, as the released models have them."""
+"""Activations, layer normalization and dense layers of the released models."""
 
 import contextlib
 import math
@@ -9,25 +9,24 @@ from keras import ops
 
 from albert.config import AlbertConfig
 
-# tf.contrib's layer_norm, which the released models were trained with.
-LAYER_NORM_EPSILON = 1e-12
+LAYER_NORM_EPSILON = 1e-12  # that of tf.contrib, with which the released models were trained
 
 
 @ops.custom_gradient
 def gelu(x):
-    """Returns the tanh form of the Gaussian error linear unit, the released models' form.
+    """Returns the Gaussian error linear unit in the released models' form, with tanh.
 
-    x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). Its gradient keeps x and the
-    tanh alone; one made of its operations keeps each of theirs, and they are the model's largest.
+    x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). Its gradient stores only x and the
+    tanh; automatic differentiation would store each of its values, the model's largest.
     """
     scale, cubic = math.sqrt(2.0 / math.pi), 0.044715
     tanh = ops.tanh(scale * (x + cubic * ops.power(x, 3)))
 
-    def gradient(*args, upstream=None):  # Keras's signature; TensorFlow passes one
+    def gradient(*args, upstream=None):  # Keras's signature; TensorFlow passes one positionally
         if upstream is None:
             (upstream,) = args
-        # Far beyond +-10, 1 - tanh^2 is 0: what it multiplies only must not become infinite,
-        # as x^2 does in half precision.
+        # Far beyond +-10, 1 - tanh^2 is 0; its factor must not become infinite, as x^2 does in half
+        # precision.
         near = ops.clip(x, -100.0, 100.0)
         slope_of_u = scale + (3.0 * scale * cubic * near) * near
         slope = (1.0 + tanh) + near * (1.0 - ops.square(tanh)) * slope_of_u
@@ -37,12 +36,12 @@ def gelu(x):
 
 
 def gelu_erf(x):
-    """Returns the exact Gaussian error linear unit: PyTorch's "gelu", no released model's."""
+    """Returns the exact Gaussian error linear unit, PyTorch's "gelu"; no released model uses it."""
     return ops.gelu(x, approximate=False)
 
 
 def times(x, factor: float):
-    """Returns x times a constant; in a loop, the gradient of a plain product would keep x."""
+    """Returns x times a constant. In a loop, the gradient of a plain product would store x."""
 
     @ops.custom_gradient
     def scaled(x):
@@ -56,7 +55,7 @@ def times(x, factor: float):
 
 @contextlib.contextmanager
 def precision(policy: keras.DTypePolicy) -> Iterator[None]:
-    """Layers that are made inside have this precision by default."""
+    """Sets the default precision of layers that are created inside the context."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -66,10 +65,10 @@ def precision(policy: keras.DTypePolicy) -> Iterator[None]:
 
 
 def get_activation(name):
-    """Returns the function of an activation's name; None, "" and "linear" are the identity.
+    """Returns an activation function by name; None, "" and "linear" are the identity.
 
-    "gelu" is the tanh form, as in the original; "gelu_erf" is for models that
-    were trained elsewhere with the exact one.
+    "gelu" is the form with tanh, as in the original; "gelu_erf" is the exact one, for models that
+    other toolkits trained with it.
     """
     if not isinstance(name, str) and name is not None:
         return name
@@ -91,12 +90,12 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 def normalized(x, gamma, beta):
     """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
 
-    Its gradient keeps the normalised x and one number per position, not x and others.
+    Its gradient stores only the normalized x and one number per position.
     """
-    centred = x - ops.mean(x, axis=-1, keepdims=True)
-    variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+    centered = x - ops.mean(x, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
     inverse = ops.rsqrt(variance + LAYER_NORM_EPSILON)
-    normal = centred * inverse
+    normal = centered * inverse
 
     def gradient(*args, upstream=None):  # see `gelu`
         if upstream is None:
@@ -104,14 +103,14 @@ def normalized(x, gamma, beta):
         slope = upstream * gamma
         along = ops.mean(slope * normal, axis=-1, keepdims=True)
         of_x = inverse * (slope - ops.mean(slope, axis=-1, keepdims=True) - normal * along)
-        places = tuple(range(len(upstream.shape) - 1))
-        return of_x, ops.sum(upstream * normal, axis=places), ops.sum(upstream, axis=places)
+        axes = tuple(range(len(upstream.shape) - 1))
+        return of_x, ops.sum(upstream * normal, axis=axes), ops.sum(upstream, axis=axes)
 
     return normal * gamma + beta, gradient
 
 
 class LayerNorm(keras.layers.LayerNormalization):
-    """Keras's layer normalization of the last axis, in float32, with less kept for its gradient."""
+    """Keras's layer normalization of the last axis, in float32, which needs less memory."""
 
     def call(self, x):
         x, gamma, beta = (ops.cast(value, "float32") for value in (x, self.gamma, self.beta))
@@ -124,8 +123,6 @@ def layer_norm(name: str) -> LayerNorm:
 
 def dense_layer(units: int, config: AlbertConfig, name: str, activation=None) -> keras.layers.Dense:
     return keras.layers.Dense(
-        units,
-        activation=activation,
+        units, activation=activation, name=name,
         kernel_initializer=truncated_normal(config.initializer_range),
-        name=name,
     )

@@ -1,4 +1,4 @@
-"""The loss of a call with labels, as Hugging Face's models return it.
+"""Losses of a call with labels, the same as those of Hugging Face's models.
 
 Legend: B batch, L sequence, C labels, V vocabulary.
 """
@@ -10,11 +10,11 @@ from keras import ops
 
 from albert.model.heads import cross_entropy
 
-IGNORED = -100  # a label that doesn't count
+IGNORED = -100  # label of positions that don't count
 
 
 def of_classes(logits: Any, labels: Any):
-    """Returns the mean cross-entropy of logits [..., C] over the labels [...] that count."""
+    """Returns the mean cross-entropy of logits [..., C] over the labels [...] that aren't IGNORED."""
     labels = ops.cast(ops.convert_to_tensor(labels), "int32")
     logits = ops.reshape(logits, (-1, logits.shape[-1] or ops.shape(logits)[-1]))
     labels = ops.reshape(labels, (-1,))
@@ -24,7 +24,7 @@ def of_classes(logits: Any, labels: Any):
 
 
 def of_numbers(logits: Any, labels: Any):
-    """Returns the mean squared error of numbers [B, C]."""
+    """Returns the mean squared error of logits [B, C]."""
     labels = ops.reshape(ops.cast(ops.convert_to_tensor(labels), "float32"), ops.shape(logits))
     return ops.mean(ops.square(ops.cast(logits, "float32") - labels))
 
@@ -38,7 +38,10 @@ def of_several_labels(logits: Any, labels: Any):
 
 
 def of_spans(starts: Any, ends: Any, start_positions: Any, end_positions: Any):
-    """Returns the mean of the losses of first and last tokens [B, L]; those beyond L don't count."""
+    """Returns the mean loss of first and last positions [B], given logits [B, L].
+
+    Positions outside of a sequence don't count.
+    """
     length = ops.shape(starts)[-1]
 
     def loss(logits, positions):

@@ -1,4 +1,4 @@
-"""Layers that Keras's `model.quantize` changed: what a saved model needs to have them again."""
+"""Saves and restores the layers that Keras's `model.quantize` changed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import keras
 
 
 def quantized_layers(model: keras.Model) -> dict[str, dict[str, Any]]:
-    """Returns {path below the model: mode and configuration} of its quantized layers, as JSON."""
+    """Returns {path below the model: mode and configuration} of its quantized layers, for JSON."""
     return {
         path: {
             "mode": layer.quantization_mode,
@@ -20,24 +20,25 @@ def quantized_layers(model: keras.Model) -> dict[str, dict[str, Any]]:
 
 
 def quantize_layers(model: keras.Model, layers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Quantizes the layers of `quantized_layers`, so that their saved weights fit."""
+    """Quantizes the layers that `quantized_layers` returned, so that saved weights fit."""
     by_path = _layers(model)
-    for path, how in layers.items():
+    for path, settings in layers.items():
         layer = by_path[path]
         if layer.quantization_mode is None:
-            layer.quantize(how["mode"], **_options(how["config"]))
+            layer.quantize(settings["mode"], **_options(settings["config"]))
 
 
 def _options(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the arguments of `quantize` but for the mode. Keras's own layer reads it, as it loads."""
+    """Returns the arguments of `quantize` except the mode."""
     if config is None:
         return {}
-    like = keras.layers.Dense.from_config({"units": 1, "quantization_config": config})
-    return {"config": like.quantization_config}
+    # Keras deserializes it only with a layer.
+    layer = keras.layers.Dense.from_config({"units": 1, "quantization_config": config})
+    return {"config": layer.quantization_config}
 
 
 def _layers(model: keras.Model) -> dict[str, keras.Layer]:
-    """Returns the layers that have no layers inside, by their path below the model."""
+    """Returns {path below the model: layer} for layers without sublayers."""
     return {
         layer.path.removeprefix(model.path + "/"): layer
         for layer in model._flatten_layers(include_self=False)

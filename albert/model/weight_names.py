@@ -1,4 +1,4 @@
-"""The names of weights: those of a released checkpoint."""
+"""The names of weights in released checkpoints."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,7 @@ import keras
 
 
 def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns {name in a released checkpoint: weight} for every weight, trainable or not.
-
-    Whatever Keras calls the model, its encoder's weights begin with `bert/`.
-    """
+    """Returns {name in a released checkpoint: weight}; those of the encoder start with `bert/`."""
     scope = getattr(model, "weight_scope", "")
     return {scope + weight.path.removeprefix(model.path + "/"): weight for weight in model.weights}
 

@@ -2,12 +2,13 @@
 
   python scripts/maintainers/reference.py
 
-A test fails if they are out of date.
+A test fails if they are out of date, another one if an example in python.md doesn't print its output.
 """
 
 import dataclasses
 import importlib
 import inspect
+import operator
 import pathlib
 import re
 import runpy
@@ -20,44 +21,84 @@ from absl import flags as absl_flags
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))  # this checkout, whatever is installed
 FOLDER = REPO / "docs/reference"
-PUBLIC = {
-    "albert": (
-        "AlbertConfig", "AlbertTokenizer", "AlbertModel", "AlbertForPreTraining",
-        "AlbertForMaskedLM", "AlbertForSequenceClassification", "AlbertForTokenClassification",
-        "AlbertForMultipleChoice", "AlbertForQuestionAnswering", "AlbertForBeamQuestionAnswering",
-        "HubLayer", "from_pretrained", "compiled", "open_session", "AnsweringSession",
+FROM = "This page is generated from the code by `scripts/maintainers/reference.py`."
+# What most programs need, below `albert`: the docstring of each has an example.
+TEN_NAMES = (
+    "open_session", "from_pretrained", "AlbertTokenizer", "AlbertConfig", "AlbertModel",
+    "AlbertForSequenceClassification", "AlbertForQuestionAnswering", "AlbertForMaskedLM",
+    "compiled", "optimization.create_optimizer",
+)
+# {name: how an instance is called here, its class, methods that follow in full}.
+METHODS = {
+    "open_session": ("session", "AnsweringSession", (
+        "classify", "answer", "choose", "tag", "fill_mask", "embed", "score",
+    )),
+    "AlbertTokenizer": (
+        "tokenizer", "AlbertTokenizer", ("__call__", "from_pretrained", "pad", "add_tokens"),
     ),
-    "albert.optimization": (
-        "Lamb", "AdamWeightDecay", "WarmupPolynomialDecay", "OptimizerConfig", "create_optimizer",
-    ),
-    "albert.tokenization": (
-        "FullTokenizer", "BasicTokenizer", "WordpieceTokenizer", "preprocess_text",
-    ),
-    "albert.errors": None,  # all
 }
-# Measured by `call_costs.py`.
+SECTIONS = {  # of the other names
+    "Other models": (
+        "AlbertForPreTraining", "AlbertForTokenClassification", "AlbertForMultipleChoice",
+        "AlbertForBeamQuestionAnswering", "HubLayer",
+    ),
+    "Optimizers": (
+        "optimization.Lamb", "optimization.AdamWeightDecay", "optimization.Muon",
+        "optimization.WarmupPolynomialDecay", "optimization.OptimizerConfig",
+    ),
+    "Tokenization as in the original": (
+        "tokenization.FullTokenizer", "tokenization.preprocess_text",
+    ),
+}
+TABLES = {  # other methods, a line each
+    "AlbertTokenizer": (
+        "tokenize", "encode", "decode", "batch_decode", "convert_tokens_to_ids",
+        "convert_ids_to_tokens", "get_vocab", "save_pretrained", "save_vocabulary",
+        "build_inputs_with_special_tokens", "create_token_type_ids_from_sequences",
+        "get_special_tokens_mask",
+    ),
+    "AlbertConfig": (
+        "released", "from_json_file", "from_dict", "to_dict", "to_json_string", "with_dropout",
+        "head_size",
+    ),
+    "FullTokenizer": (
+        "encode_text", "encode_batch", "preprocess", "tokenize", "convert_tokens_to_ids",
+        "convert_ids_to_tokens", "add_tokens", "vocab_size",
+    ),
+}
+INTRODUCTION = """Most programs need no more than ten names:
+
+{names}
+
+The examples run as they are, with albert alone: the model `small_en` is included. They assume
+
+    import albert
+    import keras
+    import numpy as np
+
+`help(albert.open_session)` and the like print what this page says, and more. Models are Keras 3 models:
+`compile`, `fit`, `predict`, `export` and `.keras` files are Keras's own."""
+# The figures are measured by `call_costs.py`.
 CALLS = """## Which way to call a model
 
-| way | compiles | use it |
+| call | compiles | use it |
 |---|---|---|
 | `model(x)` | never | to train with your own loop, inspect a model, or read a few texts |
-| `albert.compiled(model)(x)` | once; with JAX once for each shape | to call a model often with rows that you make yourself |
+| `albert.compiled(model)(x)` | once; with JAX once for each shape | to call a model often with batches that you make yourself |
 | `model.predict(x)` | for each new length, where Keras chooses XLA | for large arrays of one length |
 | `albert.open_session(path)` | once for each method; with JAX once for each of a few lengths | to get answers from texts |
 
-What each costs when a classifier of base size reads one text at a time, of ten lengths from 5 to 40 tokens, relative to
+The cost of each when a classifier of base size reads one text at a time, of ten lengths from 5 to 40 tokens, relative to
 the compiled call (`scripts/maintainers/call_costs.py`; TensorFlow, two cores of an AMD EPYC with AVX-512):
 
-| way | first call | nine other lengths, first calls | later calls |
+| call | first call | nine other lengths, first calls | later calls |
 |---|---|---|---|
 | `model(x)` | 0.19 | 5.33 | 4.78 |
 | `albert.compiled(model)(x)` | 1.00 | 1.00 | 1.00 |
 | `model.predict(x)` | 0.62 | 6.54 | 2.29 |
 | `session.classify(text)` | 0.50 | 1.00 | 0.96 |
 
-Threads may share compiled calls and sessions.
-"""
-FROM = "This page is made from the code by `scripts/maintainers/reference.py`."
+Threads may share compiled calls and sessions."""
 
 
 def _indented(text: str) -> str:
@@ -76,10 +117,13 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+# --- commands.md ---
+
+
 def command_names() -> list[str]:
-    with unittest.mock.patch("setuptools.setup") as said:
+    with unittest.mock.patch("setuptools.setup") as setup:
         runpy.run_path(str(REPO / "setup.py"))
-    scripts = said.call_args.kwargs["entry_points"]["console_scripts"]
+    scripts = setup.call_args.kwargs["entry_points"]["console_scripts"]
     return sorted(re.search(r"= albert\.(\w+):", line)[1] for line in scripts)
 
 
@@ -97,8 +141,8 @@ def commands() -> str:
     names = command_names()
     parts = [
         "# Commands", FROM,
-        "Each is `python -m albert.NAME` or, with dashes, `albert-NAME`. `--help` says what stands "
-        "here. `--flagfile=FILE` reads flags from a file, one a line; lines that begin with `#` are "
+        "Run each as `python -m albert.NAME` or, with dashes, `albert-NAME`. `--help` prints what this "
+        "page says. `--flagfile=FILE` reads flags from a file, one per line; lines that start with `#` are "
         "comments. [Exit codes](exit_codes.md) are the same everywhere.",
         "\n".join(f"* [{name}](#{_anchor(name)})" for name in names),
     ]
@@ -112,12 +156,11 @@ def commands() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _signature(name: str, what) -> str:
-    try:
-        text = str(inspect.signature(what))
-    except ValueError:
-        text = "(...)"
-    return re.sub(r"<[\w.]+ object at 0x\w+>|<class '([\w.]+)'>", r"\1", f"{name}{text}")
+# --- python.md ---
+
+
+def _object(name: str):
+    return operator.attrgetter(name)(importlib.import_module("albert"))
 
 
 def _doc(what) -> str:
@@ -125,39 +168,99 @@ def _doc(what) -> str:
     return inspect.cleandoc(what.__doc__ or "")
 
 
-def _methods(owner) -> list[tuple[str, object]]:
-    if not inspect.isclass(owner):
-        return []
-    own = [base for base in owner.__mro__ if base.__module__.startswith("albert")]
-    found = {}
-    for base in reversed(own):
-        found |= {
-            name: value for name, value in vars(base).items()
-            if not name.startswith("_") and isinstance(
-                value, (type(lambda: 0), classmethod, staticmethod, property)
-            )
-        }
-    return [(name, getattr(owner, name)) for name in sorted(found)]
+def _summary(what) -> str:
+    """Returns the first paragraph of a docstring, for a table."""
+    return " ".join(_doc(what).partition("\n\n")[0].split()).replace("|", "\\|")
+
+
+def _call(name: str, function) -> str:
+    """Returns how a function or class is called, without types."""
+    signature = inspect.signature(function)
+    parameters = [
+        p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"
+    ]
+    text = str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+    return name + re.sub(r"EncoderOptions\(.*?\)", "EncoderOptions()", text.replace("<factory>", "{}"))
+
+
+def _markdown(doc: str) -> str:
+    """Returns a docstring with its arguments and errors as lists, and its example as code."""
+    body, *sections = re.split(r"^(Args|Returns|Raises|Example):\n", doc, flags=re.M)
+    parts = [re.sub(r"docs/reference/(\w+)\.md", r"[\1](\1.md)", _indented(body))]
+    for title, text in zip(sections[::2], sections[1::2], strict=True):
+        text = textwrap.dedent(text).strip()
+        if title == "Example":
+            parts.append(f"```pycon\n{text}\n```")
+        elif title == "Returns":
+            parts.append(f"Returns {text}")
+        else:
+            items = re.sub(r"^(\S[^:\n]*):", r"* `\1`:", text, flags=re.M)
+            parts.append(f"{title}:\n{items}")
+    return "\n\n".join(filter(None, parts))
+
+
+def _method(instance: str, owner: type, name: str) -> list[str]:
+    method = getattr(owner, name)
+    # A class method is called on the class.
+    prefix = owner.__name__ if inspect.ismethod(method) else instance
+    head = _call(prefix if name == "__call__" else f"{prefix}.{name}", method)
+    return [f"**`{head}`**", _markdown(_doc(method))]
+
+
+def _table(owner: type, names: tuple[str, ...]) -> str:
+    rows = []
+    for name in names:
+        value = getattr(owner, name)
+        head = name if isinstance(value, property) else _call(name, value)
+        rows.append(f"| `{head}` | {_summary(value)} |")
+    return "\n".join(["| more | |", "|---|---|", *rows])
+
+
+def _entry(name: str) -> list[str]:
+    what, short = _object(name), name.rpartition(".")[2]
+    lines = textwrap.wrap(_call(f"albert.{name}", what), 96, subsequent_indent="    ")
+    parts = [f"### {short}", textwrap.indent("\n".join(lines), "    "), _markdown(_doc(what))]
+    instance, owner, methods = METHODS.get(short, ("", short, ()))
+    if owner != short:
+        parts.append(_markdown(_doc(_object(owner))))
+    for method in methods:
+        parts += _method(instance, _object(owner), method)
+    return parts + ([_table(what, TABLES[short])] if short in TABLES else [])
+
+
+def _errors() -> str:
+    errors = importlib.import_module("albert.errors")
+    kinds = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)]
+    rows = [
+        f"| `{kind.__name__}` | {getattr(kind, 'exit_code', '128 + signal')} | {_summary(kind)} |"
+        for kind in kinds
+    ]
+    return "\n".join(["| `albert.errors` | exit code | meaning |", "|---|---|---|", *rows])
 
 
 def python() -> str:
-    parts = ["# Python interface", FROM, CALLS]
-    for place, names in PUBLIC.items():
-        module = importlib.import_module(place)
-        if names is None:
-            names = [n for n, v in vars(module).items() if inspect.isclass(v)]
-        parts.append(f"## {place}")
+    names = [
+        f"| [`{name}`](#{name.rpartition('.')[2].lower()}) | {_summary(_object(name))} |"
+        for name in TEN_NAMES
+    ]
+    table = "\n".join(["| `albert` | what it does |", "|---|---|", *names])
+    parts = ["# Python interface", FROM, INTRODUCTION.format(names=table), "## Ten names"]
+    for name in TEN_NAMES:
+        parts += _entry(name)
+    model = _object("modeling.PretrainedModel")
+    parts += [CALLS, "## What all models have in common", _markdown(_doc(model))]
+    for method in ("__call__", "call", "from_pretrained", "save_pretrained",
+                   "resize_token_embeddings"):
+        parts += _method("model", model, method)
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}")
         for name in names:
-            what = getattr(module, name)
-            parts += [f"### {name}", textwrap.indent(_signature(name, what), "    "),
-                      _indented(_doc(what))]
-            for method, value in _methods(what):
-                said = _doc(value)
-                if not said or method in ("get_config", "call", "build"):
-                    continue
-                head = method if isinstance(value, property) else _signature(method, value)
-                parts += [f"**`{head}`**", _indented(said)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+            parts += _entry(name)
+    parts += ["## Errors", _errors()]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+# --- configuration.md ---
 
 
 def configuration() -> str:
@@ -175,9 +278,8 @@ def configuration() -> str:
         rows.append(f"| `{field.name}` | {default} | {comment} |")
     return "\n\n".join([
         "# Configuration keys", FROM,
-        "`albert_config.json` holds the architecture. The eight released files and small ones are in "
-        "`configs/`; `--albert_config_file=base_v2` names a released one without a path. A key that "
-        "is not known is kept and told in a warning.",
+        "`albert_config.json` describes the architecture. `configs/` has those of the eight released models and "
+        "of small ones; `--albert_config_file=base_v2` needs no path. Unknown keys are kept, with a warning.",
         "\n".join(["| key | default | meaning |", "|---|---|---|", *rows]),
     ]) + "\n"
 

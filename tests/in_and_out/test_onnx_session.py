@@ -68,7 +68,7 @@ def test_a_classifier_answers_without_an_engine_and_by_command(tmp_path, capsys)
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert_same_answer(answers, expected)
     (tmp_path / "wrong.onnx").write_bytes(b"no model")
-    for name, message in {"wrong": "is no model of ONNX", "nowhere": "no such file"}.items():
+    for name, message in {"wrong": "is not an ONNX model", "nowhere": "no such file"}.items():
         assert run_here(predict, *flags, f"--onnx_file={tmp_path}/{name}.onnx") == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)
 

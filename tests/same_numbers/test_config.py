@@ -122,7 +122,7 @@ def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
     (tmp_path / "base_v2").write_text(json.dumps(SIZES))
     assert AlbertConfig.from_flag("base_v2").hidden_size == 16
     assert AlbertConfig.released("base_v2").hidden_size == 768
-    said = "no such file: base_v3; nor is it an architecture with a name: base_v1, base_v2, large_v1"
+    said = "no such file: base_v3. Architectures with a name: base_v1, base_v2, large_v1"
     with pytest.raises(DataError, match=said):
         AlbertConfig.from_flag("base_v3")
     with pytest.raises(DataError, match="no architecture 'base_v3': there are base_v1"):
@@ -131,7 +131,7 @@ def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
         AlbertConfig.from_flag(os.path.join("work", "base.json"))
     others = ["--input_file=x", "--output_dir=out", "--do_train"]
     assert run_here(run_pretraining, "--albert_config_file=base_v3", *others) == 2
-    assert "base_v3; nor is it an arch" in assert_one_clear_line(capsys.readouterr().err)
+    assert "base_v3. Architectures" in assert_one_clear_line(capsys.readouterr().err)
 
 
 # --- Recipes ---

@@ -23,7 +23,7 @@ def dropout_of_a_step():
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    monkeypatch.setattr(islands, "LEAST_ELEMENTS", 0)
+    monkeypatch.setattr(islands, "MIN_ELEMENTS", 0)
 
 
 @pytest.mark.parametrize("options, changes", [
@@ -90,12 +90,12 @@ def test_extremes_pass_through_as_in_plain_operations(dtype):
     assert y[7] == np.inf and (np.isnan(y[8]) or y[8] == 0.0) and np.isnan(y[9])
 
 
-def test_rows_are_filled_up_to_few_numbers_whether_known_or_not():
-    known = [islands.filled_up(count) for count in range(1, 5001)]
+def test_rows_are_padded_count_to_few_numbers_whether_known_or_not():
+    known = [islands.padded_count(count) for count in range(1, 5001)]
     for count, size in enumerate(known, 1):
         assert count <= size <= max(1.125 * count, count + 1)
     assert len(set(known)) <= 8 * 13
-    compute = tf.function(islands.filled_up, input_signature=[tf.TensorSpec([], tf.int32)])
+    compute = tf.function(islands.padded_count, input_signature=[tf.TensorSpec([], tf.int32)])
     for count in (1, 2, 3, 8, 9, 100, 511, 512, 513, 1792, 4095, 4096, 4097, 4999):
         assert int(compute(count)) == known[count - 1]
 

@@ -333,7 +333,7 @@ REFUSED = [
     (["--train_batch_size=0"], "--train_batch_size=0"),
     (["--num_devices=5"], "--train_batch_size=24"),
     (["--albert_config_file=absent.json"], "absent.json"),
-    (["--albert_config_file=base_v3"], "base_v3; nor is it an arch"),
+    (["--albert_config_file=base_v3"], "base_v3. Architectures"),
     (["--albert_config_file=,"], "--albert_config_file"),
     (["--optimizer=sgd"], "optimizer"),
 ]

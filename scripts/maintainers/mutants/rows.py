@@ -87,7 +87,7 @@ ROWS = [
      "self.config, 2, HEAD_INITIALIZER_RANGE, name=", "test_modeling"),
     ("model/layers.py", "of_x = inverse * (slope - ops.mean(slope, axis=-1, keepdims=True) - normal * along)",
      "of_x = inverse * (slope - normal * along)", "test_modeling"),
-    ("model/dropout.py", "ops.cast(65536 / (65536 - least), x.dtype)", "ops.cast(1.0, x.dtype)",
+    ("model/dropout.py", "ops.cast(65536 / (65536 - threshold), x.dtype)", "ops.cast(1.0, x.dtype)",
      "test_islands"),
     # Task files, scores and answers
     ("tasks/glue.py", 'name="mismnli", kind="_mismatched"', 'name="mismnli", kind="_matched"',
