@@ -234,9 +234,11 @@ class _Plan:
 
     def training_flags(self) -> Sequence[str]:
         """Returns run_pretraining's flags."""
-        new = [f"--albert_config_file={self._config_file}", "--init_embeddings=cooccurrence"]
+        new = []
+        if not self._start:
+            new = [f"--albert_config_file={self._config_file}", "--init_embeddings=cooccurrence"]
         return [
-            *([] if self._start else new), "--do_train", "--do_eval", f"--max_seq_length={self.length}",
+            *new, "--do_train", "--do_eval", f"--max_seq_length={self.length}",
             f"--optimizer={self.chosen['optimizer']}",
             f"--mixed_precision={self.chosen['mixed_precision']}", "--masked_lm_budget=0.15",
             "--mask_token_share=1", "--keep_checkpoint_max=2",

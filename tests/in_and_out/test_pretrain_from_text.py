@@ -8,9 +8,10 @@ from helpers import REPO, assert_one_clear_line, run_here
 
 import albert
 from albert import pretrain_from_text, run_pretraining
-from albert.cli import text_plan, training_speed
+from albert.cli import flags, text_plan, training_speed
 from albert.cli.text_plan import Text
 from albert.errors import Preempted
+from albert.storage import shipped
 
 
 @pytest.fixture
@@ -55,6 +56,27 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     assert run_here(pretrain_from_text, *command, "--hours=7") == 2
     assert "--hours=7.0" in assert_one_clear_line(capsys.readouterr().err)
     assert (files_of(out), files_of(out / "model")) == before
+
+
+def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
+    tmp_path, monkeypatch, slow_machine
+):
+    started = []
+
+    def preempted(values):
+        started.append(flags.to_dict(values))
+        raise Preempted("stopped by SIGTERM", 15)
+
+    monkeypatch.setattr(run_pretraining, "main", preempted)
+    assert run_here(
+        pretrain_from_text, f"--input_file={REPO / 'docs/guides'}", "--start_from=small_en",
+        f"--output_dir={tmp_path / 'out'}",
+    ) == 143
+    [values] = started
+    folder = shipped.path_of("small_en")
+    assert values["init_checkpoint"] == folder and not values["albert_config_file"]
+    assert values["spm_model_file"] == f"{folder}/spiece.model"
+    assert values["init_embeddings"] != "cooccurrence"
 
 
 def test_text_that_is_not_there_is_refused_before_anything_is_made(tmp_path, capsys):

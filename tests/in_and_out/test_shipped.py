@@ -1,11 +1,8 @@
 """The models that ship with the package."""
 
 import importlib
-import json
 import os
 import pathlib
-import re
-import shlex
 import shutil
 
 import numpy as np
@@ -18,7 +15,6 @@ from albert import (
     export_model,
     export_to_tfhub,
     extract_features,
-    fill_mask,
     modeling,
     predict,
     score,
@@ -77,17 +73,9 @@ def test_every_flag_of_a_model_or_its_vocabulary_takes_a_name():
 
 
 def test_the_first_minute(tmp_path, capsys):
-    """The commands that a reader tries first, and their output."""
+    """The commands that a reader tries after those of the README."""
     text, vectors = tmp_path / "text.txt", tmp_path / "vectors.npz"
     text.write_text("A first text.\nAnd a second one.\n")
-    readme = (REPO / "README.md").read_text("utf-8")
-    shown = re.search(r"^ +python -m albert.fill_mask (.+)$", readme, re.M)
-    assert flags.run_command(
-        fill_mask.__doc__, fill_mask.define_flags, fill_mask.main,
-        ["fill_mask", *shlex.split(shown[1]), "--format=json"], takes_arguments=True,
-    ) == 0
-    [pieces] = json.loads(capsys.readouterr().out)["masks"]
-    assert len(pieces) == 5 and pieces[0]["probability"] > 0.05
     flags_of_input = f"--model={NAMES[0]}", f"--input_file={text}"
     assert run_here(extract_features, *flags_of_input, f"--output_file={vectors}") == 0
     with np.load(vectors) as arrays:
