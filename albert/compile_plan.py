@@ -5,7 +5,7 @@
 
 The step is that of `run_pretraining --engine=jax` with these flags. The command reports the memory
 per device, the communication between devices, and how many sequences a device can compute at once.
-If the step does not fit, the exit code is 2. It takes a few minutes, and needs albert[jax-tpu].
+If the step does not fit, the exit code is 2. It takes a few minutes, and needs albert-keras[jax-tpu].
 """
 
 import json
@@ -42,7 +42,7 @@ def main(values: flags.FlagValues) -> None:
     config = AlbertConfig.from_flag(values.albert_config_file)
     config.check_length(values.max_seq_length, values.albert_config_file)
     if not all(map(engines.is_installed, ("jax", "libtpu"))):
-        raise FlagError("XLA's compiler for TPUs is not installed: install albert[jax-tpu]")
+        raise FlagError("XLA's compiler for TPUs is not installed: install albert-keras[jax-tpu]")
     os.environ["JAX_PLATFORMS"] = "cpu"  # this machine has no TPUs
     engine_start.start("jax")
     from albert.optimization import OptimizerConfig

@@ -36,7 +36,7 @@ def require(engine: str, origin: str) -> None:
             "KERAS_BACKEND to one of them before Keras is imported"
         )
     if not is_installed(engine):
-        extra = "albert[jax], albert[jax-cuda] or albert[jax-tpu]"
+        extra = "albert-keras[jax], albert-keras[jax-cuda] or albert-keras[jax-tpu]"
         remedy = extra if engine == "jax" else "tensorflow, or set KERAS_BACKEND=jax"
         raise FlagError(f"{origin}: it is not installed: install {remedy}")
 

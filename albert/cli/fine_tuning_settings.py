@@ -86,7 +86,7 @@ def define_training_flags(
 
 
 _DECIDED_BY_DATA = (
-    "do_train", "do_eval", "max_seq_length", "train_batch_size", "eval_batch_size",
+    "do_train", "do_eval", "max_seq_length", "train_batch_size", "eval_batch_size", "optimizer",
     "learning_rate", "train_step", "num_train_epochs", "warmup_step", "save_checkpoints_steps",
     "early_stopping_patience",
 )

@@ -22,6 +22,7 @@ from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
 FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
          "label_column", "label_columns", "threshold", *TABLE_FLAGS)
+_RELEASED_WIDTH = 768  # of the narrowest released model
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
@@ -192,15 +193,20 @@ class OwnTexts:
             for split in ("train", "dev") for example in self.data.examples[split]
         ]
         lengths = [len(ids) + 3 for ids in self._encoder.tokenizer.encode_batch(texts)]
+        width = f"for a model of width {config.hidden_size}"
+        optimizer = settings.optimizer
+        # A rate that the user gives is AdamW's, unless they name another optimizer.
+        if not {flags.given(self._values, n) for n in ("optimizer", "learning_rate")} - {None}:
+            optimizer = best_optimizer(config.hidden_size)
         settings = dataclasses.replace(
             settings,
             max_seq_length=self._choose(
                 "max_seq_length", sequence_length(lengths, config.max_position_embeddings),
                 "99 % of the texts fit",
             ),
+            optimizer=self._choose("optimizer", optimizer, width),
             learning_rate=self._choose(
-                "learning_rate", learning_rate(config.hidden_size),
-                f"for a model of width {config.hidden_size}",
+                "learning_rate", learning_rate(optimizer, config.hidden_size), width
             ),
             train_batch_size=self._choose(
                 "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
@@ -226,7 +232,7 @@ class OwnTexts:
     def _choose(self, name: str, value: Any, why: str) -> Any:
         if flags.given(self._values, name) is not None:
             value, why = getattr(self._values, name), "given"
-        self.report(f"--{name}", f"{value:g} ({why})")
+        self.report(f"--{name}", f"{value if isinstance(value, str) else f'{value:g}'} ({why})")
         return value
 
     def report(self, name: str, value: str) -> None:
@@ -235,10 +241,19 @@ class OwnTexts:
         flags.log.info("%s: %s", name, value)
 
 
-def learning_rate(hidden_size: int) -> float:
-    """Returns a learning rate for models of this width: the wider, the lower."""
-    rates = ((2048, 1e-5), (768, 3e-5), (256, 1e-4))
-    return next((rate for width, rate in rates if hidden_size >= width), 3e-4)
+def best_optimizer(hidden_size: int) -> str:
+    """Returns the optimizer that suits models of this width (docs/evidence/results.md)."""
+    return "adamw" if hidden_size >= _RELEASED_WIDTH else "lamb"
+
+
+def learning_rate(optimizer: str, hidden_size: int) -> float:
+    """Returns a learning rate that suits models of this width; AdamW needs less for wider ones."""
+    if optimizer == "lamb":
+        return 2e-3
+    for least, rate in ((2048, 1e-5), (_RELEASED_WIDTH, 3e-5), (256, 1e-4)):
+        if hidden_size >= least:
+            return rate
+    return 3e-4
 
 
 def epochs(num_rows: int) -> float:

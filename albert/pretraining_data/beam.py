@@ -45,7 +45,7 @@ def require_beam(runner: str) -> None:
     except ImportError as error:
         raise FlagError(
             f"--runner={runner} needs Apache Beam, which is not installed: "
-            "pip install 'albert[beam]'"
+            "pip install 'albert-keras[beam]'"
         ) from error
 
 

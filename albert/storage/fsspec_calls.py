@@ -55,7 +55,7 @@ def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
 
 def _file_system(url: str):
     scheme = url.split("://", 1)[0].lower()
-    install = f"pip install 'albert[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else ""
+    install = f"pip install 'albert-keras[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else ""
     if importlib.util.find_spec("fsspec") is None:
         raise DataError(f"{url}: {scheme}:// needs fsspec: {install or 'pip install fsspec'}")
     import fsspec

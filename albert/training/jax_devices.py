@@ -23,7 +23,7 @@ def chosen_devices(values) -> list:
     """Returns the devices that the flags ask for."""
     if values.use_tpu and jax.default_backend() != "tpu":
         raise FlagError("--use_tpu: JAX finds no TPU on this machine: run the command on the TPU "
-                        "machine itself, with albert[jax-tpu] installed")
+                        "machine itself, with albert-keras[jax-tpu] installed")
     if values.num_gpus == 0 and jax.default_backend() == "gpu":
         return _of_each_worker(jax.devices("cpu"), 1)
     devices = jax.devices()

@@ -3,7 +3,7 @@
   python scripts/maintainers/compile_table.py docs/evidence/compile_plan.json
 
 It takes an hour or two on two cores, and resumes where it stopped. It prints the table of
-docs/guides/accelerators.md in Markdown. It needs albert[jax-tpu].
+docs/guides/accelerators.md in Markdown. It needs albert-keras[jax-tpu].
 """
 
 import json

@@ -1,125 +1,156 @@
-"""Measures what a pretrained model gains over random weights of its architecture in fine-tuning.
+"""Measures what fine-tuning a small model gives: settings, pretrained and random weights, TF-IDF.
 
   python scripts/maintainers/fine_tuning_gains.py --glue_dir=GLUE --output_dir=work/gains
 
-Uses samples of GLUE's tasks, the same for both starts, with several seeds each. For QNLI it splits
-the dev set: a thousand examples to evaluate, the rest to train. Writes results.json and results.md:
-mean, standard error of the mean, and the score of the most frequent label. It resumes where it stopped.
-Flags after `--` go to run_classifier, after those of configs/small_en/fine_tuning.flags.
+Draws training rows from GLUE's tasks and fine-tunes with `run_classifier --train_file`, as a user
+would, once for each seed: from --model, and from random weights of its architecture. It measures on
+other rows, up to 2,000, which choose nothing. `--setting='name: --flag=value ...'`, repeated,
+compares settings; without it only the automatic choice is measured. Each run's score is kept, so the
+same command resumes. Writes results.json and results.md: mean and standard error over the seeds.
 """
 
 import argparse
-import collections
+import concurrent.futures
+import csv
 import json
 import math
 import os
 import pathlib
 import random
+import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from albert.formats import model_card, pretrained  # noqa: E402
 from albert.storage import files  # noqa: E402
+from albert.tasks import baselines  # noqa: E402
 
 EVIDENCE = "fine_tuning_gains.json"  # the results in the documentation
-RECIPE = REPO / "configs/small_en/fine_tuning.flags"
-# Folder of GLUE: the metric, and the column of the label in dev.tsv.
+# Folder of GLUE: columns of the text, of the second text and of the label.
 TASKS = {
-    "SST-2": ("eval_accuracy", "label"), "STS-B": ("pearson", "score"),
-    "QNLI": ("eval_accuracy", "label"), "MRPC": ("eval_accuracy", "Quality"),
+    "SST-2": ("sentence", None, "label"),
+    "MRPC": ("#1 String", "#2 String", "Quality"),
+    "QNLI": ("question", "sentence", "label"),
+    "RTE": ("sentence1", "sentence2", "label"),
+    "STS-B": ("sentence1", "sentence2", "score"),
 }
-STARTS = "pretrained", "random"
-HELD_OUT = 1000  # examples of QNLI's dev set to evaluate on
+MEASURED, LARGEST = 2000, 3000  # rows to measure on, and to train on, at most
+AUTOMATIC = "automatic"
 
 
-def sample(source: pathlib.Path, target: pathlib.Path, task: str, rows: int) -> int:
-    """Writes a task's folder with a random sample of at most `rows` training rows; returns their number."""
-    def lines_of(name):
-        return (source / task / name).read_text("utf-8-sig").splitlines()
-
-    if task == "QNLI":
-        head, *dev = lines_of("dev.tsv")
-        random.Random("QNLI").shuffle(dev)
-        dev, train = dev[:HELD_OUT], dev[HELD_OUT:]
-    else:
-        head, *train = lines_of("train.tsv")
-        _, *dev = lines_of("dev.tsv")
-    drawn = random.Random(f"{task}/{rows}").sample(train, min(rows, len(train)))
-    (target / task).mkdir(parents=True, exist_ok=True)
-    for name, chosen in (("train", drawn), ("dev", dev)):
-        with files.atomic_write(str(target / task / f"{name}.tsv")) as stream:
-            stream.write("\n".join([head, *chosen]) + "\n")
-    return len(drawn)
+def read_rows(folder: pathlib.Path, task: str) -> list[tuple[str, ...]]:
+    """Returns all labelled (text, second text, label) of a task in a fixed random order."""
+    rows = []
+    for split in ("train", "dev"):
+        path = folder / task / f"{split}.tsv"
+        if path.exists():
+            with open(path, encoding="utf-8-sig", newline="") as stream:
+                for row in csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
+                    rows.append(tuple(row[name] if name else "" for name in TASKS[task]))
+    random.Random(task).shuffle(rows)
+    return rows
 
 
-def commonest(data: pathlib.Path, task: str) -> float:
-    """Returns the metric of always predicting the most frequent label."""
-    head, *rows = (data / task / "dev.tsv").read_text("utf-8").splitlines()
-    column = head.split("\t").index(TASKS[task][1])
-    if TASKS[task][0] == "pearson":
-        return 0.0  # a constant correlates with nothing
-    counts = collections.Counter(row.split("\t")[column] for row in rows)
-    return max(counts.values()) / counts.total()
+def split(rows: list, count: int) -> tuple[list, list]:
+    """Returns at most `count` rows to train on, and those to measure on, the same for every count."""
+    measured = min(MEASURED, max(len(rows) - LARGEST, len(rows) // 4))
+    return rows[measured:][:count], rows[:measured]
+
+
+def write_csv(path: pathlib.Path, rows: list) -> None:
+    with files.atomic_write(str(path)) as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("text", "second", "label") if rows[0][1] else ("text", "label"))
+        writer.writerows(row if row[1] else (row[0], row[2]) for row in rows)
 
 
 def start_flags(model: str, start: str) -> list[str]:
-    """Returns the flags of a start, and of sequences no longer than the model takes."""
-    source = pretrained.open_path(model)
-    length = f"--max_seq_length={min(128, source.config.max_position_embeddings)}"
+    """Returns the flags of a start: the model's weights, or random ones of its architecture."""
     if start == "pretrained":
-        return [length, f"--init_checkpoint={model}"]
-    return [length, f"--albert_config_file={os.path.join(source.directory, 'albert_config.json')}",
+        return [f"--init_checkpoint={model}"]
+    source = pretrained.open_path(model)
+    return [f"--albert_config_file={os.path.join(source.directory, 'albert_config.json')}",
             f"--spm_model_file={source.vocabulary.spm_model_file}"]
 
 
-def fine_tune(arguments, data: pathlib.Path, task: str, start: str, out: pathlib.Path) -> list[float]:
-    """Returns the metric for each seed."""
-    command = [
-        sys.executable, "-m", "albert.run_classifier", f"--flagfile={RECIPE}",
-        f"--task_name={task}", f"--data_dir={data}", f"--output_dir={out}",
-        f"--num_runs={arguments.seeds}", *start_flags(arguments.model, start), *arguments.others,
-    ]
-    environment = os.environ | {"PYTHONPATH": str(REPO)}
-    with open(files.make_dirs(str(out)) + "/log.txt", "a", encoding="utf-8") as log:
-        done = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False)
-    if done.returncode:
-        sys.exit(f"{task}, {start}: exit code {done.returncode}; see {out}/log.txt")
-    found = sorted(out.glob("seed-*/eval_results.json"))[: arguments.seeds]
-    found = found or [out / "eval_results.json"]  # a single seed
-    return [json.loads(path.read_text("utf-8"))[TASKS[task][0]] for path in found]
+def pearson(answers: list[str], labels: list[str]) -> float:
+    first, second = [float(x) for x in answers], [float(x) for x in labels]
+    return statistics.correlation(first, second) if len(set(first)) > 1 else 0.0
 
 
-def summary(values: list[float]) -> dict:
-    spread = statistics.stdev(values) if len(values) > 1 else math.nan
-    return {"mean": statistics.fmean(values), "error": spread / math.sqrt(len(values)),
-            "seeds": values}
+def accuracy(answers: list[str], labels: list[str]) -> float:
+    return sum(map(str.__eq__, answers, labels)) / len(labels)
+
+
+def fine_tune(data: pathlib.Path, task: str, flags: list[str], seed: int, core: int) -> float:
+    """Returns the score on the rows in test.csv after training on train.csv."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "model")
+        columns = ["--text_column=text", "--label_column=label"]
+        columns += ["--text_pair_column=second"] if TASKS[task][1] else []
+        columns += ["--regression"] if task == "STS-B" else []
+        command = [
+            sys.executable, "-m", "albert.run_classifier", f"--train_file={data}/train.csv",
+            f"--test_file={data}/test.csv", f"--output_dir={out}", f"--seed={seed}",
+            "--predict_batch_size=128", "--eval_batch_size=128", "--keep_checkpoint_max=1",
+            *columns, *flags,
+        ]
+        done = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": str(REPO)}, text=True, capture_output=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
+        if done.returncode:
+            sys.exit(f"{shlex.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+        with open(os.path.join(out, "submit_results.tsv"), encoding="utf-8") as stream:
+            answers = [line.rstrip("\n").split("\t")[1] for line in stream][1:]
+    with open(data / "test.csv", encoding="utf-8", newline="") as stream:
+        labels = [row["label"] for row in csv.DictReader(stream)]
+    return (pearson if task == "STS-B" else accuracy)(answers, labels)
+
+
+def baseline(task: str, train: list, measured: list) -> dict[str, float | None]:
+    """Returns the scores of the most frequent label and of TF-IDF with logistic regression."""
+    if task == "STS-B":
+        return {"most_frequent": 0.0, "tfidf": None}
+    labels = [row[2] for row in measured]
+    most_frequent = statistics.mode(row[2] for row in train)
+    answers = baselines.tfidf_answers(
+        [f"{row[0]} {row[1]}" for row in train], [row[2] for row in train],
+        [f"{row[0]} {row[1]}" for row in measured],
+    )
+    return {"most_frequent": accuracy([most_frequent] * len(labels), labels),
+            "tfidf": None if answers is None else accuracy(list(answers), labels)}
+
+
+def summary(scores: list[float]) -> dict:
+    spread = statistics.stdev(scores) if len(scores) > 1 else math.nan
+    return {"mean": statistics.fmean(scores), "error": spread / math.sqrt(len(scores)),
+            "seeds": scores}
 
 
 def table(results: dict) -> str:
-    """Returns the results as a Markdown table."""
-    def cell(one):
-        return f"{one['mean']:.3f} ± {one['error']:.3f}"
+    """Returns the results as a Markdown table: a line for each task and number of rows."""
+    names = [f"{setting}, {start}" for start in results["starts"] for setting in results["settings"]]
+    if len(results["settings"]) == 1:
+        names = list(results["starts"])
+
+    def cell(score):
+        return f"{score['mean']:.3f} ± {score['error']:.3f}"
+
+    def number(score):
+        return "" if score is None else f"{score:.3f}"
 
     rows = [
-        (one["task"], one["metric"].replace("_", " "), f"{one['rows']:,}", cell(one["pretrained"]),
-         cell(one["random"]), f"{one['pretrained']['mean'] - one['random']['mean']:+.3f}",
-         f"{one['commonest']:.3f}")
+        (one["task"], f"{one['rows']:,}", *map(cell, one["scores"]), number(one["tfidf"]),
+         number(one["most_frequent"]))
         for one in results["tasks"]
     ]
-    head = ("task", "metric", "rows", results["model"], "random weights", "gain",
-            "most frequent answer")
-    return model_card.table(head, rows)
-
-
-def write(results: dict, folder: pathlib.Path) -> None:
-    """Publishes results.json and results.md."""
-    files.write_json(str(folder / "results.json"), results)
-    with files.atomic_write(str(folder / "results.md")) as stream:
-        stream.write(table(results))
+    return model_card.table(("task", "rows", *names, "TF-IDF", "most frequent label"), rows)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -128,33 +159,62 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--glue_dir", required=True, type=pathlib.Path)
     parser.add_argument("--output_dir", required=True, type=pathlib.Path)
     parser.add_argument("--model", default="small_en")
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--rows", default="500,5000", help="training rows, at most")
+    parser.add_argument("--tasks", default="SST-2,MRPC,QNLI,RTE")
+    parser.add_argument("--rows", default="300,600,3000", help="training rows, at most")
+    parser.add_argument("--starts", default="pretrained,random")
     parser.add_argument("--seeds", default=3, type=int)
-    parser.add_argument("others", nargs="*", help="flags of run_classifier")
+    parser.add_argument("--setting", action="append", help="name: flags of run_classifier")
+    parser.add_argument("--jobs", default=2, type=int, help="runs at a time, one core each")
     return parser.parse_args(argv)
 
 
 def main() -> None:
     arguments = parse()
-    results = {
-        "model": arguments.model, "recipe": RECIPE.read_text("utf-8").splitlines(),
-        "flags": arguments.others, "tasks": [],
-    }
-    for rows in map(int, arguments.rows.split(",")):
-        for task in arguments.tasks.split(","):
-            folder = arguments.output_dir / f"{task}-{rows}"
-            count = sample(arguments.glue_dir, folder / "data", task, rows)
-            found = {
-                start: summary(fine_tune(arguments, folder / "data", task, start, folder / start))
-                for start in STARTS
-            }
-            results["tasks"].append({
-                "task": task, "metric": TASKS[task][0], "rows": count,
-                "commonest": commonest(folder / "data", task), **found,
-            })
-            write(results, arguments.output_dir)
-            print(json.dumps(results["tasks"][-1]), flush=True)
+    settings = dict(text.split(":", 1) for text in arguments.setting or [f"{AUTOMATIC}:"])
+    starts, counts = arguments.starts.split(","), [int(x) for x in arguments.rows.split(",")]
+    cells, tasks = [], []
+    for task in arguments.tasks.split(","):
+        rows = read_rows(arguments.glue_dir, task)
+        for count in counts:
+            train, measured = split(rows, count)
+            data = arguments.output_dir / f"{task}-{count}"
+            data.mkdir(parents=True, exist_ok=True)
+            write_csv(data / "train.csv", train)
+            write_csv(data / "test.csv", measured)
+            tasks.append({"task": task, "rows": len(train), "measured": len(measured), "data": data,
+                          **baseline(task, train, measured)})
+            cells += [(data, task, start, name, seed) for start in starts for name in settings
+                      for seed in range(1, arguments.seeds + 1)]
+    cores = sorted(os.sched_getaffinity(0))[: arguments.jobs]
+    free = list(cores)
+
+    def path_of(data, start, name, seed):
+        return data / f"{start}-{name.replace(' ', '_')}-{seed}.json"
+
+    def run(cell):
+        data, task, start, name, seed = cell
+        path = path_of(data, start, name, seed)
+        if not path.exists():
+            core = free.pop()
+            flags = start_flags(arguments.model, start) + shlex.split(settings[name])
+            files.write_json(str(path), {"score": fine_tune(data, task, flags, seed, core)})
+            free.append(core)
+        print(path, json.loads(path.read_text("utf-8"))["score"], flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(len(cores)) as pool:
+        list(pool.map(run, cells))
+    for one in tasks:
+        data = one.pop("data")
+        one["scores"] = [
+            summary([json.loads(path_of(data, start, name, seed).read_text("utf-8"))["score"]
+                     for seed in range(1, arguments.seeds + 1)])
+            for start in starts for name in settings
+        ]
+    results = {"model": arguments.model, "starts": starts, "settings": settings, "tasks": tasks}
+    files.write_json(str(arguments.output_dir / "results.json"), results)
+    with files.atomic_write(str(arguments.output_dir / "results.md")) as stream:
+        stream.write(table(results))
+    print(table(results))
 
 
 if __name__ == "__main__":

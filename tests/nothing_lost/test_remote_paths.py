@@ -18,7 +18,7 @@ from albert.cli import flags, remote_paths
 from albert.errors import DataError, UserError
 from albert.storage import files, filesystem, fsspec_calls
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert-keras[test]'")
 pytestmark = pytest.mark.usefixtures("memory")
 
 # String flags that are not paths.
@@ -169,9 +169,9 @@ def test_bad_addresses_are_one_line_before_anything_is_done(memory, tmp_path, ca
         ("input_file", "nosuch://data/a", (), "nosuch"),
         ("output_file", "memory://x", (), "is a bucket"),
         ("input_file", "abfs://data/a", (fsspec.core, "url_to_fs", absent),
-         "pip install 'albert[azure]'"),
+         "pip install 'albert-keras[azure]'"),
         ("input_file", "s3://bucket/a", (importlib.util, "find_spec", lambda *_: None),
-         "s3:// needs fsspec: pip install 'albert[s3]'"),
+         "s3:// needs fsspec: pip install 'albert-keras[s3]'"),
     ):
         with monkeypatch.context() as patch:
             if broken:

@@ -249,7 +249,7 @@ def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys)
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     assert run(*arguments(corpus), "--runner=DirectRunner") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert "needs Apache Beam, which is not installed: pip install 'albert[beam]'" in line
+    assert "needs Apache Beam, which is not installed: pip install 'albert-keras[beam]'" in line
     assert not outputs(corpus)
 
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_compiled_is_refused_in_one_line():
 def test_without_the_compiler_the_line_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(compile_plan.engines, "is_installed", lambda name: name != "libtpu")
     assert run_here(compile_plan, "--topology=v5e:2x2", "--albert_config_file=base_v2") == 2
-    assert "install albert[jax-tpu]" in assert_one_clear_line(capsys.readouterr().err)
+    assert "install albert-keras[jax-tpu]" in assert_one_clear_line(capsys.readouterr().err)
 
 
 @NEEDS_JAX

@@ -136,7 +136,7 @@ def begin(monkeypatch) -> Callable:
 @pytest.fixture
 def memory(tmp_path, monkeypatch):
     """An empty in-memory file system (memory://), and an empty cache."""
-    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert-keras[test]'")
     monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
     system = fsspec.filesystem("memory")
     system.store.clear()

@@ -21,7 +21,7 @@ _BUCKET = "s3://bucket"
 def remote(values, config, folder):
     """An epoch of `albert.run_pretraining` from a disk and from S3, each turn in its own process."""
     if not all(map(importlib.util.find_spec, ("moto", "s3fs"))):
-        raise FlagError("remote needs a server: pip install 'albert[remote-test]'")
+        raise FlagError("remote needs a server: pip install 'albert-keras[remote-test]'")
     [(batch, length)] = inputs.sizes(values, (256,), (128,))[:1]
     config_file = os.path.join(folder, "albert_config.json")
     with files.atomic_write(config_file) as stream:
