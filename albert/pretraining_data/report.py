@@ -40,7 +40,7 @@ def report_reading(job: Job, counts: ReadingCounts) -> None:
     pairs = job.recipe.pairs
     takes_random = SENTENCE_OBJECTIVES[pairs.sentence_objective][0] > 0
     if counts.documents == 1 and (takes_random or not pairs.strict_sentence_order):
-        log.warning("the text is one document (no blank line in it%s), so B never comes from another "
+        log.warning("the text is one document (no blank line in it%s), so B always comes from the same "
                     "document", "" if job.break_between_files or len(job.inputs) == 1 else
                     f", and its {len(job.inputs):,} files do not end documents without "
                     "--document_break_between_files")

@@ -180,7 +180,7 @@ def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
     make(tiny, input_file=tiny / "[0-9].txt", **more)
     is_split = more.get("document_break_between_files", not more)
     assert manifest_of(tiny).info["documents"] == (7 if is_split else 1)
-    hint = "its 7 files end none without --document_break_between_files"
+    hint = "its 7 files do not end documents without --document_break_between_files"
     assert (hint in caplog.text) == (not is_split)
 
 
@@ -231,11 +231,11 @@ def test_records_that_are_not_as_they_should_be_are_reported_with_what_helps(
     make(tiny, **more)
     lines, num_documents = text.count("\n"), len([t for t in text.split("\n\n") if t.strip()])
     assert f"{num_documents} documents of {lines} lines; label 1: " in caplog.text
-    label = "% are expected. Many documents or rows hold a single line" in caplog.text
+    label = "% are expected. Many documents or sequences hold a single line" in caplog.text
     lost = "of the tokens were truncated or left out: lines are too long" in caplog.text
     assert (label, lost) == ("label" in warned, "lost" in warned), caplog.text
-    assert ("--strict_sentence_order takes B from" in caplog.text) == label
-    assert ("A larger one helps, --fit_sentences, or" in caplog.text) == lost
+    assert ("use --strict_sentence_order, or" in caplog.text) == label
+    assert ("Use a larger one, --fit_sentences, or" in caplog.text) == lost
 
 
 @pytest.mark.parametrize("strict", [False, True])

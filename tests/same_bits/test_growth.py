@@ -64,9 +64,9 @@ def test_a_deeper_model_starts_from_a_shallower_one(job, whole, begin):
 @pytest.mark.parametrize("flag, said", [
     ("--depth_schedule=1", "give LAYERS:STEP"),
     ("--depth_schedule=1:2:3", "give LAYERS:STEP"),
-    ("--depth_schedule=1:4,2:2", "steps must rise"),
+    ("--depth_schedule=1:4,2:2", "steps must increase"),
     ("--depth_schedule=4:2", "the model has 2 layers"),
-    ("--depth_schedule=1:2", "only layers that share all their weights"),
+    ("--depth_schedule=1:2", "needs layers that share all their weights"),
     ("--until_step=-1", "--until_step=-1: must be a whole number, at least 0"),
 ])
 def test_schedules_that_cannot_be_are_refused(flag, said, job, tmp_path, capsys):

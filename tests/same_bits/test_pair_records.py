@@ -276,7 +276,7 @@ def test_records_with_another_kind_of_masks_than_the_runs_are_reported(
 ):
     task_of(*job(corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval",
                  f"--mask_token_share={share}", f"--eval_input_file={corpus / 'static.tfrecord'}"))
-    line = "static.tfrecord was made with --mask_token_share=0.8, and this run trains with 1"
+    line = "static.tfrecord was made with --mask_token_share=0.8, but this run trains with 1"
     assert (line in caplog.text) == is_said
 
 

@@ -147,10 +147,10 @@ REFUSED = [  # task, split, content, message
        r"dev\.tsv:2: label .* is not a number") for label in ("high", "nan", "")),
     *(("sst-2", "dev", content, "empty") for content in ("", "\n\n", "\ufeff")),
     ("sst-2", "dev", "sentence\tlabel\n", "no examples"),
-    ("sst-2", "dev", "fine film\t1\nbad film\t0\n", r"dev\.tsv:1: a header"),
-    ("mrpc", "dev", "\ufeff1\t2\t3\ta\tb\n", r"dev\.tsv:1: a header"),
-    ("sts-b", "dev", "0\t" * 9 + "3.5\n", r"dev\.tsv:1: a header"),
-    ("sst-2", "test", "0\tfine film\n1\tbad film\n", r"test\.tsv:1: a header"),
+    ("sst-2", "dev", "fine film\t1\nbad film\t0\n", r"dev\.tsv:1: expected a header"),
+    ("mrpc", "dev", "\ufeff1\t2\t3\ta\tb\n", r"dev\.tsv:1: expected a header"),
+    ("sts-b", "dev", "0\t" * 9 + "3.5\n", r"dev\.tsv:1: expected a header"),
+    ("sst-2", "test", "0\tfine film\n1\tbad film\n", r"test\.tsv:1: expected a header"),
 ]
 
 
