@@ -90,8 +90,8 @@ def _check(job: Job, outputs: list[Output], documents: int) -> None:
         if not total:
             which = "held out" if split.name == "eval" else "left for training"
             raise DataError(
-                f"no {split.name} records: none of {documents:,} documents is {which} (see "
-                "--held_out_fraction)" if split.fraction < 1 else
+                f"no {split.name} records: none of {documents:,} documents is {which}; add text, or "
+                "change --held_out_fraction" if split.fraction < 1 else
                 "no records: no document has enough text"
             )
         for output in of_split:
