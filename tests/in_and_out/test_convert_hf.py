@@ -312,7 +312,7 @@ POSITIONS = "albert.embeddings.position_embeddings.weight"
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
 BAD_FILES = {
     "a pickle": (lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
-                 "pytorch_model.bin is not read"),
+                 "pytorch_model.bin: "),
     "a shape": (change_header({"shape": [10**9]}), UNREADABLE),
     "an offset": (change_header({"data_offsets": [0, 10**12]}), UNREADABLE),
     # More such tricks are in test_security.
@@ -366,8 +366,8 @@ def test_of_a_head_that_exists_only_here_the_encoder_is_converted(tmp_path, caps
     assert convert(*flags) == 0
     values = json.loads((tmp_path / "theirs/config.json").read_text())
     assert values["architectures"] == ["AlbertModel"]
-    (said,) = [line for line in caplog.messages if "left out" in line]
-    assert f"no {kind}" in said and "the encoder alone" in said
+    (said,) = [line for line in caplog.messages if "writing the encoder alone" in line]
+    assert f"no {kind}" in said
     for name in ("answer_class", "end_logits", "start_logits"):
         assert name in said
     names = safetensors.numpy.load_file(tmp_path / "theirs/model.safetensors")

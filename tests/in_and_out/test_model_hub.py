@@ -173,7 +173,7 @@ def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
     assert done.stdout.splitlines() == [
         "AlbertForPreTraining 256 True", *["AlbertForMaskedLM 16 False"] * 2,
     ], done.stderr
-    with pytest.raises(CheckpointError, match="no model of the hub"):
+    with pytest.raises(CheckpointError, match="not the name of a model of the hub"):
         model_hub.with_revision("small_en", "v1")
 
 

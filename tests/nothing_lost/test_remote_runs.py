@@ -57,7 +57,7 @@ def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(quick):
             second.check()
             with pytest.raises(RunDirBusyError, match="taken over by another process"):
                 first.check()
-            assert second._is_own()
+            assert second._is_held()
 
 
 def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
