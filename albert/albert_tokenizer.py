@@ -168,7 +168,7 @@ class AlbertTokenizer:
 
     def convert_ids_to_tokens(self, ids: int | Iterable[int]) -> Any:
         """Returns the token of an id, or those of several."""
-        if isinstance(ids, int | np.integer):
+        if isinstance(ids, int) or getattr(ids, "ndim", None) == 0:
             return self.tokenizer.convert_ids_to_tokens([ids])[0]
         return self.tokenizer.convert_ids_to_tokens(ids)
 

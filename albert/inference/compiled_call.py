@@ -49,7 +49,14 @@ def compiled_function(function: Function, variables: Sequence[Any]) -> Function:
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
             return function(batch)
 
-    return lambda batch: compute([variable.value for variable in variables], batch)
+    def call(inputs: Any):
+        # JAX accepts neither lists of numbers nor the tokenizer's mappings.
+        as_array = jax.numpy.asarray
+        is_named = isinstance(inputs, Mapping)
+        batch = {n: as_array(x) for n, x in inputs.items()} if is_named else as_array(inputs)
+        return compute([variable.value for variable in variables], batch)
+
+    return call
 
 
 def _graph(function: Function) -> Function:

@@ -19,6 +19,7 @@ from helpers import NEEDS_JAX, REPO, SIZES
 import albert
 from albert import modeling, optimization
 from albert.errors import UserError
+from albert.text.encodings import Encoding
 
 ROWS, LENGTH, VOCAB = 8, 12, SIZES["vocab_size"]
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -320,6 +321,14 @@ def test_a_compiled_call_gives_what_the_call_gives(kind):
     model, batch = make(kind), inputs_of(kind)
     found = arrays(albert.compiled(model)(batch))
     assert_same(found, predictions(model, kind), atol=1e-5)
+
+
+def test_a_compiled_call_takes_what_the_tokenizer_makes():
+    model, ids = make("AlbertModel"), IDS.tolist()
+    expected = np.asarray(model(IDS)["pooled_output"])
+    for batch in (Encoding({"input_ids": IDS}), Encoding({"input_ids": ids}), {"input_ids": ids}, ids):
+        outputs = albert.compiled(model)(batch)
+        np.testing.assert_allclose(outputs["pooled_output"], expected, atol=1e-5)
 
 
 def test_a_call_is_compiled_once_for_all_lengths_and_follows_new_weights(monkeypatch):

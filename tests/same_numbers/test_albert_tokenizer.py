@@ -92,6 +92,7 @@ def test_it_is_called_as_hugging_faces_are(tokenizer):
         token = getattr(tokenizer, f"{name}_token")
         assert token.strip("[]<>").lower() == name
         assert tokenizer.convert_ids_to_tokens(number) == token
+        assert tokenizer.convert_ids_to_tokens(np.array(number)) == token  # as `argmax` on JAX
         assert tokenizer.convert_tokens_to_ids(token) == number == tokenizer.get_vocab()[token]
     texts = tokenizer.batch_decode(lists.input_ids, skip_special_tokens=True)
     assert texts == ["the first one of many a second", "one two"]
