@@ -12,7 +12,7 @@ speed.json, for which any benchmark's rates will do:
   machine   hardware, precision and versions, in one line; printed below the bars
   works     a list of groups of bars, each with
     work      its heading, such as "classify short sentences"
-    speeds    {side: rate}, higher is faster; "albert" is drawn in colour
+    speeds    {side: rate}, higher is faster; those of "albert" are drawn in colour
     baseline  the side that counts as 1
     unit, command   not drawn: of the rates, and of benchmark.py
 """
@@ -58,7 +58,7 @@ def speed(results: dict, path: pathlib.Path) -> None:
                       weight="bold")
         for side, rate in work["speeds"].items():
             y -= 1
-            ratio, is_ours = rate / work["speeds"][work["baseline"]], side == "albert"
+            ratio, is_ours = rate / work["speeds"][work["baseline"]], side.startswith("albert")
             axes.barh(y, ratio, 0.8, color=OURS if is_ours else PALE)
             axes.annotate(f"{ratio:.1f}×", (ratio, y), (5, 0), textcoords="offset points",
                           va="center", weight="bold" if is_ours else None)
