@@ -5,10 +5,9 @@ import json
 import re
 
 import jobs
-import keras
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, write_config
+from helpers import assert_one_clear_line
 from jobs import WORDS, classify
 
 import albert
@@ -44,14 +43,7 @@ def write(path, found=None, names=("Review", "sentiment")):
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("encoder")
-    keras.utils.set_random_seed(1)
-    config = albert.AlbertConfig.from_json_file(
-        write_config(folder, **jobs.TUNED, max_position_embeddings=64)
-    )
-    albert.AlbertForPreTraining(config).save_pretrained(str(folder / "model"))
-    jobs.write_vocabulary(folder / "model")
-    return f"--init_checkpoint={folder / 'model'}"
+    return jobs.save_encoder(tmp_path_factory.mktemp("encoder"))
 
 
 # --- Reading ---

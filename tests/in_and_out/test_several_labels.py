@@ -4,10 +4,9 @@ import csv
 import json
 
 import jobs
-import keras
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, run_here, write_config
+from helpers import assert_one_clear_line, run_here
 from jobs import WORDS, classify
 
 import albert
@@ -28,14 +27,7 @@ def rows(count=40, seed=0):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("encoder")
-    keras.utils.set_random_seed(1)
-    config = albert.AlbertConfig.from_json_file(
-        write_config(folder, **jobs.TUNED, max_position_embeddings=64)
-    )
-    albert.AlbertForPreTraining(config).save_pretrained(str(folder / "model"))
-    jobs.write_vocabulary(folder / "model")
-    return f"--init_checkpoint={folder / 'model'}"
+    return jobs.save_encoder(tmp_path_factory.mktemp("encoder"))
 
 
 def write(folder, kind="columns"):

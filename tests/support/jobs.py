@@ -110,6 +110,21 @@ def write_vocabulary(folder: pathlib.Path) -> str:
     return str(path)
 
 
+def save_encoder(folder: pathlib.Path) -> str:
+    """Saves a small pretrained model with its vocabulary; returns the flag that starts from it."""
+    import keras
+
+    import albert
+
+    keras.utils.set_random_seed(1)
+    config = albert.AlbertConfig.from_json_file(
+        helpers.write_config(folder, **TUNED, max_position_embeddings=64)
+    )
+    albert.AlbertForPreTraining(config).save_pretrained(str(folder / "model"))
+    write_vocabulary(folder / "model")
+    return f"--init_checkpoint={folder / 'model'}"
+
+
 def write_corpus(folder: pathlib.Path, documents: int = 30) -> str:
     path = folder / "corpus.txt"
     texts = [
