@@ -28,7 +28,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from albert.cli import fine_tuning_settings, flags, own_texts
+from albert.cli import classifier_report, fine_tuning_settings, flags, own_texts
+from albert.cli.classifier_report import Folds
 from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning, work_directory
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
@@ -85,12 +86,12 @@ class ClassifierFineTuning(FineTuning):
 
     Args:
       choices: columns, labels and settings of --train_file, for the report.
-      train_rows: training data of the TF-IDF baseline, for the report.
+      train_rows, folds: training data of the TF-IDF baseline, and cross-validation, for the report.
     """
 
-    def __init__(self, values, settings, encoder, data, choices=(), train_rows=()):
+    def __init__(self, values, settings, encoder, data, choices=(), train_rows=(), folds=None):
         super().__init__(values, settings, encoder, data)
-        self.choices, self.train_rows = choices, train_rows
+        self.choices, self.train_rows, self.folds = choices, train_rows, folds
         self.class_weights: tuple[float, ...] = ()
         self.has_report = bool(choices and data.labels) and settings.do_eval
         if settings.do_train and values.class_weights == "balanced":
@@ -134,8 +135,6 @@ class ClassifierFineTuning(FineTuning):
         super().finish(result)
         if not self.has_report:
             return
-        from albert.cli import classifier_report
-
         rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
         settings, labels, train = self.settings, self.data.labels, self.train_rows
         if has_several := self.data.has_several:
@@ -154,16 +153,25 @@ class ClassifierFineTuning(FineTuning):
             path = classifier_report.write(
                 *shown, predictions["label_ids"], predictions["logits"],
                 predictions["probabilities"], self.choices, tfidf,
-                max(settings.train_step // settings.save_checkpoints_steps, 1),
+                _num_evaluations(result.run.output_dir), self.folds,
             )
         flags.log.info("report: %s", path)
 
 
-def cross_validate(values, settings, encoder, data) -> str:
-    """Trains without each fold in turn, and returns the mean accuracy on the held-out folds."""
+def _num_evaluations(directory: str) -> int:
+    """Returns how many evaluations a run has made."""
+    path = os.path.join(directory, "metrics.jsonl")
+    if not os.path.exists(path):
+        return 1
+    with open(path, encoding="utf-8") as stream:
+        return sum('"kind": "eval"' in line for line in stream)
+
+
+def cross_validate(values, settings, encoder, data) -> Folds:
+    """Trains without each fold in turn, and returns the accuracies on the held-out folds."""
     if data.has_several or not settings.do_train:
         raise FlagError("--cross_validation needs --do_train, and one label per text")
-    scores: dict[str, list[float]] = {"accuracy": [], "TF-IDF": []}
+    accuracies, tfidf = [], []
     rows = [*data.examples["train"], *data.examples["dev"]]
     for number, (train, held_out) in enumerate(
         own_file.folds(rows, values.cross_validation, values.seed), 1
@@ -182,16 +190,16 @@ def cross_validate(values, settings, encoder, data) -> str:
             values, fold, encoder, dataclasses.replace(data, examples=examples)
         ).run()
         results = files.read_json_object(os.path.join(folder, "eval_results.json"))
-        scores["accuracy"].append(results["eval_accuracy"])
+        accuracies.append(results["eval_accuracy"])
         answers = baselines.tfidf_answers(
             _texts_of(train), [row.label for row in train], _texts_of(held_out)
         )
         if answers is not None:
-            scores["TF-IDF"].append(np.mean(answers == [row.label for row in held_out]))
-    return ", ".join(
-        f"{name} {np.mean(values):.3f} ± {np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
-        for name, values in scores.items() if values
-    ) + f" (standard error; {number} folds, {len(rows):,} rows)"
+            tfidf.append(float(np.mean(answers == [row.label for row in held_out])))
+    folds = Folds(accuracies, tfidf, len(rows))
+    for name, score in folds.rows():
+        flags.log.info("%s: %s", name, score)
+    return folds
 
 
 def _texts_of(rows: Sequence[Example]) -> list[str]:
@@ -211,14 +219,14 @@ def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float
 
 
 def main(values: flags.FlagValues) -> None:
-    settings, train_rows = classifier_settings(values), ()
+    settings, train_rows, folds = classifier_settings(values), (), None
     if values.train_file:
         encoder = open_encoder(values, flags.given(values, "max_seq_length"))
         texts = own_texts.OwnTexts(values, encoder)
         settings, data, choices = texts.suit(settings), texts.data, texts.choices
         train_rows = data.examples["train"]
         if values.cross_validation:
-            texts.report("cross-validation", cross_validate(values, settings, encoder, data))
+            folds = cross_validate(values, settings, encoder, data)
         data = dataclasses.replace(
             data, examples={split: data.examples[split] for split in settings.splits}
         )
@@ -228,7 +236,7 @@ def main(values: flags.FlagValues) -> None:
             glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
             encoder.tokenizer.preprocess,
         ), ()
-    ClassifierFineTuning(values, settings, encoder, data, choices, train_rows).run()
+    ClassifierFineTuning(values, settings, encoder, data, choices, train_rows, folds).run()
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -3,6 +3,7 @@
 Legend: N held-out rows, C labels.
 """
 
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ from albert.tasks import glue_metrics
 
 _MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters to show
-_NO_BETTER = ("**{} TF-IDF with logistic regression**, which trains in a second: start from a larger "
-              "model (`--init_checkpoint=albert/albert-base-v2`) or label more texts.")
+_NO_BETTER = ("**{} TF-IDF with logistic regression**, which trains in a second{}: start from a "
+              "larger model, such as albert/albert-base-v2, or label more texts.")
 _USAGE = """## Use it
 
     echo 'a new text' | python -m albert.predict --model={directory}
@@ -30,10 +31,28 @@ From Python:
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Folds:
+    """The accuracy on each fold of a cross-validation, and TF-IDF's if scikit-learn is installed."""
+
+    accuracies: Sequence[float]
+    tfidf: Sequence[float]
+    num_rows: int  # of all folds
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Returns the means with their standard errors, for a table."""
+        count = len(self.accuracies)
+        return [
+            (f"{name}, {count}-fold cross-validation on {self.num_rows:,} rows",
+             f"{np.mean(scores):.3f} ± {np.std(scores, ddof=1) / math.sqrt(count):.3f}")
+            for name, scores in (("accuracy", self.accuracies), ("TF-IDF", self.tfidf)) if scores
+        ]
+
+
 def write(
     directory: str, texts: Sequence[str], labels: Sequence[str], expected: np.ndarray,
     logits: np.ndarray, probabilities: np.ndarray, settings: Sequence[tuple[str, str]],
-    tfidf: np.ndarray | None = None, num_evaluations: int = 1,
+    tfidf: np.ndarray | None = None, num_evaluations: int = 1, folds: Folds | None = None,
 ) -> str:
     """Publishes report.md and returns its path.
 
@@ -45,6 +64,7 @@ def write(
       settings: (setting, its value and the reason), for a table.
       tfidf: ids of the labels that TF-IDF predicts, [N]; None if scikit-learn isn't installed.
       num_evaluations: how many evaluations on these rows chose the checkpoint.
+      folds: the results of cross-validation.
     """
     predicted = np.argmax(logits, axis=-1)
     confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
@@ -63,9 +83,10 @@ def write(
             ("TF-IDF with logistic regression", "not computed: pip install scikit-learn"
              if tfidf is None else f"{(tfidf == expected).mean():.3f}"),
             ("always the most frequent label", f"{confusion.sum(1).max() / len(expected):.3f}"),
+            *(folds.rows() if folds else ()),
         ]),
         verdict(right, None if tfidf is None else tfidf == expected, probabilities.max(-1),
-                num_evaluations),
+                num_evaluations, folds),
         "## By label\n",
         table(("label", *by_label, "rows"), [
             (label, *(f"{values[i]:.3f}" for values in by_label.values()),
@@ -107,7 +128,7 @@ def write_several(
             "eval_accuracy"} | {f"F1 of {_cell(name)}": f"f1_{name}" for name in labels}
     verdict = ""
     if tfidf is not None and scores["model"]["micro_f1"] <= scores["TF-IDF"]["micro_f1"]:
-        verdict = f"* {_NO_BETTER.format('No better than')}\n"
+        verdict = f"* {_NO_BETTER.format('No better than', '')}\n"
     return _publish(directory, [
         f"# A classifier of {len(labels)} labels, several to a text\n",
         table((f"on {len(expected):,} held-out rows", *scores, "rows with it"), [
@@ -143,25 +164,22 @@ def interval(hits: int, count: int) -> tuple[float, float]:
 
 
 def verdict(
-    right: np.ndarray, tfidf_right: np.ndarray | None, confidence: np.ndarray, num_evaluations: int
+    right: np.ndarray, tfidf_right: np.ndarray | None, confidence: np.ndarray,
+    num_evaluations: int, folds: Folds | None = None,
 ) -> str:
     """Interprets the figures.
 
     Args:
       right, tfidf_right: which rows the model and TF-IDF get right, [N].
       confidence: the probability of each answer, [N].
-      num_evaluations: see `write`.
+      num_evaluations, folds: see `write`.
     """
     count, accuracy, findings = len(right), right.mean(), []
-    if tfidf_right is not None:
-        # A paired comparison: rows that both get right, or both wrong, carry no information.
-        gains = right.astype(float) - tfidf_right
-        gain, error = gains.mean(), gains.std() / math.sqrt(count)
-        if gain > 2 * error:
-            findings.append(f"Better than TF-IDF by {100 * gain:.1f} points (± {100 * error:.1f}).")
-        else:
-            how = "Worse than" if gain < -2 * error else "No better than"
-            findings.append(_NO_BETTER.format(how))
+    # A paired comparison: what both get right, or both wrong, carries no information.
+    if folds and folds.tfidf:
+        findings.append(_comparison(np.subtract(folds.accuracies, folds.tfidf)))
+    elif tfidf_right is not None:
+        findings.append(_comparison(right.astype(float) - tfidf_right))
     over, error = confidence.mean() - accuracy, math.sqrt(accuracy * (1 - accuracy) / count)
     if over > max(0.05, 2 * error):
         findings.append(f"Overconfident: its mean confidence is {100 * confidence.mean():.0f} %, its "
@@ -172,10 +190,19 @@ def verdict(
         findings.append(f"The checkpoint is the best of {num_evaluations} evaluations on these rows, "
                         f"which inflates the accuracy by up to about {100 * bias:.1f} points; a "
                         "separate `--test_file` gives an unbiased estimate.")
-    if count < 500:
+    if count < 500 and not folds:
         findings.append(f"{count} rows give a rough estimate only: see the interval, or add "
                         "`--cross_validation=5`.")
     return "\n".join(f"* {line}" for line in findings) + "\n"
+
+
+def _comparison(gains: np.ndarray) -> str:
+    """Interprets gains over TF-IDF, [N]: of each row, or of each fold."""
+    gain, error = 100 * gains.mean(), 100 * gains.std(ddof=1) / math.sqrt(len(gains))
+    if gain > 2 * error:
+        return f"Better than TF-IDF by {gain:.1f} points (± {error:.1f})."
+    how = "Worse than" if gain < -2 * error else "Not clearly better than"
+    return _NO_BETTER.format(how, f" ({gain:+.1f} ± {error:.1f} points)")
 
 
 def _cell(text: str) -> str:

@@ -22,8 +22,17 @@ def said(right: int, tfidf_right: int, count: int, confidence: float = 0.7, eval
 def test_a_classifier_is_compared_with_tfidf_row_by_row():
     assert "Better than TF-IDF by 20.0 points" in said(800, 600, 1000)
     assert "**Worse than TF-IDF" in said(600, 800, 1000)
-    assert "**No better than TF-IDF" in said(620, 600, 1000)
+    assert "**Not clearly better than TF-IDF" in said(620, 600, 1000)
     assert "TF-IDF" not in classifier_report.verdict(np.ones(600, bool), None, np.ones(600), 1)
+
+
+def test_cross_validation_decides_the_comparison_if_there_is_one():
+    rows = np.ones(60, bool), np.zeros(60, bool), np.full(60, 0.7), 1  # on these, the model is better
+    folds = classifier_report.Folds([0.6, 0.62, 0.61, 0.63], [0.68, 0.67, 0.66, 0.69], 240)
+    text = classifier_report.verdict(*rows, folds)
+    # Differences -0.08, -0.05, -0.05, -0.06: mean -0.06, standard error 0.0141 / 2.
+    assert "**Worse than TF-IDF" in text and "(-6.0 ± 0.7 points)" in text
+    assert "cross_validation" in classifier_report.verdict(*rows) and "cross_validation" not in text
 
 
 def test_overconfidence_few_rows_and_a_checkpoint_chosen_on_the_same_rows_are_said():
@@ -92,8 +101,9 @@ def test_cross_validation_measures_on_rows_that_chose_nothing(tmp_path):
     command = [*given, f"--train_file={table}", "--cross_validation=2"]
     assert jobs.classify(*command) == 0
     report = (out / "report.md").read_text()
-    told = re.search(r"cross-validation \| accuracy ([\d.]+) ± ([\d.]+)", report)
-    assert 0 < float(told[1]) <= 1 and "2 folds, 60 rows" in report
+    row = re.search(r"accuracy, 2-fold cross-validation on 60 rows \| ([\d.]+) ± [\d.]+", report)
+    assert row, report
+    assert 0 < float(row[1]) <= 1 and "--cross_validation" not in report
     assert not [*out.rglob("*.tf_record*")]
     assert jobs.classify(*command, "--do_train=false", "--do_eval") == 2
     assert jobs.classify(*command[:-1], "--cross_validation=1") == 2
