@@ -1,6 +1,6 @@
 """Computes embeddings of texts: one per line, and optionally one per token.
 
-  python -m albert.extract_features --model=albert_base --pooling=mean \\
+  python -m albert.extract_features --model=small_en \\
       --input_file=sentences.txt --output_file=vectors.npz
 
 --output_file ends in .jsonl (one object a line: text, vector, and with --tokens
@@ -31,9 +31,9 @@ def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
     flags.define("path", values, "output_file", None,
                  "File for the vectors, *.jsonl or *.npz. Required.", use="output")
-    flags.define("enum", values, "pooling", "pooled",
-                 "Vector of a line: the pooled output (a trained layer on [CLS]), the output at "
-                 "[CLS], or the mean over all tokens, [CLS] and [SEP] included.",
+    flags.define("enum", values, "pooling", "mean",
+                 "Vector of a line: the mean over all tokens, [CLS] and [SEP] included, the output "
+                 "at [CLS], or the pooled output, a trained layer on [CLS].",
                  enum_values=POOLINGS)
     flags.define("string", values, "layers", "-1",
                  "Comma-separated layers whose outputs are concatenated, for cls, mean and --tokens: "

@@ -50,7 +50,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input_file", None, f"Text: {corpus_flags.WHERE}. Required.",
                  use="texts")
     corpus_flags.define_flags(values)
-    flags.define("float", values, "hours", 1.0, "Total time in hours.", above=0)
+    flags.define("float", values, "hours", 1.0,
+                 "Total time in hours that the plan aims at.", above=0)
     flags.define("path", values, "output_dir", None, "Output directory. Required.", use="directory")
     flags.define("path", values, "start_from", None,
                  "Model to start from, with its vocabulary: small_en, a directory, or a name on the "

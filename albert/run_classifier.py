@@ -34,6 +34,7 @@ from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning, work_directory
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
+from albert.formats import run_states
 from albert.formats.known_tasks import TSV
 from albert.storage import files
 from albert.tasks import baselines, glue, glue_metrics, own_file
@@ -153,18 +154,9 @@ class ClassifierFineTuning(FineTuning):
             path = classifier_report.write(
                 *shown, predictions["label_ids"], predictions["logits"],
                 predictions["probabilities"], self.choices, tfidf,
-                _num_evaluations(result.run.output_dir), self.folds,
+                len(run_states.evaluations(result.run.output_dir)), self.folds,
             )
         flags.log.info("report: %s", path)
-
-
-def _num_evaluations(directory: str) -> int:
-    """Returns how many evaluations a run has made."""
-    path = os.path.join(directory, "metrics.jsonl")
-    if not os.path.exists(path):
-        return 1
-    with open(path, encoding="utf-8") as stream:
-        return sum('"kind": "eval"' in line for line in stream)
 
 
 def cross_validate(values, settings, encoder, data) -> Folds:

@@ -5,9 +5,11 @@ Legend: N sentences, D size of a vector.
 
 import itertools
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
+from albert.formats import run_states
 from albert.formats.model_card import table
 from albert.inference.answering_session import AnsweringSession, open_session
 from albert.pretraining_data.features import SEGMENT_LENGTHS, pair_features
@@ -18,6 +20,7 @@ from albert.storage import files
 from albert.tokenization import FullTokenizer
 
 _EXAMPLES = 10
+_RISE = 0.05  # of a held-out loss: less may be noise
 _SENTENCES = 400  # to search for neighbours
 _NEIGHBOURS = 3
 _BLANK = "▁"  # how SentencePiece writes the blank before a word
@@ -49,7 +52,7 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
              f"{100 * results[f'{key}_accuracy_baseline']:.1f} %")
             for name, key in (("masked tokens", "masked_lm"), ("sentence order", "sentence_order"))
         ]),
-        _verdict(results),
+        _verdict(results, [line["loss"] for line in run_states.evaluations(model)]),
         "## Masked words\n", _masked_words(session, segments),
         "## Nearest sentences\n", _nearest(session, segments),
         _NEXT.format(model=model),
@@ -59,7 +62,12 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
     return path
 
 
-def _verdict(results: dict[str, float]) -> str:
+def _verdict(results: dict[str, float], losses: Sequence[float]) -> str:
+    """Interprets the last results, and the held-out losses of all evaluations, in order."""
+    if losses[-1] > min(losses) + _RISE:
+        part = (1 + losses.index(min(losses))) / len(losses)
+        return (f"It overfits: the held-out loss was lowest after {100 * part:.0f} % of the training, and "
+                "rose since. More text helps; more --hours don't.\n")
     accuracy, baseline = (results[f"masked_lm_accuracy{x}"] for x in ("", "_baseline"))
     if accuracy < max(1.5 * baseline, baseline + 0.05):
         return ("It has learned little more than token frequencies: give it more --hours or, for "
@@ -96,7 +104,7 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
     answers = session.fill_mask([text for text, _ in questions], top_k=3)
     rows = [
         (text.replace("|", "\\|"), word, ", ".join(
-            f"{one['piece'].strip(_BLANK)} ({one['probability']:.2f})" for one in masks[0]
+            f"`{one['piece'].strip(_BLANK) or _BLANK}` {one['probability']:.2f}" for one in masks[0]
         ))
         for (text, word), masks in zip(questions, answers, strict=True)
     ]

@@ -4,6 +4,8 @@ A run writes its state and flags, `export_checkpoints` the model's metadata. The
 hand or come from elsewhere, so the type of every value is checked. No TensorFlow.
 """
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -91,10 +93,27 @@ def read_run_state(prefix: str) -> dict[str, Any]:
 
 
 def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
-    """Returns the eval_results.json of a checkpoint's directory if it belongs to this step."""
-    path = os.path.join(os.path.dirname(prefix), "eval_results.json")
+    """Returns the evaluation of a checkpoint: eval_results.json, or the step's line of metrics.jsonl."""
+    directory = os.path.dirname(prefix)
+    path = os.path.join(directory, "eval_results.json")
     results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
-    return results if results.get("global_step") == step else {}
+    if results.get("global_step") == step:
+        return results
+    for line in evaluations(directory):
+        if line["step"] == step:
+            return {name: x for name, x in line.items() if name not in ("kind", "step")}
+    return {}
+
+
+def evaluations(directory: str) -> list[dict[str, Any]]:
+    """Returns the evaluations in a run's metrics.jsonl, in order; a damaged line is left out."""
+    path, lines = os.path.join(directory, "metrics.jsonl"), []
+    if os.path.isfile(path):
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            for text in stream:
+                with contextlib.suppress(ValueError, RecursionError):
+                    lines.append(json.loads(text))
+    return [line for line in lines if isinstance(line, dict) and line.get("kind") == "eval"]
 
 
 def null_threshold(prefix: str, run_state: Mapping[str, Any]) -> float | None:

@@ -2,6 +2,9 @@
 
 Legend: B batch.
 
+In a batch of packed texts (`RunConfig.pack_rows`), `input_ids`, `input_mask` and `segment_ids` have
+fewer rows than B; labels, weights and the model's outputs have B.
+
 A task returns a loss as a sum and a weight, not as a mean. The trainer divides by the weight of
 the complete batch, so that results are correct with padding examples, several devices and gradient
 accumulation, of which tasks know nothing.

@@ -224,7 +224,7 @@ NO_FEATURES = [
     (["--layers=3", "--pooling=cls"], "has 2 layers"),
     (["--layers=0", "--pooling=cls"], "--layers=0 is not a list of numbers"),
     (["--layers=a", "--pooling=cls"], "--layers=a is not a list of numbers"),
-    (["--layers=1"], "--layers has no effect on --pooling=pooled"),
+    (["--layers=1", "--pooling=pooled"], "--layers has no effect on --pooling=pooled"),
     (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
     (["--input_file={}/empty.txt"], "empty.txt: empty input"),
     (["--model={}/none"], "--model: no directory"),

@@ -8,9 +8,10 @@ from helpers import REPO, assert_one_clear_line, run_here
 
 import albert
 from albert import pretrain_from_text, run_pretraining
-from albert.cli import flags, text_plan, training_speed
+from albert.cli import flags, text_plan, text_report, training_speed
 from albert.cli.text_plan import Text
 from albert.errors import Preempted
+from albert.formats import run_states
 from albert.storage import shipped
 
 
@@ -77,6 +78,28 @@ def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
     assert values["init_checkpoint"] == folder and not values["albert_config_file"]
     assert values["spm_model_file"] == f"{folder}/spiece.model"
     assert values["init_embeddings"] != "cooccurrence"
+
+
+def test_the_report_says_whether_it_learned_little_enough_or_overfits():
+    def verdict(accuracy, *losses):
+        results = {"masked_lm_accuracy": accuracy, "masked_lm_accuracy_baseline": 0.05}
+        return text_report._verdict(results, losses)
+
+    assert "little more than token frequencies" in verdict(0.08, 6.0, 5.9)
+    assert "More --hours, or more text" in verdict(0.2, 6.0, 5.5)
+    assert "Fine-tune it" in verdict(0.4, 5.0, 4.0)
+    overfits = verdict(0.2, 6.0, 5.0, 5.2, 5.5)
+    assert "overfits" in overfits and "after 50 %" in overfits and "More --hours" not in overfits
+
+
+def test_a_checkpoint_that_is_not_the_last_has_the_results_of_its_own_evaluation(tmp_path):
+    (tmp_path / "eval_results.json").write_text('{"global_step": 9, "loss": 5.5}')
+    lines = [{"step": 6, "kind": "train", "loss": 1.0}, {"step": 6, "kind": "eval", "loss": 5.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines) + '{"st')
+    prefix = str(tmp_path / "model.ckpt-best")
+    assert run_states.results_beside(prefix, 6) == {"loss": 5.0}
+    assert run_states.results_beside(prefix, 9) == {"global_step": 9, "loss": 5.5}
+    assert run_states.results_beside(prefix, 3) == {}
 
 
 def test_text_that_is_not_there_is_refused_before_anything_is_made(tmp_path, capsys):
