@@ -28,7 +28,7 @@ import os
 from albert.cli import answering, flags
 from albert.errors import CheckpointError, FlagError
 from albert.formats import model_card, pretrained
-from albert.formats.model_classes import EXPORT_HEADS, MODEL_CLASSES
+from albert.formats.model_classes import EXPORT_HEADS, MODEL_CLASSES, ModelClass
 from albert.formats.pretrained import Pretrained
 from albert.inference import fine_tuned, onnx_file
 from albert.inference.predictors import ChoicePredictor, TaskPredictor
@@ -143,9 +143,23 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
             source.config, name=name, title=f"{name}: {kind.name}", label_names=labels,
             summary=f"An ALBERT as {suffix[1:]}, {exact}. Its outputs, compared with the model's on "
                     f"four sequences: {outputs}.",
-            usage=_USAGES[suffix].format(name=name, sizes=sizes),
+            usage=_USAGES[suffix].format(
+                name=name, sizes=sizes, inputs=_inputs_of_ids(values, source, kind, length)
+            ),
         )
     log.info("%s: %s, %s bytes", values.export_path, kind.name, f"{len(content):,}")
+
+
+def _inputs_of_ids(values: flags.FlagValues, source: Pretrained, kind: ModelClass, length: int) -> str:
+    """Returns the code that makes the inputs of a file."""
+    if not source.vocabulary:
+        return '\ninputs = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}'
+    padding = "padding=True"
+    if not values.export_path.lower().endswith(".onnx"):  # any length
+        padding = f'padding="max_length", max_length={length}'
+    return (f"import albert  # its tokenizer\n\ntokenizer = albert.AlbertTokenizer.from_pretrained("
+            f"{values.model_dir!r})\n"
+            + model_card.input_lines(kind, f', {padding}, return_tensors="np"'))
 
 
 def _trained_head(source: Pretrained) -> str:
@@ -205,15 +219,14 @@ print(model({inputs}))
 """,
     ".tflite": """
 import tensorflow as tf
-
+{inputs}
 model = tf.lite.Interpreter("{name}").get_signature_runner()
-outputs = model(input_ids=ids, input_mask=mask, segment_ids=segments)  # int32 [{sizes}]
+outputs = model(**{{name: ids.astype("int32") for name, ids in inputs.items()}})  # int32 [{sizes}]
 """,
     ".onnx": """
 import onnxruntime
-
-model = onnxruntime.InferenceSession("{name}")
-outputs = model.run(None, {{"input_ids": ids, "input_mask": mask, "segment_ids": segments}})
+{inputs}
+outputs = onnxruntime.InferenceSession("{name}").run(None, dict(inputs))
 """,
 }
 
