@@ -27,7 +27,7 @@ an example of each of the main names.
 import importlib
 from typing import Any
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.0"
 
 # Loaded on first use: `import albert` alone imports neither Keras nor TensorFlow.
 _MODULE_OF = {

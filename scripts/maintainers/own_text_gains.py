@@ -24,7 +24,7 @@ from albert.formats import model_card  # noqa: E402
 from albert.storage import files, shipped  # noqa: E402
 from albert.tokenization import FullTokenizer  # noqa: E402
 
-EVIDENCE = "own_text.json"  # the results in the documentation
+EVIDENCE = ("own_text.json",)  # the results in the documentation
 GRID = REPO / "configs/ablations/own_text.json"
 RANDOM = "random weights"
 POINT = ("step", "tokens", "minutes", "masked_lm_loss", "masked_lm_accuracy")
