@@ -193,20 +193,20 @@ class OwnTexts:
             for split in ("train", "dev") for example in self.data.examples[split]
         ]
         lengths = [len(ids) + 3 for ids in self._encoder.tokenizer.encode_batch(texts)]
-        width = f"for a model of width {config.hidden_size}"
+        suits = f"for a model of width {config.hidden_size}"
         optimizer = settings.optimizer
         # A rate that the user gives is AdamW's, unless they name another optimizer.
         if not {flags.given(self._values, n) for n in ("optimizer", "learning_rate")} - {None}:
-            optimizer = best_optimizer(config.hidden_size)
+            optimizer = best_optimizer(config.hidden_size, self._has_pairs())
         settings = dataclasses.replace(
             settings,
             max_seq_length=self._choose(
                 "max_seq_length", sequence_length(lengths, config.max_position_embeddings),
                 "99 % of the texts fit",
             ),
-            optimizer=self._choose("optimizer", optimizer, width),
+            optimizer=self._choose("optimizer", optimizer, suits),
             learning_rate=self._choose(
-                "learning_rate", learning_rate(optimizer, config.hidden_size), width
+                "learning_rate", learning_rate(optimizer, config.hidden_size), suits
             ),
             train_batch_size=self._choose(
                 "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
@@ -229,6 +229,9 @@ class OwnTexts:
             save_checkpoints_steps=self._choose("save_checkpoints_steps", per_epoch, "each epoch"),
         )
 
+    def _has_pairs(self) -> bool:
+        return any(example.text_b for example in self.data.examples["train"])
+
     def _choose(self, name: str, value: Any, why: str) -> Any:
         if flags.given(self._values, name) is not None:
             value, why = getattr(self._values, name), "given"
@@ -241,9 +244,9 @@ class OwnTexts:
         flags.log.info("%s: %s", name, value)
 
 
-def best_optimizer(hidden_size: int) -> str:
-    """Returns the optimizer that suits models of this width (docs/evidence/results.md)."""
-    return "adamw" if hidden_size >= _RELEASED_WIDTH else "lamb"
+def best_optimizer(hidden_size: int, has_pairs: bool) -> str:
+    """Returns the optimizer that suits models of this width and texts (docs/evidence/results.md)."""
+    return "adamw" if has_pairs or hidden_size >= _RELEASED_WIDTH else "lamb"
 
 
 def learning_rate(optimizer: str, hidden_size: int) -> float:
