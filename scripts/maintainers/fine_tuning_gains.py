@@ -136,7 +136,7 @@ def summary(scores: list[float]) -> dict:
 
 def table(results: dict) -> str:
     """Returns the results as a Markdown table: a line for each task and number of rows."""
-    names = [f"{setting}, {start}" for start in results["starts"] for setting in results["settings"]]
+    names = [f"{setting}, {start}" for start in results["starts"] for setting, _ in results["settings"]]
     if len(results["settings"]) == 1:
         names = list(results["starts"])
 
@@ -211,7 +211,8 @@ def main() -> None:
                      for seed in range(1, arguments.seeds + 1)])
             for start in starts for name in settings
         ]
-    results = {"model": arguments.model, "starts": starts, "settings": settings, "tasks": tasks}
+    results = {"model": arguments.model, "starts": starts,
+               "settings": list(settings.items()), "tasks": tasks}
     files.write_json(str(arguments.output_dir / "results.json"), results)
     with files.atomic_write(str(arguments.output_dir / "results.md")) as stream:
         stream.write(table(results))
