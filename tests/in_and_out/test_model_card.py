@@ -68,15 +68,17 @@ def test_the_code_of_every_classs_card_runs(kind, has_tokenizer, tmp_path):
 def test_a_card_claims_results_of_its_own_step_alone_and_another_readme_is_left_alone(finished, tmp_path):
     exported = f"--albert_directory={finished.out}"
     step = json.loads((finished.out / "model.ckpt-best.json").read_text())["step"]
-    for evaluated in (step, step + 1):
+    for evaluated in (step, step + 1, step + 2):
         folder = tmp_path / str(evaluated)
         jobs.change_json(finished.out / "eval_results.json", global_step=evaluated, loss=0.4444)
+        if evaluated == step + 2:
+            (finished.out / "metrics.jsonl").unlink()  # it has the step's own evaluation
         path = f"--export_path={folder}/model.ckpt-best"
         assert run_here(export_checkpoints, exported, path) == 0
         card = (folder / "README.md").read_text()
         assert "ALBERT checkpoint" in card and "--input_file=" in card
         assert ("| loss | 0.4444 |" in card) == (evaluated == step)
-        assert ("No evaluation" in card) == (evaluated != step)
+        assert ("No evaluation" in card) == (evaluated == step + 2)
     (tmp_path / "README.md").write_text("mine")
     assert run_here(export_checkpoints, exported, f"--export_path={tmp_path}/model.ckpt") == 0
     assert (tmp_path / "README.md").read_text() == "mine"

@@ -235,6 +235,7 @@ def test_without_an_evaluation_of_this_step_the_threshold_is_0(trained, blind, t
     always = {"best_f1_thresh": 99.0, "null_score_diff_threshold": 99.0, "global_step": 999}
     results = results_of(trained, "eval_results") | always
     (tmp_path / "model/eval_results.json").write_text(json.dumps(results))
+    (tmp_path / "model/metrics.jsonl").unlink()
     out = blind(f"--checkpoint={tmp_path / 'model'}")
     assert answered(out) == within(out, 0)
 

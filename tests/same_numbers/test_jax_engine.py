@@ -272,7 +272,7 @@ def test_what_is_not_there_is_refused_in_one_line(job, monkeypatch):
         (["--use_tpu", "--engine=tensorflow"], "", "", "--use_tpu needs --engine=jax"),
         (["--engine=jax", "--nouse_xla"], "", "", "--nouse_xla has no effect: JAX always compiles"),
         ([], "", "torch", "KERAS_BACKEND=torch: albert runs on"),
-        (["--engine=jax"], "jax", "", r"not installed: install albert\[jax\]"),
+        (["--engine=jax"], "jax", "", r"not installed: install albert-keras\[jax\]"),
         (["--engine=tensorflow"], "tensorflow", "", "not installed: install tensorflow"),
     ):
         values = flags.parse(run_pretraining.define_flags, ["command", *job, *more])
