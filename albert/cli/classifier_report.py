@@ -130,7 +130,7 @@ def write_several(
     if tfidf is not None and scores["model"]["micro_f1"] <= scores["TF-IDF"]["micro_f1"]:
         verdict = f"* {_NO_BETTER.format('No better than', '')}\n"
     return _publish(directory, [
-        f"# A classifier of {len(labels)} labels, several to a text\n",
+        f"# Classifier with {len(labels)} labels, several per text\n",
         table((f"on {len(expected):,} held-out rows", *scores, "rows with it"), [
             (name, *(f"{score.get(key, 0):.3f}" for score in scores.values()), count)
             for (name, key), count in zip(
@@ -198,7 +198,8 @@ def verdict(
 
 def _comparison(gains: np.ndarray) -> str:
     """Interprets gains over TF-IDF, [N]: of each row, or of each fold."""
-    gain, error = 100 * gains.mean(), 100 * gains.std(ddof=1) / math.sqrt(len(gains))
+    spread = gains.std(ddof=len(gains) > 1)  # 0 for a single row
+    gain, error = 100 * gains.mean(), 100 * spread / math.sqrt(len(gains))
     if gain > 2 * error:
         return f"Better than TF-IDF by {gain:.1f} points (± {error:.1f})."
     how = "Worse than" if gain < -2 * error else "Not clearly better than"

@@ -52,7 +52,9 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
              f"{100 * results[f'{key}_accuracy_baseline']:.1f} %")
             for name, key in (("masked tokens", "masked_lm"), ("sentence order", "sentence_order"))
         ]),
-        _verdict(results, [line["loss"] for line in run_states.evaluations(model)]),
+        _verdict(results, [
+            line["loss"] for line in run_states.evaluations(model) if line.get("loss") is not None
+        ]),
         "## Masked words\n", _masked_words(session, segments),
         "## Nearest sentences\n", _nearest(session, segments),
         _NEXT.format(model=model),
@@ -64,7 +66,7 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
 
 def _verdict(results: dict[str, float], losses: Sequence[float]) -> str:
     """Interprets the last results, and the held-out losses of all evaluations, in order."""
-    if losses[-1] > min(losses) + _RISE:
+    if losses and losses[-1] > min(losses) + _RISE:
         part = (1 + losses.index(min(losses))) / len(losses)
         return (f"It overfits: the held-out loss was lowest after {100 * part:.0f} % of the training, and "
                 "rose since. More text helps; more --hours don't.\n")

@@ -23,6 +23,7 @@ def test_a_classifier_is_compared_with_tfidf_row_by_row():
     assert "Better than TF-IDF by 20.0 points" in said(800, 600, 1000)
     assert "**Worse than TF-IDF" in said(600, 800, 1000)
     assert "**Not clearly better than TF-IDF" in said(620, 600, 1000)
+    assert "nan" not in said(1, 0, 1)
     assert "TF-IDF" not in classifier_report.verdict(np.ones(600, bool), None, np.ones(600), 1)
 
 

@@ -87,7 +87,7 @@ def test_the_report_says_whether_it_learned_little_enough_or_overfits():
 
     assert "little more than token frequencies" in verdict(0.08, 6.0, 5.9)
     assert "More --hours, or more text" in verdict(0.2, 6.0, 5.5)
-    assert "Fine-tune it" in verdict(0.4, 5.0, 4.0)
+    assert "Fine-tune it" in verdict(0.4, 5.0, 4.0) and "Fine-tune it" in verdict(0.4)
     overfits = verdict(0.2, 6.0, 5.0, 5.2, 5.5)
     assert "overfits" in overfits and "after 50 %" in overfits and "More --hours" not in overfits
 
