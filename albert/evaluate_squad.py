@@ -14,10 +14,10 @@ import logging
 from typing import Any
 
 from albert.cli import flags
-from albert.errors import DataError, FlagError
+from albert.errors import DataError, FlagError, some
 from albert.storage import files
 from albert.tasks.squad import metrics
-from albert.tasks.squad.questions import first_few, read_answers
+from albert.tasks.squad.questions import read_answers
 
 log = logging.getLogger("albert")
 
@@ -55,7 +55,7 @@ def main(values: flags.FlagValues) -> None:
                             f"questions, such as {without[0]!r}")
     if missing := [qid for qid in answers if qid not in predictions]:
         log.warning("%s: no prediction for %s questions, which score 0: %s", values.predictions_file,
-                    f"{len(missing):,}", first_few(missing))
+                    f"{len(missing):,}", some(missing))
     if values.version_2_with_negative:
         results = metrics.evaluate_v2(answers, predictions, odds, values.na_prob_thresh)
     else:

@@ -1,24 +1,32 @@
 """Gives a pretrained model the vocabulary of another language or domain, for continued pretraining.
 
   python -m albert.train_sentencepiece --input=domain.txt --model_prefix=domain --vocab_size=8000
+  python -m albert.create_pretraining_data --input_file=domain.txt --spm_model_file=domain.model \\
+      --output_file=domain.tfrecord
   python -m albert.extend_vocabulary --model=albert_base --spm_model_file=domain.model \\
-      --output_dir=domain_start
+      --input_file=domain.tfrecord --output_dir=domain_start
   python -m albert.run_pretraining --init_checkpoint=domain_start ...
 
-Tokens of both vocabularies keep their embeddings. A new token's embedding starts as the mean of the
-tokens that the old vocabulary splits it into. All other weights are unchanged.
+Tokens of both vocabularies keep their embeddings. A new token's embedding is predicted from the
+tokens near it in the records of --input_file; without them, it is the mean of the tokens that the old
+vocabulary splits it into. All other weights are unchanged.
 """
 
 import dataclasses
+
+import numpy as np
 
 from albert import tokenization
 from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained, vocabulary_transfer
+from albert.pretraining_data import cooccurrence
+from albert.records.record_files import RecordFiles
 from albert.storage import files
+from albert.tokenization import FullTokenizer
 
 # Tables with a row for each token.
-_TABLES = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+_TABLES = (cooccurrence.NAME, "cls/predictions/output_bias")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -32,6 +40,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "vocab_file", None, "Or new WordPiece vocabulary.", use="file")
     flags.define_text_flags(values, "Lower-case texts. Default: as the new vocabulary says, else as "
                             "the old one.")
+    flags.define("path", values, "input_file", None, "Records made with the new vocabulary "
+                 "(comma-separated globs), to initialize new tokens from their co-occurrence.",
+                 use="records")
     flags.define("path", values, "output_dir", None, "Output directory. Required.",
                  use="output")
 
@@ -57,6 +68,7 @@ def main(values: flags.FlagValues) -> None:
     ).open()
     tokenization.check_special_pieces(new)
     transfer = vocabulary_transfer.plan(old, new)
+    vectors = values.input_file and _vectors(values.input_file, new, source.config.embedding_size)
 
     before = modeling.AlbertForPreTraining(source.config)
     pretrained.assign(before, source.weights())
@@ -66,11 +78,32 @@ def main(values: flags.FlagValues) -> None:
     for name, weight in modeling.named_weights(after).items():
         value = old_weights[name].numpy()
         # A table may have more rows than there are tokens.
-        weight.assign(transfer.rows(value[: old.vocab_size]) if name in _TABLES else value)
+        if name in _TABLES:
+            value = transfer.rows(value[: old.vocab_size])
+        if name == cooccurrence.NAME and vectors is not None:
+            value = transfer.predicted(value, vectors)
+        weight.assign(value)
     pretrained.save(after, values.output_dir, new)
-    shared, known = transfer.is_shared.sum(), sum(map(bool, transfer.sources))
-    flags.log.info("wrote %s: %d tokens; embeddings kept: %d, averaged: %d, mean of all: %d",
-                   values.output_dir, new.vocab_size, shared, known - shared, new.vocab_size - known)
+    predicted = transfer.is_predicted(vectors)
+    averaged = ~transfer.is_shared & ~predicted & np.array(list(map(bool, transfer.sources)))
+    kinds = [int(kind.sum()) for kind in (transfer.is_shared, predicted, averaged)]
+    flags.log.info("wrote %s: %d tokens; embeddings kept: %d, from co-occurrence: %d, averaged: %d, "
+                   "mean of all: %d", values.output_dir, new.vocab_size, *kinds,
+                   new.vocab_size - sum(kinds))
+
+
+def _vectors(patterns: str, tokenizer: FullTokenizer, size: int) -> np.ndarray:
+    """Returns the vectors [V, size] of tokens by their co-occurrence in records."""
+    source = RecordFiles.of_flag(patterns, "input_file")
+    spec = cooccurrence.feature_spec(source)
+    source.check(spec, tokenizer.vocab_size)
+    for path, manifest in source.manifests():
+        if manifest.tokenizer_sha256 != tokenizer.sha256:
+            raise FlagError(f"{path} was not made with {tokenizer.path}: make it with the new "
+                            "vocabulary")
+    return cooccurrence.embeddings(
+        source, spec, tokenizer.special_ids, tokenizer.vocab_size, size, seed=0
+    )
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -256,6 +256,11 @@ class FullTokenizer:
     unk_id = _special_id("<unk>", "[UNK]")
 
     @property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of these five."""
+        return self.cls_id, self.sep_id, self.mask_id, self.pad_id, self.unk_id
+
+    @property
     def is_spm(self) -> bool:
         """Whether the vocabulary is a SentencePiece model."""
         return self.sp_model is not None

@@ -197,7 +197,5 @@ def of_cooccurrence(
     if tokenizer is None:
         raise FlagError("--init_embeddings=cooccurrence needs the records' vocabulary: give "
                         "--spm_model_file or --vocab_file")
-    special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id,
-               tokenizer.unk_id)
-    start = cooccurrence.Start(source, task.feature_spec(), special, config, seed)
+    start = cooccurrence.Start(source, task.feature_spec(), tokenizer.special_ids, config, seed)
     return Weights("co-occurrence", start, list(start.shapes))

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from albert.config import AlbertConfig
+from albert.errors import DataError
+from albert.pretraining_data.features import masked_features, pair_features
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.runtime.progress import Progress
@@ -25,6 +27,16 @@ SMOOTHING = 0.75  # power of the context counts
 STANDARD_DEVIATION = 0.06  # of all values
 MAX_TOKENS = 20_000_000  # to count; takes a minute and at most 2 GB
 _ADDED_AT_ONCE = 4_000_000  # pairs of tokens
+
+
+def feature_spec(source: RecordFiles) -> FeatureSpec:
+    """Returns the features of records, with or without masks, according to their manifests."""
+    length, count = map(source.length_of, ("input_ids", "masked_lm_positions"))
+    if length is None:
+        raise DataError(f"{source}: manifests are missing, or sequences have different lengths: "
+                        "make the records again")
+    features = masked_features(length, count) if count else pair_features(length)
+    return FeatureSpec(features, row_length=length)
 
 
 class Start:

@@ -127,9 +127,8 @@ class Report:
                        f"{100 * expected:.0f} % are expected")
             if self.label_1 > expected:
                 message += (
-                    ". Many documents or sequences hold a single line, so that B comes from another "
-                    "document: use --strict_sentence_order, or one sentence per line "
-                    "(--split_sentences)"
+                    ". Many documents or sequences hold a single line, so that B comes from elsewhere: "
+                    "use --strict_sentence_order, or one sentence per line (--split_sentences)"
                 )
             yield message
         if self.lost > _MAX_LOST:

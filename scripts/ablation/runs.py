@@ -201,7 +201,7 @@ class Work:
                 os.path.join(self._folder(setting.start, seed), "model")
             )
         if setting.model:
-            if not (renewed := self._with_vocabulary(setting.model)):
+            if not (renewed := self._with_vocabulary(setting)):
                 return
             start["init_checkpoint"] = renewed
         for number, part in enumerate((*setting.stages, setting), 1):
@@ -239,15 +239,17 @@ class Work:
                 **flags,
             })
 
-    def _with_vocabulary(self, model: str) -> str | None:
-        """Returns a pretrained model's directory with the grid's vocabulary; None if stopped."""
-        name = hashlib.sha256(model.encode()).hexdigest()[:8]
+    def _with_vocabulary(self, setting: Setting) -> str | None:
+        """Returns a setting's model with the grid's vocabulary, as a directory; None if stopped."""
+        model, records = setting.model, os.path.join(self._records(setting.data), "train.tfrecord")
+        name = hashlib.sha256(f"{model} {records}".encode()).hexdigest()[:8]
         folder = os.path.join(self._dir, "starts", name)
         target = os.path.join(folder, "model")
         with self._renewing:  # concurrent runs may start from the same model
             if not os.path.isdir(target) and not self._once(
                 folder, f"{model} with this vocabulary", "albert.extend_vocabulary",
-                {"model": model, "spm_model_file": self._spm, "output_dir": target},
+                {"model": model, "spm_model_file": self._spm, "input_file": records,
+                 "output_dir": target},
             ):
                 return None
         return target

@@ -5,7 +5,7 @@ import pytest
 from helpers import SIZES, run_here
 
 import albert
-from albert import extend_vocabulary, modeling, tokenization
+from albert import create_pretraining_data, extend_vocabulary, modeling, tokenization
 from albert.config import AlbertConfig
 from albert.formats import pretrained, vocabulary_transfer
 from albert.text import vocabulary
@@ -69,6 +69,50 @@ def test_the_command_changes_the_vocabularys_tables_alone(folder, tmp_path):
         np.testing.assert_array_equal(new.read(name), transfer.rows(old.read(name)))
     # Any command can start from it.
     albert.AlbertModel.from_pretrained(str(out))
+
+
+CLASSES = "cat cow hen pig yak", "bites finds likes sees", "corn hay oats seed rye"
+NEW = "yak", "rye"
+
+
+def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path):
+    rng, special = np.random.default_rng(0), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [group.split() for group in CLASSES]
+    for name, added in (("old", ()), ("new", NEW)):
+        known = [word for word in sum(words, []) if word not in NEW]
+        (tmp_path / f"{name}.txt").write_text("\n".join((*special, *known, *added)))
+    old, new = (tokenization.FullTokenizer(str(tmp_path / f"{name}.txt")) for name in ("old", "new"))
+    model = modeling.AlbertForPreTraining(AlbertConfig(**SIZES | {"vocab_size": old.vocab_size}))
+    table = modeling.named_weights(model)["bert/embeddings/word_embeddings"]
+    values = rng.normal(size=table.shape)
+    centres = rng.normal(size=(3, table.shape[1]))
+    for centre, group in zip(centres, CLASSES, strict=True):
+        for word in set(group.split()) - set(NEW):
+            values[old.vocab[word]] = centre + rng.normal(0, 0.1, table.shape[1])
+    table.assign(values)
+    pretrained.save(model, str(tmp_path / "model"), old)
+    text, data = tmp_path / "text", tmp_path / "text.tfrecord"
+    text.write_text("\n".join(" ".join(map(rng.choice, words)) for _ in range(400)) + "\n")
+    vocab = f"--vocab_file={tmp_path / 'new.txt'}"
+    assert run_here(
+        create_pretraining_data, f"--input_file={text}", f"--output_file={data}", vocab,
+        "--max_seq_length=16", "--nostatic_masks", "--single_sentences", "--sentence_objective=none",
+    ) == 0
+    flags = f"--model={tmp_path / 'model'}", vocab, f"--input_file={data}"
+    assert run_here(extend_vocabulary, *flags, f"--output_dir={tmp_path / 'out'}") == 0
+    found = pretrained.open_path(str(tmp_path / "out")).weights().read("bert/embeddings/word_embeddings")
+    is_shared = vocabulary_transfer.plan(old, new).is_shared
+    for word, group in zip(NEW, (0, 2), strict=True):
+        i = new.vocab[word]
+        assert not is_shared[i]
+        assert np.argmin(np.linalg.norm(centres - found[i], axis=1)) == group
+    for i in np.nonzero(is_shared)[0]:
+        np.testing.assert_array_equal(found[i], values[old.vocab[new.inv_vocab[i]]].astype("float32"))
+
+    flags = f"--model={tmp_path / 'model'}", f"--vocab_file={tmp_path / 'old.txt'}"
+    out = tmp_path / "refused"
+    assert run_here(extend_vocabulary, *flags, f"--input_file={data}", f"--output_dir={out}") == 2
+    assert not out.exists()
 
 
 REFUSED = [

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from albert import tokenization
-from albert.errors import DataError
+from albert.errors import DataError, some
 from albert.tasks.squad import alignment
-from albert.tasks.squad.questions import SquadExample, first_few
+from albert.tasks.squad.questions import SquadExample
 from albert.text.offsets import encode_with_offsets
 from albert.tokenization import FullTokenizer
 
@@ -170,7 +170,7 @@ def make_windows(
             yield window
     if left_out:
         log.warning("skipped %s of %s questions, whose passage cannot be aligned with its tokens: %s",
-                    f"{len(left_out):,}", f"{len(examples):,}", first_few(left_out))
+                    f"{len(left_out):,}", f"{len(examples):,}", some(left_out))
 
 
 def _set_answer(

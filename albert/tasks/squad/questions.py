@@ -2,10 +2,10 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from albert.errors import DataError
+from albert.errors import DataError, some
 from albert.tasks import lines
 
 log = logging.getLogger("albert")
@@ -22,11 +22,6 @@ class SquadExample:
     start_position: int | None  # of the answer's first character; -1 without answer
     is_impossible: bool
     place: str  # in the file, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
-
-
-def first_few(names: Sequence[str]) -> str:
-    """Returns up to five names for a message."""
-    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
 
 
 def read_examples(path: str, is_training: bool) -> list[SquadExample]:
@@ -54,7 +49,7 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
         log.warning(
             "%s: skipped %s of %s questions, whose answer is not in the passage at answer_start: %s",
             path, f"{len(displaced):,}", f"{len(examples):,}",
-            first_few([f"{e.qas_id} ({e.place.removeprefix(f'{path}: ')})" for e in displaced]),
+            some([f"{e.qas_id} ({e.place.removeprefix(f'{path}: ')})" for e in displaced]),
         )
         for example in displaced:
             del examples[example.qas_id]
