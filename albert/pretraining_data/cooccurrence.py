@@ -33,8 +33,8 @@ def feature_spec(source: RecordFiles) -> FeatureSpec:
     """Returns the features of records, with or without masks, according to their manifests."""
     length, count = map(source.length_of, ("input_ids", "masked_lm_positions"))
     if length is None:
-        raise DataError(f"{source}: manifests are missing, or sequences have different lengths: "
-                        "make the records again")
+        raise DataError(f"{source}: no records of create_pretraining_data with their manifests, or "
+                        "of different lengths: make records of one length from the text")
     features = masked_features(length, count) if count else pair_features(length)
     return FeatureSpec(features, row_length=length)
 

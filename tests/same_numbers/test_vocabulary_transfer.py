@@ -75,7 +75,7 @@ CLASSES = "cat cow hen pig yak", "bites finds likes sees", "corn hay oats seed r
 NEW = "yak", "rye"
 
 
-def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path):
+def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path, capsys):
     rng, special = np.random.default_rng(0), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = [group.split() for group in CLASSES]
     for name, added in (("old", ()), ("new", NEW)):
@@ -109,10 +109,15 @@ def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path):
     for i in np.nonzero(is_shared)[0]:
         np.testing.assert_array_equal(found[i], values[old.vocab[new.inv_vocab[i]]].astype("float32"))
 
-    flags = f"--model={tmp_path / 'model'}", f"--vocab_file={tmp_path / 'old.txt'}"
     out = tmp_path / "refused"
-    assert run_here(extend_vocabulary, *flags, f"--input_file={data}", f"--output_dir={out}") == 2
-    assert not out.exists()
+    for name, records, said in (
+        ("old", data, "make the records with the model's vocabulary"),
+        ("new", text, "no records of create_pretraining_data"),
+    ):
+        flags = f"--model={tmp_path / 'model'}", f"--vocab_file={tmp_path / f'{name}.txt'}"
+        assert run_here(extend_vocabulary, *flags, f"--input_file={records}", f"--output_dir={out}") == 2
+        assert said in capsys.readouterr().err
+        assert not out.exists()
 
 
 REFUSED = [
