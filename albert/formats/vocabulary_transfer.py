@@ -36,7 +36,9 @@ class Transfer:
         """Returns, bool [V new], which tokens `predicted` gives another embedding."""
         if vectors is None:
             return np.zeros(len(self.is_shared), bool)
-        return ~self.is_shared & ~np.isnan(vectors).any(axis=1)
+        has_vector = ~np.isnan(vectors).any(axis=1)
+        # Without shared tokens there is nothing to predict from.
+        return ~self.is_shared & has_vector & (self.is_shared & has_vector).any()
 
     def predicted(self, table: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """Replaces the embeddings of new tokens by a linear function of their vectors.
@@ -48,7 +50,7 @@ class Transfer:
           vectors: [V new, D]; NaN for tokens that keep their embedding.
         """
         new, known = self.is_predicted(vectors), self.is_shared & ~np.isnan(vectors).any(axis=1)
-        if not known.any():
+        if not new.any():
             return table
         x, y = vectors[known], table[known]
         x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)

@@ -120,6 +120,14 @@ def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path, capsys):
         assert not out.exists()
 
 
+def test_nothing_is_predicted_without_shared_tokens_in_the_records():
+    shared, vectors = np.array([True, False]), np.array([[np.nan, np.nan], [1.0, 2.0]])
+    transfer = vocabulary_transfer.Transfer([[0], [0]], shared)
+    table = np.ones((2, 3))
+    assert not transfer.is_predicted(vectors).any()
+    np.testing.assert_array_equal(transfer.predicted(table, vectors), table)
+
+
 REFUSED = [
     ([], "give either --spm_model_file or --vocab_file"),
     (["--spm_model_file={f}/new.model", "--model={f}/nothing"], "no directory"),
