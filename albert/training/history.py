@@ -140,12 +140,14 @@ class Averages:
     def __init__(self, names: Sequence[str], has_loss_scale: bool = False):
         self._names, self._has_loss_scale = names, has_loss_scale
         self._sums, self.steps = [0.0] * (steps.PAIRS + 2 * len(names)), 0
+        self._restored_tokens = 0.0
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Continues from another process's `state`."""
         # Earlier versions included skipped steps, whose loss may be NaN.
         if state and len(state["sums"]) == len(self._sums) and all(map(math.isfinite, state["sums"])):
             self._sums, self.steps = list(state["sums"]), state["steps"]
+            self._restored_tokens = self._sums[steps.TOKENS]
         elif state:
             log.warning("starting new running averages: those of the checkpoint have another format")
 
@@ -177,6 +179,7 @@ class Averages:
             # Tasks name their metrics for evaluations, but these are of training batches.
             name = re.sub(r"^eval_", "train_", name)
             values[name] = total / weight if weight else 0.0 * count
-        self.tokens = self._sums[steps.TOKENS]
+        # Of this process alone, as the seconds of the rate are.
+        self.tokens, self._restored_tokens = self._sums[steps.TOKENS] - self._restored_tokens, 0.0
         self._sums, self.steps = [0.0] * len(self._sums), 0
         return values
