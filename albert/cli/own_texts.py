@@ -22,7 +22,6 @@ from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
 FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
          "label_column", "label_columns", "threshold", *TABLE_FLAGS)
-_RELEASED_WIDTH = 768  # of the narrowest released model
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
@@ -246,14 +245,14 @@ class OwnTexts:
 
 def best_optimizer(hidden_size: int, has_pairs: bool) -> str:
     """Returns the optimizer that suits models of this width and texts (docs/evidence/results.md)."""
-    return "adamw" if has_pairs or hidden_size >= _RELEASED_WIDTH else "lamb"
+    return "adamw" if has_pairs or hidden_size >= 384 else "lamb"
 
 
 def learning_rate(optimizer: str, hidden_size: int) -> float:
     """Returns a learning rate that suits models of this width; AdamW needs less for wider ones."""
     if optimizer == "lamb":
         return 2e-3
-    for least, rate in ((2048, 1e-5), (_RELEASED_WIDTH, 3e-5), (256, 1e-4)):
+    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
         if hidden_size >= least:
             return rate
     return 3e-4

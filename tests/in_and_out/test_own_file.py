@@ -327,7 +327,7 @@ def test_settings_suit_the_sizes_of_model_and_data():
     assert rates == [3e-4, 1e-4, 3e-5, 1e-5]
     # LAMB's updates are in proportion to the weights, whatever the width.
     assert {own_texts.learning_rate("lamb", width) for width in (128, 4096)} == {2e-3}
-    assert [own_texts.best_optimizer(w, False) for w in (128, 512, 768)] == ["lamb", "lamb", "adamw"]
+    assert [own_texts.best_optimizer(w, False) for w in (128, 256, 384)] == ["lamb", "lamb", "adamw"]
     assert own_texts.best_optimizer(128, has_pairs=True) == "adamw"
     assert [own_texts.epochs(count) for count in (999, 1000, 4999, 5000)] == [10, 5, 5, 3]
     # A multiple of 16 that fits 99 of 100 texts, from 32 to the model's maximum.
