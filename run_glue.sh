@@ -8,7 +8,7 @@
 # Arguments are tasks (default: all nine), --output_dir=DIR (default: glue_output) and flags
 # for every run_classifier command, such as --num_runs=5 or --train_batch_size=16. The
 # hyper-parameters are in configs/glue. INIT_CHECKPOINT is a checkpoint, or any pretrained model, as
-# small_en (with --max_seq_length=64). Its architecture and its vocabulary are used, unless
+# small_en (with --max_seq_length=128). Its architecture and its vocabulary are used, unless
 # ALBERT_CONFIG_FILE and SPM_MODEL_FILE or VOCAB_FILE name others. The same command again goes on
 # where it stopped; finished tasks are not repeated. PYTHON is used as it is if it has TensorFlow;
 # otherwise .venv is made.

@@ -315,7 +315,7 @@ class AlbertModel(PretrainedModel):
       >>> inputs = tokenizer(["A text.", "Another, longer one."], padding=True)
       >>> outputs = model(**inputs)
       >>> tuple(outputs.last_hidden_state.shape), tuple(outputs.pooler_output.shape)
-      ((2, 7, 256), (2, 256))
+      ((2, 7, 384), (2, 384))
     """
 
     weight_scope = "bert/"  # within a model with a head, its name

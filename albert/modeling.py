@@ -380,7 +380,7 @@ def from_pretrained(
     Example:
       >>> model = albert.from_pretrained("small_en")
       >>> type(model).__name__, model.count_params()
-      ('AlbertForPreTraining', 1962946)
+      ('AlbertForPreTraining', 3640834)
       >>> model.save_pretrained("my_model")
       >>> encoder = albert.AlbertModel.from_pretrained("my_model")  # without the heads
     """

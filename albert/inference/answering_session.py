@@ -210,12 +210,12 @@ def open_session(
     Example:
       >>> session = albert.open_session("small_en")
       >>> session.fill_mask("The boys [MASK] playing in the garden.", top_k=2)
-      [[{'piece': '▁were', 'id': 55, 'probability': 0.551},
-        {'piece': '▁are', 'id': 51, 'probability': 0.143}]]
+      [[{'piece': '▁were', 'id': 55, 'probability': 0.388},
+        {'piece': '▁are', 'id': 51, 'probability': 0.166}]]
       >>> session.embed(["A text.", "Another one."]).shape
-      (2, 256)
+      (2, 384)
       >>> session.score("The boys were playing in the garden.")
-      {'log_probability': -14.409, 'pieces': 8}
+      {'log_probability': -13.836, 'pieces': 8}
     """
     if dtype not in DTYPES:
         raise FlagError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")

@@ -24,7 +24,7 @@ def compiled(model: Any, **options: Any) -> Function:
       >>> call = albert.compiled(model)
       >>> inputs = tokenizer(["A text.", "Another, longer one."], padding=True, return_tensors="np")
       >>> tuple(call(inputs)["pooled_output"].shape)
-      (2, 256)
+      (2, 384)
     """
     return compiled_function(
         lambda inputs: model(inputs, training=False, **options), model.variables

@@ -96,19 +96,23 @@ def cost(results: dict, path: pathlib.Path) -> None:
 
 
 def small_en(results: dict, path: pathlib.Path) -> None:
-    """Learning curves of small_en over tokens: masked tokens predicted, and BLiMP."""
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4))
-    names = "masked_lm_accuracy", "pairs_accuracy"
+    """Learning curves of small_en: masked tokens predicted over tokens and hours, and BLiMP."""
+    figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.4))
+    drawn = (
+        ("million_tokens", 1, "masked_lm_accuracy"), ("minutes", 60, "masked_lm_accuracy"),
+        ("million_tokens", 1, "pairs_accuracy"),
+    )
     for run, colour in zip(results["runs"], (PEER, OURS), strict=True):
-        points = run["evaluations"]
-        tokens = [one["million_tokens"] for one in points]
-        for axis, name in zip(axes, names, strict=True):
-            axis.plot(tokens, [one[name] for one in points], "o-", color=colour, label=run["name"])
-            axis.set_xlabel("million tokens of training")
+        for axis, (x, unit, y) in zip(axes, drawn, strict=True):
+            points = [one for one in run["evaluations"] if y in one]
+            axis.plot([one[x] / unit for one in points], [one[y] for one in points], "o-",
+                      markersize=4, color=colour, label=run["name"])
+    for axis, label in zip(axes, ("million tokens", "hours of two cores", "million tokens")):
+        axis.set_xlabel(label)
     axes[0].set_ylabel("masked tokens predicted")
-    axes[1].set_ylabel("BLiMP accuracy")
-    _chance(axes[1])
-    _legend(figure, axes[0], title="trained and evaluated on")
+    axes[2].set_ylabel("BLiMP accuracy")
+    _chance(axes[2])
+    _legend(figure, axes[0], title="evaluated on")
     _save(figure, path)
 
 
