@@ -171,7 +171,7 @@ def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
     (tmp_path / "program.py").write_text(LOADED)
     done = helpers.run("program", "owner/small", "owner/small v1", "owner/small@v1", cwd=tmp_path)
     assert done.stdout.splitlines() == [
-        "AlbertForPreTraining 256 True", *["AlbertForMaskedLM 16 False"] * 2,
+        "AlbertForPreTraining 384 True", *["AlbertForMaskedLM 16 False"] * 2,
     ], done.stderr
     with pytest.raises(CheckpointError, match="not the name of a model of the hub"):
         model_hub.with_revision("small_en", "v1")
