@@ -106,7 +106,7 @@ def compiled(kind, **options):
     model = make(kind)
     losses = {n: one if isinstance(one, str) else one() for n, one in KINDS[kind][1].items()}
     optimizer = optimization.create_optimizer(
-        optimization.OptimizerConfig("adamw", 0.01, num_train_steps=100)
+        optimization.OptimizerConfig("adamw", 0.002, num_train_steps=100)
     )
     model.compile(optimizer=optimizer, loss=losses, jit_compile=False, **options)
     return model

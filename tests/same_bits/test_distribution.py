@@ -197,6 +197,7 @@ def run_workers(
                 *which, *arguments, *more,
                 env={
                     "PYTHONPATH": f"{REPO}:{REPO}/tests/support", "TF_GRPC_REUSE_PORT": "1",
+                    "JAX_PLATFORMS": "cpu",  # libtpu would wait for a TPU
                     "TF_CONFIG": json.dumps({
                         "cluster": {"worker": places}, "task": {"type": "worker", "index": index},
                     }),
