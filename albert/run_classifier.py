@@ -19,7 +19,8 @@ For your own labelled texts in one file, three flags are enough:
 It detects columns and labels, holds out a part for evaluation, and chooses learning rate, length
 and epochs by the sizes of model and file, unless flags say otherwise. At the end, out/report.md
 says how good the classifier is. --dev_file names a file to evaluate on instead, --test_file one
-with texts to label.
+with texts to label. With fewer than 500 rows to evaluate on, the last weights are kept instead of
+the best, unless --early_stopping_patience is given.
 """
 
 import dataclasses
@@ -154,7 +155,8 @@ class ClassifierFineTuning(FineTuning):
             path = classifier_report.write(
                 *shown, predictions["label_ids"], predictions["logits"],
                 predictions["probabilities"], self.choices, tfidf,
-                len(run_states.evaluations(result.run.output_dir)), self.folds,
+                1 if settings.keep_last else len(run_states.evaluations(result.run.output_dir)),
+                self.folds,
             )
         flags.log.info("report: %s", path)
 

@@ -169,6 +169,7 @@ class FineTuning:
             "eval_batch_size": settings.eval_batch_size,
             "save_checkpoints_steps": settings.save_checkpoints_steps,
             "early_stopping_patience": settings.early_stopping_patience,
+            "keep_last": settings.keep_last,
             "seed": seed,
         })
 

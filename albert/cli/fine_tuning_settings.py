@@ -115,6 +115,7 @@ class FineTuningSettings:
     early_stopping_patience: int
     num_runs: int
     seed: int
+    keep_last: bool = False  # held-out rows are too few to choose a checkpoint
 
     def __post_init__(self):
         if self.train_step is not None and (self.warmup_step or 0) > self.train_step:

@@ -22,7 +22,9 @@ from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
 FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
          "label_column", "label_columns", "threshold", *TABLE_FLAGS)
-PATIENCE = 4  # evaluations, each after a pass over the rows
+# With fewer held-out rows, the best of several evaluations is a matter of luck: the last weights
+# are better (docs/evidence/results.md).
+ENOUGH_TO_CHOOSE = 500
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -187,6 +189,7 @@ class OwnTexts:
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
         """Returns the settings, with those not given chosen by the sizes of model and data."""
         count, config = len(self.data.examples["train"]), self._encoder.config
+        has_pairs = any(example.text_b for example in self.data.examples["train"])
         texts = [
             " ".join(filter(None, (example.text_a, example.text_b)))
             for split in ("train", "dev") for example in self.data.examples[split]
@@ -196,7 +199,7 @@ class OwnTexts:
         optimizer = settings.optimizer
         # A rate that the user gives is AdamW's, unless they name another optimizer.
         if not {flags.given(self._values, n) for n in ("optimizer", "learning_rate")} - {None}:
-            optimizer = best_optimizer(config.hidden_size, self._has_pairs())
+            optimizer = best_optimizer(config.hidden_size, has_pairs)
         settings = dataclasses.replace(
             settings,
             max_seq_length=self._choose(
@@ -210,13 +213,14 @@ class OwnTexts:
             train_batch_size=self._choose(
                 "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
             ),
-            early_stopping_patience=self._choose(
-                "early_stopping_patience", PATIENCE, "evaluations without improvement"
-            ),
+            keep_last=self._keeps_last(settings.early_stopping_patience),
         )
         if flags.given(self._values, "train_step") is not None:
             return settings
-        num_epochs = self._choose("num_train_epochs", epochs(count), f"for {count:,} rows")
+        num_epochs = self._choose(
+            "num_train_epochs", epochs(count, has_pairs),
+            f"for {count:,} {'pairs' if has_pairs else 'rows'}",
+        )
         settings = dataclasses.replace(settings, train_step=None, num_train_epochs=num_epochs)
         settings = settings.with_steps(count)
         per_epoch = max(1, round(settings.train_step / num_epochs))
@@ -228,8 +232,13 @@ class OwnTexts:
             save_checkpoints_steps=self._choose("save_checkpoints_steps", per_epoch, "each epoch"),
         )
 
-    def _has_pairs(self) -> bool:
-        return any(example.text_b for example in self.data.examples["train"])
+    def _keeps_last(self, patience: int) -> bool:
+        """Whether to keep the last weights: rows are too few to choose, and nobody asked for it."""
+        num_rows = len(self.data.examples["dev"])
+        if patience or num_rows >= ENOUGH_TO_CHOOSE:
+            return False
+        self.report("checkpoint", f"the last ({num_rows:,} held-out rows are too few to choose one)")
+        return True
 
     def _choose(self, name: str, value: Any, why: str) -> Any:
         if flags.given(self._values, name) is not None:
@@ -258,9 +267,10 @@ def learning_rate(optimizer: str, hidden_size: int) -> float:
     return 3e-4
 
 
-def epochs(num_rows: int) -> float:
-    """Returns the number of epochs: the fewer rows, the more."""
-    return 3.0 if num_rows >= 5000 else 5.0 if num_rows >= 1000 else 10.0
+def epochs(num_rows: int, has_pairs: bool) -> float:
+    """Returns the number of epochs: the fewer rows, the more, and fewer for pairs."""
+    few = 400 if has_pairs else 1000
+    return 3.0 if num_rows >= 5000 else 5.0 if num_rows >= few else 10.0
 
 
 def sequence_length(lengths: Sequence[int], max_length: int) -> int:

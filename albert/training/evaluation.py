@@ -93,7 +93,8 @@ def keep_if_best(
 ) -> bool:
     """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
-    The best of earlier processes counts, too, unless `what_is_measured` differs.
+    The best of earlier processes counts, too, unless `what_is_measured` differs. With
+    `run.keep_last`, the checkpoint replaces any earlier one.
     """
     directory, step = os.path.dirname(prefix), int(results["global_step"])
     value = float(results[task.best_metric])
@@ -104,7 +105,7 @@ def keep_if_best(
     if best and (changed := _differences(best, measured)):
         log.warning("the best checkpoint so far, of step %s, was evaluated differently (%s): the search "
                     "for the best starts again at step %d", best["step"], changed, step)
-    elif best and value <= best["value"]:
+    elif best and value <= best["value"] and not run.keep_last:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
         checkpoint_store.publish_best(prefix)

@@ -22,7 +22,7 @@ _FULL_ENOUGH = 0.8
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The settings of a run, apart from the task. Every value comes from a flag."""
+    """The settings of a run, apart from the task. Values come from flags, or suit the data."""
 
     output_dir: str
     num_train_steps: int = 1000  # the step at which training is done
@@ -48,6 +48,7 @@ class RunConfig:
     pack_rows: bool = False  # several short examples in a sequence
     skip_loss_spikes: bool = False  # no update where the loss is far above the previous ones
     early_stopping_patience: int = 0  # evaluations without improvement that end training; 0: off
+    keep_last: bool = False  # model.ckpt-best is the last checkpoint evaluated, whatever its metric
 
     @property
     def last_step(self) -> int:

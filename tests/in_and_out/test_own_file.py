@@ -7,7 +7,7 @@ import re
 import jobs
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line
+from helpers import assert_one_clear_line, results_of
 from jobs import WORDS, classify
 
 import albert
@@ -15,8 +15,10 @@ from albert import run_classifier
 from albert.cli import classifier_report, flags, own_texts
 from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
+from albert.formats import run_states
 from albert.tasks import classification, glue, lines, own_file, tables
 from albert.tasks.glue import Example
+from albert.training import evaluation
 
 CLASSES = ("bad", "so, so")
 
@@ -256,9 +258,14 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     said = capsys.readouterr().err
     assert "columns: Review, sentiment" in said and "held out: 12 of 120 rows" in said
     assert "--max_seq_length: 32 (" in said
+    # 12 rows cannot tell which of the ten epochs was best.
+    assert "12 held-out rows are too few to choose" in said and "stopped early" not in said
+    assert evaluation.read_best(str(out))["step"] == results_of(out)["global_step"] == 68
+    assert len(run_states.evaluations(str(out))) == 10
     report = (out / "report.md").read_text()
+    assert "best of" not in report
     accuracy = float(re.search(r"accuracy \| ([\d.]+)", report)[1])
-    results = json.loads((out / "eval_results.json").read_text())
+    results = results_of(out)
     assert accuracy == pytest.approx(results["eval_accuracy"], abs=1e-3)
     assert accuracy > 0.8
     assert {"macro_f1", "f1_bad", "f1_so, so"} <= set(results) and "f1" not in results
@@ -329,7 +336,8 @@ def test_settings_suit_the_sizes_of_model_and_data():
     assert {own_texts.learning_rate("lamb", width) for width in (128, 4096)} == {2e-3}
     assert [own_texts.best_optimizer(w, False) for w in (128, 256, 384)] == ["lamb", "lamb", "adamw"]
     assert own_texts.best_optimizer(128, has_pairs=True) == "adamw"
-    assert [own_texts.epochs(count) for count in (999, 1000, 4999, 5000)] == [10, 5, 5, 3]
+    assert [own_texts.epochs(count, False) for count in (999, 1000, 4999, 5000)] == [10, 5, 5, 3]
+    assert [own_texts.epochs(count, True) for count in (399, 400, 4999, 5000)] == [10, 5, 5, 3]
     # A multiple of 16 that fits 99 of 100 texts, from 32 to the model's maximum.
     for lengths, most, expected in (
         ([9] * 99, 512, 32), ([9] * 98 + [33] * 2, 512, 48), ([9] * 99 + [33], 512, 48),

@@ -60,6 +60,14 @@ def test_the_best_is_sought_anew_with_one_warning_when_another_thing_is_measured
         assert not caplog.records
 
 
+def test_the_last_evaluated_is_kept_where_the_rows_are_too_few_to_choose(tmp_path):
+    path = write_pretraining_records(tmp_path / "dev.tfrecord")
+    for step, accuracy in ((1, 0.9), (2, 0.5)):
+        assert keep(tmp_path, step, accuracy, path, keep_last=True)
+        assert (tmp_path / "model.ckpt-best.index").read_text() == f"of step {step}"
+        assert evaluation.read_best(str(tmp_path))["value"] == accuracy
+
+
 def test_batches_of_another_size_measure_the_same_in_a_full_pass(tmp_path):
     path = write_pretraining_records(tmp_path / "dev.tfrecord")
     first, second = (
