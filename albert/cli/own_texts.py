@@ -22,8 +22,8 @@ from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
 FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
          "label_column", "label_columns", "threshold", *TABLE_FLAGS)
-# With fewer held-out rows, the best of several evaluations is a matter of luck: the last weights
-# are better (docs/evidence/results.md).
+# With fewer held-out rows, the best of several evaluations is a matter of luck; the last weights
+# failed on no seed (docs/evidence/results.md).
 ENOUGH_TO_CHOOSE = 500
 
 
