@@ -235,6 +235,8 @@ class OwnTexts:
     def _keeps_last(self, patience: int) -> bool:
         """Whether to keep the last weights: rows are too few to choose, and nobody asked for it."""
         num_rows = len(self.data.examples["dev"])
+        if patience:
+            self.report("--early_stopping_patience", f"{patience} (given)")
         if patience or num_rows >= ENOUGH_TO_CHOOSE:
             return False
         self.report("checkpoint", f"the last ({num_rows:,} held-out rows are too few to choose one)")

@@ -294,6 +294,17 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     assert f"accuracy | {accuracy}" in (out / "report.md").read_text()
 
 
+def test_the_best_epoch_is_kept_where_early_stopping_is_asked_for(encoder, tmp_path, capsys):
+    """With a learning rate near 0, nothing improves after the first evaluation."""
+    path, out = write(tmp_path / "my.csv"), tmp_path / "out"
+    assert classify(encoder, f"--train_file={path}", f"--output_dir={out}", "--learning_rate=1e-12",
+                    "--num_train_epochs=4", "--early_stopping_patience=2") == 0
+    said = capsys.readouterr().err
+    assert "--early_stopping_patience: 2 (given)" in said and "too few to choose" not in said
+    assert "stopped early at step 21" in said and evaluation.read_best(str(out))["step"] == 7
+    assert "best of 3 evaluations" in (out / "report.md").read_text()
+
+
 REFUSED = [
     (["--train_file=absent.csv"], "no such file: absent.csv"),
     (["--train_file=my.xlsx"], "my.xlsx: expected a *.csv"),
