@@ -118,10 +118,6 @@ class AlbertConfig:
         """Returns the same architecture with both dropout rates set to `rate`, which is below 1."""
         return dataclasses.replace(self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
 
-    def without_dropout(self) -> "AlbertConfig":
-        """Returns the same architecture without dropout."""
-        return self.with_dropout(0.0)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = "config") -> "AlbertConfig":
         """Returns the config in a parsed `albert_config.json`. Unknown keys cause a warning.

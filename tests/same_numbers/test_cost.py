@@ -256,7 +256,7 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
 def rows_of_three_steps(**options):
     """Returns the step's metrics, without dropout, which XLA draws differently, and the step."""
     run = run_settings.RunConfig("", num_train_steps=3, seed=3, **options)
-    config = dataclasses.replace(CONFIG, num_hidden_layers=1).without_dropout()
+    config = dataclasses.replace(CONFIG, num_hidden_layers=1).with_dropout(0.0)
     state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
     train, iterator = steps.train_steps(TASK, state, run), iter(same_batch())
     # One call for a single step and one for several, which must not retrace the step.

@@ -19,7 +19,7 @@ STEPS, ROWS, LENGTH, PREDICTIONS = 5, 4, 20, 4
 def five_steps(folder, golden_file, optimizer: str):
     """Returns (row of metrics, weights) after each of the trainer's steps from the checkpoint."""
     golden = np.load(golden_file)
-    config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).without_dropout()
+    config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).with_dropout(0.0)
     task, run = PretrainingTask(LENGTH, PREDICTIONS), run_settings.RunConfig("unused")
     state = train_state.TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
     weights = checkpoints.open_weights(str(folder / "model.ckpt-best"))

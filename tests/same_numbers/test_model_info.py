@@ -161,7 +161,7 @@ def test_activations_by_hand():
 
     # H 16, I 24, N 2, S 12, float32, both dropouts: (128 + 48) 4 + 32 + 24 (4 + 5).
     assert block(config_of(), "float32") == 704 + 32 + 216
-    assert block(config_of().without_dropout(), "float32") == 704 + 96
+    assert block(config_of().with_dropout(0.0), "float32") == 704 + 96
     # arXiv 2205.05198: 34 H + 5 N S of a half-precision block with I = 4 H; and our softmax.
     assert block(config_of(intermediate_size=64), "bfloat16") == 34 * 16 + 5 * 24 + 4 * 24
     # 4 rows at once; two blocks of 952 and 2 E w = 64 a token; (16 + 16) 4 + 40 (4 + 4) a mask.
