@@ -207,7 +207,11 @@ def run_workers(
                 (([module], ()), (second or [module], of_second))
             )
         ]
-        errors = [worker.communicate(timeout=240)[1] for worker in workers]
+        try:
+            errors = [worker.communicate(timeout=240)[1] for worker in workers]
+        finally:
+            for worker in workers:  # one that waits for another, after a failure
+                worker.kill()
         return [(worker.returncode, error) for worker, error in zip(workers, errors, strict=True)]
 
 

@@ -7,6 +7,9 @@ import os
 import sys
 
 from albert import run_pretraining
+
+if "--engine=jax" in sys.argv:
+    os.environ["KERAS_BACKEND"] = "jax"  # the next line imports Keras
 from albert.training.history import History
 
 number, last = int(sys.argv.pop(1)), int(sys.argv.pop(1))
