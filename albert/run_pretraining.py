@@ -53,8 +53,8 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "directory of a model in any format.", use="model")
     flags.define("enum", values, "init_embeddings", "random",
                  "Initial token embeddings without --init_checkpoint; cooccurrence: computed from "
-                 "the co-occurrence of tokens in --input_file, which takes a minute, saves half of "
-                 "the first 1,000 steps, and needs the vocabulary.",
+                 "the co-occurrence of tokens in --input_file, which takes a minute, saves a fifth "
+                 "of 10,000 steps, and needs the vocabulary.",
                  enum_values=["random", "cooccurrence"])
     flags.define("bool", values, "init_from_group0", False,
                  "Initialize every parameter group from group 0 of --init_checkpoint.")

@@ -2,9 +2,9 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text, one_hour
-and quarter_hour. The last two are the results.json of the grid configs/ablations/one_hour.json with
-half and with a quarter of its tokens. pipeline.svg and model.svg were written by hand; the colours
+docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text,
+cooccurrence, one_hour and quarter_hour. The last three are the results.json of grids in
+configs/ablations: one_hour with half of its tokens, quarter_hour with a quarter. pipeline.svg and model.svg were written by hand; the colours
 and the rules for dark pages are the same.
 
 speed.json, for which any benchmark's rates will do:
@@ -133,6 +133,21 @@ def own_text(results: dict, path: pathlib.Path) -> None:
     _save(figure, path)
 
 
+def cooccurrence(results: list[dict], path: pathlib.Path) -> None:
+    """Masked-LM loss over steps, from random and from co-occurrence embeddings; a line per seed."""
+    figure, axis = pyplot.subplots(figsize=(9, 3.4))
+    colours = {"random": OURS, "co-occurrence": PEER}
+    for one in results:
+        axis.plot([point["step"] for point in one["curve"]],
+                  [point["masked_lm_loss"] for point in one["curve"]], "o-", markersize=3,
+                  color=colours[one["setting"]],
+                  label=one["setting"] if one["seed"] == results[0]["seed"] else None)
+    axis.set_xlabel("steps")
+    axis.set_ylabel("masked-LM loss, held-out pairs")
+    _legend(figure, axis, title="initial token embeddings")
+    _save(figure, path)
+
+
 def one_hour(results: list[dict], path: pathlib.Path) -> None:
     """Masked-LM loss and BLiMP of three settings over minutes, one line per seed."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4))
@@ -202,7 +217,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (speed, cost, small_en, own_text, one_hour, quarter_hour):
+        for draw in (speed, cost, small_en, own_text, cooccurrence, one_hour, quarter_hour):
             name = draw.__name__
             results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")

@@ -38,7 +38,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
     tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
     assert set(GRIDS) == tables | {
         "masking_share", "ngram", "replacement", "sentence_order", "packed_rows",
-        "learning_per_hour", "length_curriculum", "own_text", "one_hour",
+        "learning_per_hour", "length_curriculum", "own_text", "one_hour", "cooccurrence",
     }
     called = {}
     monkeypatch.setattr(runs.Work, "_last_checkpoint", staticmethod(lambda folder: folder))
@@ -229,9 +229,10 @@ def test_the_page_of_results_has_the_tables_that_the_tools_write():
         for evidence in module.EVIDENCE:
             found = json.loads((REPO / f"docs/evidence/{evidence}").read_text("utf-8"))
             assert module.table(found) in RESULTS
-    for evidence in ("quarter_hour", "one_hour"):
+    grids = {"quarter_hour": "one_hour", "one_hour": "one_hour", "cooccurrence": "cooccurrence"}
+    for evidence, name in grids.items():
         found = json.loads((REPO / f"docs/evidence/{evidence}.json").read_text("utf-8"))
-        results, grid = [Result(**one) for one in found], Grid.read(str(GRIDS["one_hour"]))
+        results, grid = [Result(**one) for one in found], Grid.read(str(GRIDS[name]))
         measured = {one.setting for one in results}
         names = [setting.name for setting in grid.settings if setting.name in measured]
         assert report.table(grid.narrowed(names, None, None), results) in RESULTS
