@@ -11,6 +11,7 @@ together, mostly one per machine. The chief is the worker that writes the run's 
 import abc
 import contextlib
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from albert.errors import FlagError
 if TYPE_CHECKING:
     from albert.records.examples import FeatureSpec
     from albert.records.record_files import RecordFiles
+
+log = logging.getLogger("albert")
 
 TF_CONFIG_EXAMPLE = (
     'TF_CONFIG={"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
@@ -203,6 +206,12 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
     if len(set(workers)) < len(workers):
         raise FlagError(f"TF_CONFIG: an address occurs twice among {', '.join(workers)}")
     return config
+
+
+def announce_workers(config: Mapping[str, Any]) -> None:
+    """Logs whom a worker waits for: until they have joined, nothing else happens."""
+    log.info("waiting for all %d workers to join: %s", len(workers_of(config)),
+             ", ".join(workers_of(config)))
 
 
 def workers_of(config: Mapping[str, Any]) -> list[str]:

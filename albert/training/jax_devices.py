@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from albert.errors import FlagError
-from albert.training.engine import TF_CONFIG_EXAMPLE, workers_of
+from albert.training.engine import TF_CONFIG_EXAMPLE, announce_workers, workers_of
 
 ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
 
@@ -48,6 +48,7 @@ def join(cluster: Mapping[str, Any]) -> None:
     """Joins the workers of a TF_CONFIG, of which the first coordinates."""
     workers, task = workers_of(cluster), cluster["task"]
     address = cluster["cluster"][task["type"]][task["index"]]
+    announce_workers(cluster)
     jax.distributed.initialize(workers[0], len(workers), workers.index(address))
 
 

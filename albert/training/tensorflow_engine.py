@@ -20,7 +20,7 @@ from albert.model import islands
 from albert.model.encoder_options import loop_engine
 from albert.records import tf_dataset
 from albert.records.data_order import Share
-from albert.training.engine import TF_CONFIG_EXAMPLE, Engine, read_cluster
+from albert.training.engine import TF_CONFIG_EXAMPLE, Engine, announce_workers, read_cluster
 
 log = logging.getLogger("albert")
 
@@ -39,6 +39,8 @@ class TensorFlowEngine(Engine):
         if kind == "multi_worker" and cluster is None:
             raise FlagError("--distribution_strategy=multi_worker needs the environment variable "
                             f"{TF_CONFIG_EXAMPLE}")
+        if kind == "multi_worker":
+            announce_workers(cluster)
         strategy = _create(kind, values)
         if strategy is None:
             yield
