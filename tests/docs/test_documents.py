@@ -213,4 +213,4 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path):
     results = json.loads((tmp_path / "work/classifier/eval_results.json").read_text())
     assert results["eval_accuracy"] > 0.6  # chance is 0.5, since the sets are balanced
     assert len((tmp_path / "work/answers.jsonl").read_text().splitlines()) == 3
-    assert (tmp_path / "work/own_labels/albert_config.json").exists()
+    assert (tmp_path / "work/own_labels/config.json").exists()

@@ -118,7 +118,8 @@ before = [v.numpy().copy() for v in layer.trainable_weights]
 data = dict(zip(names, (ids, ids * 0 + 1, ids * 0)))
 # One label for all: learned from any start, on any processor, by a wide margin.
 history = model.fit(data, ids[:, 0] * 0 + 1, epochs=5, verbose=0).history["loss"]
-moved = [bool(np.any(a != b.numpy())) for a, b in zip(before, layer.trainable_weights)]
+weights = zip(before, layer.trainable_weights)
+moved = {b.name: bool(np.any(a != b.numpy())) for a, b in weights}
 mlm = hub.KerasLayer(hub.load(sys.argv[1]).mlm, trainable=True)
 data["masked_lm_positions"] = ids[:, :2] * 0 + 1
 positions = {k: tf.constant(v, tf.int32) for k, v in data.items()}
@@ -133,7 +134,9 @@ def test_hub_keras_layer_trains_the_module_in_a_tf_keras_fit(hub_module, tmp_pat
     source, path = hub_module
     seen = json.loads(run_code(KERAS_2, path, folder=tmp_path))
     assert seen["losses"][-1] < 0.7 * seen["losses"][0]
-    assert len(seen["moved"]) == 25 and all(seen["moved"])
+    assert len(seen["moved"]) == 25
+    # Softmax ignores what a key's bias adds to all scores alike, so its gradient is rounding error.
+    assert all(moved for name, moved in seen["moved"].items() if "key/bias" not in name)
     pieces = AlbertConfig.from_json_file(str(source / "albert_config.json")).vocab_size
     assert seen["mlm weights"] == 25 + 5 and seen["mlm"] == [64, 2, pieces]
 

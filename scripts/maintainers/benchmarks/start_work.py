@@ -11,7 +11,7 @@ from benchmarks.turns import FOLDER, Side, compare
 def startup(values, config, folder):
     """`albert.run_pretraining` (graph, XLA), the original's graph, and PyTorch, to step 1's end."""
     [(batch, length)] = inputs.sizes(values, (8,), (128,))[:1]
-    paths = inputs.make_model(config, "AlbertForPreTraining", folder, bool(values.peers_env))
+    paths = inputs.make_model(config, "AlbertForPreTraining", folder, True)
     config_file = os.path.join(folder, "albert_config.json")
     with files.atomic_write(config_file) as stream:
         stream.write(config.to_json_string())
@@ -33,7 +33,7 @@ def startup(values, config, folder):
     rows_file = inputs.write_rows(folder, config, batch, length)
     sides.append(Side("the original's graph", "startup.py", {
         "program": os.path.join(FOLDER, "first_step_tf1.py"),
-        "arguments": [paths["ours"], rows_file], "is_warm": True,
+        "arguments": [paths["archive"], rows_file], "is_warm": True,
     }))
     if python := inputs.peers_python(values):
         theirs = [paths["theirs"], rows_file]
