@@ -210,8 +210,8 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
 
 def announce_workers(config: Mapping[str, Any]) -> None:
     """Logs whom a worker waits for: until they have joined, nothing else happens."""
-    log.info("waiting for all %d workers to join: %s", len(workers_of(config)),
-             ", ".join(workers_of(config)))
+    workers = workers_of(config)
+    log.info("waiting for the %d workers to join: %s", len(workers), ", ".join(workers))
 
 
 def workers_of(config: Mapping[str, Any]) -> list[str]:

@@ -36,10 +36,10 @@ class TensorFlowEngine(Engine):
     def scope(self, values) -> Iterator[None]:
         cluster = read_cluster(os.environ.get("TF_CONFIG"))
         kind = values.distribution_strategy or _default_kind(values, cluster)
-        if kind == "multi_worker" and cluster is None:
-            raise FlagError("--distribution_strategy=multi_worker needs the environment variable "
-                            f"{TF_CONFIG_EXAMPLE}")
         if kind == "multi_worker":
+            if cluster is None:
+                raise FlagError("--distribution_strategy=multi_worker needs the environment "
+                                f"variable {TF_CONFIG_EXAMPLE}")
             announce_workers(cluster)
         strategy = _create(kind, values)
         if strategy is None:

@@ -3,9 +3,9 @@
   python scripts/maintainers/pictures.py
 
 docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text,
-cooccurrence, one_hour and quarter_hour. The last three are the results.json of grids in
-configs/ablations: one_hour with half of its tokens, quarter_hour with a quarter. pipeline.svg and model.svg were written by hand; the colours
-and the rules for dark pages are the same.
+cooccurrence, one_hour and quarter_hour. The last three are the results.json of grids: cooccurrence,
+and one_hour with half and with a quarter of its tokens. pipeline.svg and model.svg were written by
+hand; the colours and the rules for dark pages are the same.
 
 speed.json, for which any benchmark's rates will do:
 

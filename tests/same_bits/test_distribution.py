@@ -235,7 +235,7 @@ def test_two_machines_that_lose_one_resume_and_give_the_curve_of_one_device(
     assert f"to resume from {tmp_path}/model.ckpt-2" in line and "Graph execution" not in line
     assert "step 2:" in results[0][1] and "step 2:" not in results[1][1]
     assert "sequences: packed" in results[0][1]
-    assert all("waiting for all 2 workers to join: 127.0.0.1:" in error for _, error in results)
+    assert all("waiting for the 2 workers to join: 127.0.0.1:" in error for _, error in results)
     # Restart it: on one machine, whose replicas use micro-batches, or on both.
     if workers == 1:
         assert_trains_as_alone(tmp_path, alone, *arguments, *REPLICAS)

@@ -11,7 +11,7 @@ from benchmarks.turns import FOLDER, Side, compare
 def startup(values, config, folder):
     """`albert.run_pretraining` (graph, XLA), the original's graph, and PyTorch, to step 1's end."""
     [(batch, length)] = inputs.sizes(values, (8,), (128,))[:1]
-    paths = inputs.make_model(config, "AlbertForPreTraining", folder, True)
+    paths = inputs.make_model(config, "AlbertForPreTraining", folder, for_peers=True)
     config_file = os.path.join(folder, "albert_config.json")
     with files.atomic_write(config_file) as stream:
         stream.write(config.to_json_string())
