@@ -11,7 +11,7 @@ README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
     "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17", "rensa>=0.5", "py3langid>=0.3",
-    "scikit-learn>=1.4", "jax>=0.7; python_version >= '3.11'",
+    "jax>=0.7; python_version >= '3.11'",
 ]
 
 setup(
@@ -38,6 +38,7 @@ setup(
         "ml_dtypes>=0.5",
         "numpy>=2.0",
         "scipy>=1.11",
+        "scikit-learn>=1.4.2",
         "safetensors>=0.5",
         "matplotlib>=3.9",
         "fsspec>=2024.12",
@@ -58,7 +59,6 @@ setup(
         # Text compressed with zstd, which Python supports from 3.14 on.
         "zstd": ["zstandard>=0.22; python_version < '3.14'"],
         "parquet": ["pyarrow>=17"],  # text in Parquet tables
-        "report": ["scikit-learn>=1.4"],  # compares a text classifier with TF-IDF
         # prepare_text: near duplicates, and languages.
         "filters": ["rensa>=0.5", "py3langid>=0.3"],
         # Cloud storage: s3://, gs://, abfs://, hdfs:// (which also needs Hadoop's library).

@@ -33,7 +33,7 @@ From Python:
 
 @dataclasses.dataclass(frozen=True)
 class Folds:
-    """The accuracy on each fold of a cross-validation, and TF-IDF's if scikit-learn is installed."""
+    """The accuracy on each fold of a cross-validation, and TF-IDF's unless the texts have no words."""
 
     accuracies: Sequence[float]
     tfidf: Sequence[float]
@@ -62,7 +62,7 @@ def write(
       expected: ids of the labels, [N].
       logits, probabilities: [N, C].
       settings: (setting, its value and the reason), for a table.
-      tfidf: ids of the labels that TF-IDF predicts, [N]; None if scikit-learn isn't installed.
+      tfidf: ids of the labels that TF-IDF predicts, [N]; None if the texts have no words.
       num_evaluations: how many evaluations on these rows chose the checkpoint.
       folds: the results of cross-validation.
     """
@@ -80,7 +80,7 @@ def write(
             ("accuracy", "{:.3f} (95 % interval: {:.3f} to {:.3f})".format(
                 accuracy, *interval(int(right.sum()), len(right)))),
             ("macro F1", f"{glue_metrics.macro_f1(confusion):.3f}"),
-            ("TF-IDF with logistic regression", "not computed: pip install scikit-learn"
+            ("TF-IDF with logistic regression", "not computed: the texts have no words"
              if tfidf is None else f"{(tfidf == expected).mean():.3f}"),
             ("always the most frequent label", f"{confusion.sum(1).max() / len(expected):.3f}"),
             *(folds.rows() if folds else ()),

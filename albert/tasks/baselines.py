@@ -11,15 +11,14 @@ def tfidf_answers(
     """Returns the labels predicted by logistic regression on TF-IDF of words and word pairs.
 
     Where a text may have several labels, `train_labels` and the result say whether it has each, [N, C].
-    None if scikit-learn is not installed, or the texts have no words.
+    None if the texts have no words.
     """
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.multiclass import OneVsRestClassifier
-        from sklearn.pipeline import make_pipeline
-    except ImportError:
-        return None
+    # Imported here, because it takes a second.
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+
     words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2))
     regression = LogisticRegression(C=10.0, max_iter=1000)
     if np.ndim(train_labels) == 2:

@@ -70,7 +70,6 @@ def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_pa
 
 
 def test_tfidf_learns_words_and_gives_up_where_there_are_none():
-    pytest.importorskip("sklearn")
     texts = ["a fine film", "fine acting", "a dull film", "dull acting"] * 5
     labels = ["good", "good", "bad", "bad"] * 5
     found = baselines.tfidf_answers(texts, labels, ["fine", "dull", "so dull a film"])
