@@ -1,6 +1,7 @@
-"""Publishes record files from the work folder, each with a manifest."""
+"""Publishes record files, each with a manifest, and a copy of their vocabulary."""
 
 import dataclasses
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, OutputSplit, load_tokenizer, vocabulary_info
 from albert.pretraining_data.report import Report
 from albert.records import records
-from albert.storage import files, filesystem
+from albert.storage import files
 from albert.storage.temporary import temporary_dir
 from albert.text.documents import ReadingCounts
 from albert.tokenization import identity
@@ -53,6 +54,7 @@ def publish(
       DataError: an output is empty.
     """
     _check(job, outputs, counts.documents)
+    _publish_vocabulary(job)
     report = Report.of(job, [(o.split, o.statistics) for o in outputs], counts)
     texts = [
         records.Manifest.of(output.blocks, job.recipe.feature_spec(),
@@ -81,6 +83,23 @@ def _publish_file(source: str, path: str) -> None:
             files.publish_copy(source, path)
         else:
             files.publish((link, path))
+
+
+def vocabulary_copies(job: Job) -> dict[str, str]:
+    """Returns {folder with outputs: the path of their copy of the vocabulary}."""
+    suffix = ".vocabulary.model" if job.recipe.spm_model_file else ".vocabulary.txt"
+    return {os.path.dirname(path): path + suffix for path in reversed(job.outputs)}
+
+
+def _publish_vocabulary(job: Job) -> None:
+    with open(job.recipe.vocabulary, "rb") as stream:
+        content = stream.read()
+    if hashlib.sha256(content).hexdigest() != job.recipe.vocabulary_sha256:
+        raise DataError(f"{job.recipe.vocabulary} changed while records were made with it: rerun the "
+                        "command")
+    for path in vocabulary_copies(job).values():
+        with files.atomic_write(path, "wb") as stream:
+            stream.write(content)
 
 
 def _check(job: Job, outputs: list[Output], documents: int) -> None:
@@ -123,16 +142,9 @@ def _manifest_info(
 
 
 def _vocabulary(job: Job, path: str) -> dict[str, Any]:
-    """Returns the vocabulary's path, as given and relative to the record file, and its settings."""
-    def split(path: str) -> tuple[str, str]:
-        address = filesystem.address_of(path)
-        if not filesystem.is_remote(address):
-            address = os.path.abspath(path)
-        scheme, _, rest = address.rpartition("://")
-        return scheme, rest
-
-    (scheme, vocabulary), (records_scheme, here) = split(job.recipe.vocabulary), split(path)
-    info: dict[str, Any] = {key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")}
-    if scheme == records_scheme:  # both may be moved together
-        info["beside"] = os.path.relpath(vocabulary, os.path.dirname(here))
-    return info | dataclasses.asdict(load_tokenizer(job.recipe).settings)
+    """Returns the vocabulary's path as given, that of its copy, and its settings."""
+    return {
+        **{key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")},
+        "beside": os.path.basename(vocabulary_copies(job)[os.path.dirname(path)]),
+        **dataclasses.asdict(load_tokenizer(job.recipe).settings),
+    }

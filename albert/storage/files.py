@@ -23,6 +23,8 @@ from albert.storage.temporary import fsync, leftovers, remove_dead, temporary_di
 # Key of a JSON object for the digest of all other keys.
 _SEAL = "content_sha256"
 MANIFEST_SUFFIX = ".manifest.json"
+# Files next to record files, which a glob like `data/train*` doesn't mean.
+BESIDE_RECORDS = (MANIFEST_SUFFIX, ".vocabulary.model", ".vocabulary.txt")
 
 
 # === Publishing ===
@@ -343,12 +345,12 @@ def expand_globs(
 def find_files(pattern: str, flag: str) -> list[str]:
     """Returns the file with this name, else the files that match it as a glob, sorted.
 
-    Manifests of record files are ignored, so that `data/train*` works.
+    Manifests and vocabularies of record files are ignored, so that `data/train*` works.
 
     Raises:
       DataError: there is none, or one cannot be read.
     """
-    paths = [path for path in filesystem.glob(pattern) if not path.endswith(MANIFEST_SUFFIX)]
+    paths = [path for path in filesystem.glob(pattern) if not path.endswith(BESIDE_RECORDS)]
     if not paths:
         raise DataError(f"--{flag}: no file matches {pattern}")
     return [path if filesystem.is_remote(path) else require_file(path, flag) for path in paths]

@@ -129,7 +129,7 @@ def _files_below(directory: str, flag: str) -> list[str]:
 def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
     """Returns the text files below a directory, sorted; a DataError if there are none."""
     visible = sorted(
-        path for path in paths if not path.endswith(files.MANIFEST_SUFFIX)
+        path for path in paths if not path.endswith(files.BESIDE_RECORDS)
         and "/." not in path.removeprefix(directory)
     )
     if not visible:

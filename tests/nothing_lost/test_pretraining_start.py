@@ -129,7 +129,7 @@ def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_reco
     recorded = records.Manifest.read(f"{folder}/records/cased.tfrecord").info["vocabulary"]
     assert recorded == {
         "vocab_file": f"{folder}/my_vocab.txt", "spm_model_file": None,
-        "beside": "../my_vocab.txt", "do_lower_case": False, "keep_accents": False,
+        "beside": "cased.tfrecord.vocabulary.txt", "do_lower_case": False, "keep_accents": False,
         "remove_space": True,
     }
     assert train(folder, name="*") == 2
@@ -157,20 +157,23 @@ def test_a_run_of_an_earlier_version_gets_its_vocabulary_when_it_is_resumed(trai
 # --- Where the vocabulary is searched for ---
 
 
-def test_a_moved_vocabulary_is_taken_only_if_its_content_is_the_same(folder, made, begin_here, caplog):
+def test_records_that_were_moved_take_their_own_copy_of_the_vocabulary(
+    folder, made, begin_here, caplog
+):
     caplog.set_level("INFO", "albert")
     write_vocabulary(folder / "my_vocab.txt", ["w99", *WORDS[1:]])
-    begin_here(folder)  # the original is still where the records were made
-    assert f"vocabulary: {made[0]}/my_vocab.txt" in caplog.text
+    begin_here(folder)
+    assert f"vocabulary: {folder}/records/train.tfrecord.vocabulary.txt" in caplog.text
     assert vocabulary_of(folder).vocab["w0"] == 5
 
 
 @pytest.fixture
 def lost(folder):
-    """Records whose vocabulary file now holds another vocabulary."""
+    """Records without their copy of the vocabulary, whose file now holds another one."""
     shutil.copy(folder / "my_vocab.txt", folder / "kept.txt")
     shutil.copy(folder / "my_vocab.txt", folder / "old_vocab.txt")
     make_records(folder, "train", vocabulary="old_vocab.txt")
+    (folder / "records/train.tfrecord.vocabulary.txt").unlink()
     write_vocabulary(folder / "old_vocab.txt", ["w99", *WORDS[1:]])
     return folder
 

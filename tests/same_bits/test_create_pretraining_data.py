@@ -13,8 +13,9 @@ from making_records import flags_of, make, published, read, take, write_corpus
 from albert import create_pretraining_data as command
 from albert.cli import flags
 from albert.errors import DataError, FlagError, UserError
-from albert.pretraining_data import job, pipeline
+from albert.pretraining_data import job, outputs, pipeline
 from albert.records import records, tfrecord
+from albert.storage import files
 from albert.text import documents, text_files
 from albert.tokenization import preprocess_text
 
@@ -96,6 +97,31 @@ def test_the_command_imports_neither_tensorflow_nor_fsspec_for_local_files(tiny)
     )
     jobs.python(code, *flags_of(tiny, dupe_factor=1))
     assert published(tiny)
+
+
+def test_records_come_with_a_copy_of_their_vocabulary_and_its_settings(tiny, monkeypatch):
+    content = (tiny / "vocab.txt").read_bytes()
+    make(tiny, output_file=f"{tiny}/a.tfrecord,{tiny}/b.tfrecord", held_out_fraction=0.2,
+         eval_output_file=tiny / "held/out.tfrecord", do_lower_case=False)
+    for folder, names in ((tiny, "ab"), (tiny / "held", ["out"])):
+        for name in names:
+            info = manifest_of(folder, f"{name}.tfrecord").info["vocabulary"]
+            copy = folder / info["beside"]
+            assert copy.parent == folder and copy.read_bytes() == content
+            assert info["do_lower_case"] is False
+    # A glob of record files doesn't mean it.
+    assert files.expand_globs(f"{tiny}/[ab].tf*", "input_file") == [
+        f"{tiny}/a.tfrecord", f"{tiny}/b.tfrecord"]
+
+    def change(*arguments):
+        (tiny / "vocab.txt").write_bytes(content + b"new\n")
+        return original(*arguments)
+
+    original = outputs._check
+    monkeypatch.setattr(outputs, "_check", change)
+    with pytest.raises(DataError, match="vocab.txt changed while records were made with it"):
+        make(tiny, output_file=tiny / "c.tfrecord")
+    assert "c.tfrecord" not in published(tiny)
 
 
 # --- Bad input ---

@@ -52,7 +52,8 @@ def read(path, length=32, predictions=5):
 
 def files_made(folder) -> list[str]:
     """Returns the names of all files except the vocabulary and the text, including unfinished work."""
-    return sorted(set(os.listdir(folder)) - {"vocab.txt", "corpus.txt"})
+    ours = set(os.listdir(folder)) - {"vocab.txt", "corpus.txt"}
+    return sorted(name for name in ours if ".vocabulary." not in name)
 
 
 def published(folder) -> list[str]:
