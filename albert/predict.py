@@ -11,8 +11,8 @@ task on pairs; question and passage for question answering; passage, question an
 multiple choice. There is one answer per line, in order; the answer to an empty line is null if
 the task takes several texts.
 
-A *.csv, *.tsv (with a header), *.jsonl, *.json or *.parquet file is a table, as for
-run_classifier. Its text column is --text_column, the one of training, or one with a common name.
+A *.csv, *.tsv, *.jsonl, *.json or *.parquet file is a table, as for run_classifier, with a
+header unless --notsv_header is given; a *.txt file and the standard input are lines of text. Its text column is --text_column, the one of training, or one with a common name.
 The answer to a row without text is null. An --output_file *.csv, *.tsv or *.jsonl is the table
 with the answers as additional columns: `predicted_label`, `predicted_probability`, and
 `probability_LABEL` for each label.
@@ -36,7 +36,7 @@ from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenCla
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
 from albert.storage import files
-from albert.tasks import lines, own_file, tables
+from albert.tasks import own_file, tables
 from albert.tasks.tables import Table
 
 
@@ -117,10 +117,8 @@ def _is_table(values: flags.FlagValues) -> bool:
         if given:
             raise FlagError(f"{', '.join(given)}: only with a table as --input_file")
         return False
-    if kind == ".txt" or kind == ".tsv" and not given:
-        first = itertools.islice(lines.read_lines(path, "input_file", is_strict=False), 1)
-        return bool(given) or any(own_file.names_columns(text.split("\t")) for _, text in first)
-    return True
+    # A *.txt file is lines of text, unless a flag says more.
+    return kind != ".txt" or bool(given)
 
 
 def _read_table(
@@ -137,17 +135,7 @@ def _read_table(
         lambda name: getattr(values, name), trained.get
     )]
 
-    def has_header(rows):
-        is_header = flags.given(values, "tsv_header")
-        if is_header is None and any(name and not name.isdecimal() for name in names):
-            return True
-        if is_header is None:
-            is_header = own_file.names_columns(rows[0], list(filter(None, known)))
-            is_header |= not any(names) and len(rows[0]) > max_texts
-            own_file.log_header(path, is_header)
-        return is_header
-
-    table = tables.read_table(path, "input_file", has_header, values.encoding)
+    table = own_texts.open_table(values, "input_file")
     numbers = [str(i) for i in range(len(table.names))]
     if list(table.names) == numbers[:max_texts]:  # no header, and only texts
         known = numbers
@@ -155,10 +143,10 @@ def _read_table(
         given or (name if name in table.names else None)
         for given, name in itertools.zip_longest(names, known[: len(names)])
     ]
-    columns = own_file.find_columns(table, *[*names, None][:2], None, needs_label=False)
-    if max_texts == 1:
-        columns = own_file.Columns(columns.text, None, None)
-    elif columns.pair is None and predictor.min_texts == 2:
+    columns = own_file.find_columns(
+        table, *[*names, None][:2], None, needs_label=False, max_texts=max_texts
+    )
+    if columns.pair is None and predictor.min_texts == 2:
         raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named}")
     rows = own_file.rows_of(table, columns, is_cleaned=False)
     return table, [row if row[0].strip() else None for row in rows]

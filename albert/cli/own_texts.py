@@ -19,7 +19,7 @@ from albert.tasks import own_file, tables
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 # Flags that only --train_file uses.
-TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
+TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "delimiter", "encoding")
 FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
          "label_column", "label_columns", "threshold", *TABLE_FLAGS)
 # With fewer held-out rows, the best of several evaluations is a matter of luck; the last weights
@@ -63,17 +63,28 @@ def define_table_flags(values: flags.FlagValues) -> None:
                  "names.")
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
     flags.define("bool", values, "tsv_header", True,
-                 "Whether tables start with the column names; detected by default.")
+                 "Whether tables start with the column names. Default: all but *.txt.")
+    flags.define("string", values, "delimiter", None,
+                 "Delimiter of columns, whose cells may be quoted: a character, or tab. Default: "
+                 "commas in *.csv, or semicolons if the header has no comma; in *.tsv and *.txt tabs, "
+                 "where quotes are text.")
     flags.define("string", values, "encoding", None,
                  "Encoding of tables, such as cp1252. Default: by byte-order mark, else UTF-8.")
 
 
 def check_table_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for an unknown encoding."""
+    """Raises a FlagError for an unknown encoding, or a delimiter of several characters."""
+    if len(delimiter_of(values) or ",") > 1:
+        raise FlagError(f"--delimiter={values.delimiter}: give one character, or tab")
     try:
         codecs.lookup(values.encoding or "utf-8")
     except LookupError as error:
         raise FlagError(f"unknown --encoding={values.encoding}: give a name such as cp1252") from error
+
+
+def delimiter_of(values: flags.FlagValues) -> str | None:
+    """Returns the character that --delimiter names."""
+    return "\t" if values.delimiter in ("tab", "\\t") else values.delimiter
 
 
 def check_flags(values: flags.FlagValues) -> None:
@@ -99,6 +110,18 @@ def check_flags(values: flags.FlagValues) -> None:
         raise FlagError("--train_file holds out rows for evaluation: add --do_eval")
 
 
+def open_table(values: flags.FlagValues, flag: str) -> tables.Table:
+    """Returns the table of a file that a flag names."""
+    path, given = getattr(values, flag), flags.given(values, "tsv_header")
+    if tables.ending(path) in tables.NAMED and flags.given_as_typed(values, "tsv_header", "delimiter"):
+        raise FlagError(
+            f"--tsv_header and --delimiter have no effect on --{flag}={path}, which has neither"
+        )
+    return tables.read_table(
+        path, flag, tables.has_header(path, given), values.encoding, delimiter_of(values)
+    )
+
+
 class OwnTexts:
     """The examples of --train_file, and settings that suit them where no flag was given.
 
@@ -110,8 +133,6 @@ class OwnTexts:
     def __init__(self, values: flags.FlagValues, encoder: Encoder):
         self._values, self._encoder = values, encoder
         self.choices: list[tuple[str, str]] = []
-        # Holds for all tables; detected in the first one unless the flag is given.
-        self._has_header: bool | None = flags.given(values, "tsv_header")
         given = values.text_column, values.text_pair_column, values.label_column
         table, columns = self._open("train_file", given)
         files = {"train": (table, columns, own_file.rows_of(table, columns))}
@@ -130,7 +151,10 @@ class OwnTexts:
         if values.label_list:
             labels = known_tasks.parse_labels(values.label_list)
         elif not values.regression:
-            labelled = [row for split in files if split != "test" for row in files[split][-1]]
+            labelled = []
+            for other, _, rows in (files[split] for split in files if split != "test"):
+                own_file.refuse_missing(other, rows)
+                labelled += rows
             labels = tuple(own_file.labels_of(labelled, table, columns))
         has_several = isinstance(files["train"][-1][0][-1], tuple)
         if has_several and values.regression:
@@ -173,16 +197,8 @@ class OwnTexts:
         self, flag: str, names: Sequence[str | None], needs_label: bool = True
     ) -> tuple[tables.Table, own_file.Columns]:
         """Returns a file's table and columns, with those of labels only if they are needed."""
-        values, path = self._values, getattr(self._values, flag)
-
-        def has_header(rows):
-            if self._has_header is None:
-                self._has_header = own_file.has_header(path, rows, *names, values.regression)
-            return self._has_header
-
-        if flags.given(values, "tsv_header") is not None and tables.ending(path) in tables.NAMED:
-            raise FlagError(f"--tsv_header has no effect on --{flag}={path}, which has no header")
-        table = tables.read_table(path, flag, has_header, values.encoding)
+        values = self._values
+        table = open_table(values, flag)
         columns = own_file.find_columns(table, *names, needs_label, values.label_columns)
         return (own_file.without_gaps(table, columns) if needs_label else table), columns
 

@@ -7,7 +7,6 @@
     token_classification  a label for every word
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
-    choice_rows           multiple-choice questions in other data sets' formats
     conll                 labelled words in CoNLL files
     tables                CSV, TSV, JSON lines and Parquet
     own_file              your own labelled texts in a table

@@ -66,6 +66,15 @@ def decode_lines(
                     name, f"{num_bad:,}", f"{number:,}")
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object, of which Python would silently keep the last of equal keys."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} occurs twice in an object")
+    return values
+
+
 def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[tuple[int, Any]]:
     """Yields (line, value) of each JSON value in a file, or of each item of a list.
 
@@ -77,7 +86,7 @@ def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[t
     # A list may be one line of any length.
     numbered = read_lines(path, flag, encoding=encoding, max_line=1 << 40)
     text, line, counted = "".join(text for _, text in numbered), 1, 0
-    decoder, start = json.JSONDecoder(), _SPACE.match(text).end()
+    decoder, start = json.JSONDecoder(object_pairs_hook=_object), _SPACE.match(text).end()
     is_list = text[start : start + 1] == "["
     end = start + is_list
     while (start := (_BETWEEN if is_list else _SPACE).match(text, end).end()) < len(text):

@@ -15,21 +15,26 @@ from albert.errors import DataError, FlagError
 from albert.runtime.seeds import child_seed
 from albert.tasks import glue
 from albert.tasks.glue import Example
-from albert.tasks.tables import Table
+from albert.tasks.tables import NAMED, Table, ending
 
 log = logging.getLogger("albert")
 
 # Common names of columns, in lower case; the first one present is used.
 TEXTS = ("text", "sentence", "sentence1", "text_a", "premise", "question1", "question", "review",
          "comment", "content", "tweet", "message", "body", "utterance")
-PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
+PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2", "passage",
+         "context", "choice")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
           "rating")
 MAX_LABELS = 200
+# Cells that say that a label is missing, in lower case.
+_MISSING = ("nan", "-nan", "null", "<na>", "n/a", "#n/a", "na")
 _WHOLE_NUMBER = re.compile(r"(-?\d+)(?:\.0+)?")
 
 # Text, second text if any, label if any (a tuple if there may be several).
 Row = tuple[Any, ...]
+# A word between blanks, or an ideograph, syllable or kana, which have none between them.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|(?<!\S)[^\d\W_]\S*")
 _FLAGS = dict.fromkeys(("1", "true", "yes", "y"), True) | dict.fromkeys(
     ("0", "false", "no", "n", ""), False
 )
@@ -51,35 +56,43 @@ class Columns:
 
 def find_columns(
     table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True,
-    several: Sequence[str] = (),
+    several: Sequence[str] = (), max_texts: int = 2,
 ) -> Columns:
-    """Returns the columns that are named or numbered, else those with common names.
+    """Returns the columns that are named or numbered, else those with common names, and logs them.
+
+    If no flag names a column of texts and there are two, they are a pair.
 
     Args:
       needs_label: whether a label is looked for.
       several: one column per label, for multi-label tasks.
+      max_texts: 1 if there is no second text.
 
     Raises:
-      UserError: there is no such column, or none with a common name.
+      UserError: there is no such column, none with a common name, or two of that name.
     """
     columns = [_column(table, text, "text_column"), _column(table, pair, "text_pair_column")]
     flags = tuple(_column(table, name, "label_columns") for name in several if needs_label)
     needs_label &= not flags
     columns.append(_column(table, label, "label_column") if needs_label else None)
-    numbers = {
-        name.lower(): number for number, name in reversed(list(enumerate(table.names)))
-        if number not in (*columns, *flags)
-    }
-    for which, common in enumerate((TEXTS, PAIRS, LABELS)):
-        if columns[which] is None:
-            columns[which] = next((numbers[name] for name in common if name in numbers), None)
-    left = [n for n, name in enumerate(table.names) if name and n not in (*columns, *flags)]
-    if columns[0] is None and len(left) == 1:
-        columns[0] = left.pop()
+    for which, common in ((0, TEXTS), (1, PAIRS), (2, LABELS)):
+        if columns[which] is None and (which != 1 or max_texts > 1):
+            used = (*columns, *flags)
+            columns[which] = _common_column(table, common, used, ("text", "text_pair", "label")[which])
+
+    def left() -> list[int]:
+        return [n for n, name in enumerate(table.names) if name and n not in (*columns, *flags)]
+
+    if columns[0] is None and len(left()) == 1:
+        columns[0] = left()[0]
     if not needs_label:
         columns[2] = None
-    elif columns[2] is None and columns[0] is not None and len(left) == 1:
-        columns[2] = left.pop()
+    elif columns[2] is None and columns[0] is not None and len(left()) == 1:
+        columns[2] = left()[0]
+    others = [n for n in left() if _holds_texts(table, n)] if columns[0] is not None else []
+    if len(others) == 1 and text is pair is columns[1] is None and max_texts > 1:
+        columns[:2] = sorted((columns[0], others.pop()))
+        if needs_label and columns[2] is None and len(left()) == 1:
+            columns[2] = left()[0]
     for number, name in ((columns[0], "text"), (columns[2] if needs_label else 0, "label")):
         if number is None:
             raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named}; or "
@@ -90,7 +103,46 @@ def find_columns(
             f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
             f"columns, got {', '.join(table.names[n] for n in used)}"
         )
+    _log_columns(table, used, left(), others)
     return Columns(*columns, flags)
+
+
+def _common_column(
+    table: Table, common: Sequence[str], used: Sequence[int | None], flag: str
+) -> int | None:
+    """Returns the unused column with the first of these names, in any case."""
+    names = [None if n in used else name.lower() for n, name in enumerate(table.names)]
+    name = next((name for name in common if name in names), None)
+    if names.count(name) > 1 and name:
+        raise DataError(f"{table.path}:1: two columns are named {name!r}: rename one, or give "
+                        f"--{flag}_column a number")
+    return names.index(name) if name else None
+
+
+def _holds_texts(table: Table, column: int) -> bool:
+    """Whether a column has the name of texts, or four words or more in a cell on average."""
+    if table.names[column].lower() in (*TEXTS, *PAIRS):
+        return True
+    cells = [table.cell(row, column) for row in range(min(len(table.rows), 1000))]
+    words = [len(_WORD.findall(cell)) for cell in cells if isinstance(cell, str) and cell.strip()]
+    return bool(words) and sum(words) >= 4 * len(words)
+
+
+def _log_columns(
+    table: Table, used: Sequence[int], unused: Sequence[int], unused_texts: Sequence[int]
+) -> None:
+    """Logs which columns are used and which are not; warns of texts that are not."""
+    def listed(numbers):
+        return ", ".join(table.names[n] for n in numbers)
+
+    is_named = list(table.names) != [str(n) for n in range(len(table.names))]
+    log.info("%s: columns %s%s%s", table.path, listed(used),
+             f"; not used: {listed(unused)}" if unused else "",
+             "; --notsv_header if its first line is data" if is_named and ending(table.path) not in NAMED
+             else "")
+    if unused_texts:
+        log.warning("%s: texts that are not used: %s; --text_column and --text_pair_column choose",
+                    table.path, listed(unused_texts))
 
 
 def _column(table: Table, value: str | None, flag: str) -> int | None:
@@ -99,50 +151,13 @@ def _column(table: Table, value: str | None, flag: str) -> int | None:
         return None
     count = table.names.count(value)
     if count > 1:
-        raise DataError(f"{table.path}:1: two columns are named {value!r}; give --{flag} a number")
+        raise DataError(f"{table.path}:1: two columns are named {value!r}: rename one, or give "
+                        f"--{flag} a number")
     if count:
         return table.names.index(value)
     if value.isdecimal() and int(value) < len(table.names):
         return int(value)
     raise FlagError(f"--{flag}={value}: {table.path} has no such column ({table.named})")
-
-
-def has_header(
-    path: str, rows: Sequence[Sequence[str]], text: str | None, pair: str | None,
-    label: str | None, is_regression: bool = False,
-) -> bool:
-    """Returns whether the first row names the columns, and logs it if it is not certain.
-
-    If columns are given by number, the first row is data if its label also occurs in another row or,
-    for a regression, is a number.
-    """
-    first, others = rows[0], rows[1:]
-    numbers = [str(i) for i in range(len(first))]
-    given = [value for value in (text, pair, label) if value is not None]
-    if not given or not set(given) <= set(numbers):
-        return True
-    try:
-        columns = find_columns(Table(path, numbers, [], []), text, pair, label)
-    except FlagError:
-        return True  # only a name shows which column holds the labels
-    value = first[columns.label]
-    seen = {row[columns.label] for row in others if len(row) == len(first)}
-    is_data = glue.number(value) is not None if is_regression else value in seen
-    is_data &= list(first) != numbers  # what pandas calls unnamed columns
-    log_header(path, not is_data)
-    return not is_data
-
-
-def log_header(path: str, is_header: bool) -> None:
-    """Logs how the first line of a table was interpreted."""
-    log.info("%s: the first line is %s; --%stsv_header overrides this", path,
-             *(("the header", "no") if is_header else ("data, not a header", "")))
-
-
-def names_columns(first: Sequence[str], known: Sequence[str] = ()) -> bool:
-    """Whether a first row names columns: one of its cells is a common name, or one of `known`."""
-    names = {*TEXTS, *PAIRS, *LABELS, *known}
-    return any(cell.strip() in names or cell.strip().lower() in names for cell in first)
 
 
 def without_gaps(table: Table, columns: Columns) -> Table:
@@ -223,6 +238,15 @@ def _flagged(table: Table, number: int, flags: Sequence[int]) -> tuple[str, ...]
         if is_on:
             labels.append(table.names[n])
     return tuple(labels)
+
+
+def refuse_missing(table: Table, rows: Sequence[Row]) -> None:
+    """Raises a DataError for a label such as NaN, by which programs mark missing values (file:line)."""
+    for number, row in enumerate(rows):
+        for label in row[-1] if isinstance(row[-1], tuple) else row[-1:]:
+            if label.lower() in ("", *_MISSING):
+                raise DataError(f"{table.place(number)}: is the label {label!r} a missing value? "
+                                "Remove the row, or name all labels in --label_list")
 
 
 def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:

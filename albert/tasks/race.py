@@ -2,8 +2,8 @@
 
 `RACE/{train,dev,test}/{middle,high}/` in the data folder holds one file per passage, as in the
 official archive, or `all.txt` with all of them. Or the data folder holds train.jsonl, dev.jsonl and
-test.jsonl with one question per line (see `choice_rows`). A `classification.MultipleChoiceTask` is
-trained on them.
+test.jsonl with one question per line (see `row_as_passage`). A `classification.MultipleChoiceTask`
+is trained on them.
 
 Legend: C choices (4 in RACE; any number in files of its layout), L sequence.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records import features
-from albert.tasks import choice_rows, lines
+from albert.tasks import lines
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def read_questions(
     path = os.path.join(data_dir, f"{split}.jsonl")
     if os.path.isfile(path):
         rows = ((f"{path}:{line}", row) for line, row in lines.json_values(path, "data_dir"))
-        sources = {"all": ((at, choice_rows.as_passage(row, at)) for at, row in rows)}
+        sources = {"all": ((at, row_as_passage(row, at)) for at, row in rows)}
     else:
         sources = {
             level: _passages(os.path.join(data_dir, "RACE", split, level)) for level in levels
@@ -129,6 +129,45 @@ def question_records(
 
 
 # --- Reading ---
+
+
+def row_as_passage(row: Any, place: str) -> Any:
+    """Returns a row of one question as a passage of RACE, and passages of RACE unchanged.
+
+    A row has `question`, a list `options`, except in tests `answer`, and optionally `article` and `id`.
+
+    Raises:
+      DataError: a key is missing or unknown, or the answer is none of the options (at `place`).
+    """
+    if not isinstance(row, Mapping) or "questions" in row:
+        return row
+    if unknown := sorted(set(row) - {"article", "question", "options", "answer", "id"}):
+        raise DataError(f"{place}: unknown keys {', '.join(unknown)}: a question has the keys "
+                        "question, options, answer and optionally article and id")
+    if missing := [name for name in ("question", "options") if name not in row]:
+        raise DataError(f"{place}: the question has no {' and no '.join(missing)}")
+    passage = {
+        "article": row.get("article", ""), "questions": [row["question"]], "options": [row["options"]],
+    }
+    if row.get("answer") not in (None, ""):
+        passage["answers"] = [_letter(row["answer"], row["options"], place)]
+    return passage | ({"id": str(row["id"])} if "id" in row else {})
+
+
+def _letter(answer: Any, options: Any, place: str) -> str:
+    """Returns RACE's letter for an answer: an option's text, a letter, or a number from 0."""
+    text, readings = str(answer), {}
+    for number, option in enumerate(options if isinstance(options, list) else ()):
+        for what, name in (("text", option), ("letter", ANSWERS[number % 26]), ("number", str(number))):
+            if text == name:
+                readings.setdefault(ANSWERS[number % 26], what)
+    if not readings:
+        raise DataError(f"{place}: the answer {answer!r:.80} is none of its {len(options)} options")
+    if len(readings) > 1:
+        listed = " and ".join(f"the {what} of {letter}" for letter, what in readings.items())
+        raise DataError(f"{place}: the answer {answer!r:.80} is {listed}: give a text, a letter or a "
+                        "number from 0 that only one option has")
+    return next(iter(readings))
 
 
 def _passages(folder: str) -> Iterator[tuple[str, Any]]:

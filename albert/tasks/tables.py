@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from albert.errors import DataError, FlagError
@@ -26,9 +26,6 @@ KINDS = (*_DELIMITED, *NAMED)
 WRITTEN = (".csv", ".tsv", *_JSON)
 # The first line of a file by Excel in some locales.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE | re.DOTALL)
-# A quoted cell: quotes in it are doubled, or it contains a tab or a line end.
-_QUOTED = re.compile(r'(?:^|\t)"[^"\t\n]*(?:""|[\t\n])(?:[^"]|"")*"(?=\t|\r?$)', re.MULTILINE)
-_ALL_QUOTED = re.compile(r'"[^"]*"(\t"[^"]*")*\r?\n?')
 
 Rows = list[tuple[int, list[str]]]  # (number of the line on which a row begins, cells)
 
@@ -56,23 +53,30 @@ class Table:
         return f"{self.path}:{' row ' if ending(self.path) == PARQUET else ''}{self.lines[row]}"
 
 
+def has_header(path: str, given: bool | None) -> bool:
+    """Returns --tsv_header if it is given; by default every table has a header, except *.txt."""
+    return ending(path) != ".txt" if given is None else given
+
+
 def read_table(
-    path: str, flag: str, has_header: Callable[[Sequence[Sequence[str]]], bool] = lambda rows: True,
-    encoding: str | None = None,
+    path: str, flag: str, has_header: bool = True, encoding: str | None = None,
+    delimiter: str | None = None,
 ) -> Table:
     """Returns the table of a file, whose name determines the format.
 
     Args:
       flag: named in errors.
-      has_header: decides, given all rows of a *.csv or *.tsv file, whether the first one names the
-        columns; otherwise their names are numbers from 0.
+      has_header: whether the first row of a *.csv, *.tsv or *.txt file names the columns; otherwise
+        their names are numbers from 0.
       encoding: of text, if not UTF-8.
+      delimiter: of columns whose cells may be quoted. By default commas in *.csv, or what else
+        separates the names of a header without commas; in *.tsv and *.txt tabs, and no quotes.
 
     Raises:
       DataError: it is missing, empty or malformed; FlagError: another kind of file.
     """
     try:
-        names, numbered = _read(path, flag, has_header, encoding)
+        names, numbered = _read(path, flag, has_header, encoding, delimiter)
     except DataError as error:
         if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
             raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error
@@ -82,12 +86,14 @@ def read_table(
     return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
 
 
-def _read(path: str, flag: str, has_header, encoding: str | None) -> tuple[list[str], Rows]:
+def _read(
+    path: str, flag: str, has_header: bool, encoding: str | None, delimiter: str | None
+) -> tuple[list[str], Rows]:
     kind = ending(path)
     if kind in _DELIMITED:
-        numbered = _delimited_rows(path, flag, encoding)
+        numbered = _delimited_rows(path, flag, has_header, encoding, delimiter)
         names = [name.strip() for name in numbered[0][1]] if numbered else []
-        if not numbered or has_header([row for _, row in numbered]):
+        if has_header:
             del numbered[:1]
         else:
             names = [str(i) for i in range(len(names))]
@@ -111,7 +117,8 @@ def _fitting(row: list[str], names: Sequence[str], place: str) -> list[str]:
     if any(cell.strip() for cell in row[size:]) or any(names[len(row):]):
         raise DataError(
             f"{place}: {len(row)} columns, the first line has {len(list(filter(None, names)))}; "
-            "quote texts with commas or line ends in *.csv, and remove tabs from those in *.tsv"
+            "quote texts with commas or line ends in *.csv, remove tabs from those in *.tsv, or give "
+            "--delimiter=tab if a *.tsv quotes its cells"
         )
     return row[:size] + [""] * (size - len(row))
 
@@ -119,50 +126,36 @@ def _fitting(row: list[str], names: Sequence[str], place: str) -> list[str]:
 # === CSV and TSV ===
 
 
-def _delimited_rows(path: str, flag: str, encoding: str | None) -> Rows:
+def _delimited_rows(
+    path: str, flag: str, has_header: bool, encoding: str | None, delimiter: str | None
+) -> Rows:
     texts = [text for _, text in lines.read_lines(path, flag, encoding=encoding)]
-    first, before, delimiter = texts[0] if texts else "", 0, "\t"
+    first = texts[0] if texts else ""
     if separator := _SEPARATOR.fullmatch(first):
-        before, delimiter = 1, separator[1]
-    elif ending(path) == ".csv":  # semicolons separate where the decimal point is a comma
+        raise DataError(f"{path}:1: remove this line and give --delimiter='{separator[1]}'")
+    if not delimiter and ending(path) == ".csv":
         bare = re.sub(r'"[^"]*"', "", first)
-        delimiter = max(",;\t|", key=bare.count)
-    texts = texts[before:]
-    if delimiter != "\t" or _is_quoted(texts, path):
-        return _csv_rows(texts, delimiter, path, before)
+        # Semicolons separate where the decimal point is a comma.
+        delimiter = "," if "," in bare or not has_header else max(",;\t|", key=bare.count)
+    if delimiter:
+        return _csv_rows(texts, delimiter, path)
     return [
-        (number, text.rstrip("\r\n").split("\t")) for number, text in enumerate(texts, before + 1)
+        (number, text.rstrip("\r\n").split("\t")) for number, text in enumerate(texts, 1)
         if text.rstrip("\r\n")
     ]
 
 
-def _csv_rows(texts: Iterable[str], delimiter: str, path: str, before: int = 0) -> Rows:
+def _csv_rows(texts: Iterable[str], delimiter: str, path: str) -> Rows:
     csv.field_size_limit(lines.MAX_LINE)
     reader, rows, start = csv.reader(texts, delimiter=delimiter, strict=True), [], 1
     try:
         for row in reader:
             if row:
-                rows.append((before + start, row))
+                rows.append((start, row))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{before + start}: not a row of columns: {error}") from error
+        raise DataError(f"{path}:{start}: not a row of columns: {error}") from error
     return rows
-
-
-def _is_quoted(texts: Sequence[str], path: str) -> bool:
-    """Whether tab-separated text has quoted cells, as pandas writes them.
-
-    Otherwise quotation marks are text, and a stray one must not swallow lines.
-    """
-    if not any('"' in text for text in texts):
-        return False
-    try:
-        rows = [row for _, row in _csv_rows(texts, "\t", path)]
-    except DataError:
-        return False
-    if any(len(row) != len(rows[0]) or any({"\t", "\n"} <= {*cell} for cell in row) for row in rows):
-        return False
-    return bool(_ALL_QUOTED.fullmatch(texts[0]) or _QUOTED.search("".join(texts)))
 
 
 # === JSON and Parquet ===
@@ -185,6 +178,8 @@ def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     with text_files.open_file(path, flag) as stream:
         for batch in structured_files.parquet_batches(stream, path):
+            if len(names := batch.schema.names) > len({*names}):
+                raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
             try:
                 rows = batch.to_pylist()
             except UnicodeDecodeError as error:
@@ -215,6 +210,8 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Publishes a *.csv, *.tsv or *.jsonl file."""
     with files.atomic_write(path) as stream:
         if ending(path) in _JSON:
+            if len(names) > len({*names}):
+                raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
             objects = (dict(zip(names, row, strict=True)) for row in rows)
             stream.writelines(_as_text(one) + "\n" for one in objects)
             return

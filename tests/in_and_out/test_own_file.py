@@ -100,35 +100,60 @@ def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
     assert own_file.find_columns(two, None, None, None) == own_file.Columns(0, None, 1)
 
 
-BY_NUMBER = ("0", None, "1")
+SENTENCES = ["is the sky blue in winter", "can a dog learn to read books"]
+PAIRS = [  # header, the columns that are used, whether texts remain
+    ("question,passage,label", "question,passage", False),  # BoolQ
+    ("passage,question,label", "question,passage", False),
+    ("index,question,sentence,label", "question,sentence", False),  # QNLI
+    ("premise,choice,label", "premise,choice", False),
+    ("title,body,label", "title,body", False),
+    ("body,heading,label", "body,heading", False),  # by what the cells hold
+    ("text,label", "text", False),
+    ("text,label,author", "text", False),  # two words are no text
+    ("question,passage,label,comment", "question,passage", True),
+    ("text,heading,note,label", "text", True),
+]
 
 
-def test_a_first_line_of_data_is_told_from_a_header(caplog):
+def test_two_columns_of_texts_are_a_pair_and_no_text_is_left_out_silently(tmp_path, caplog):
     caplog.set_level("INFO", "albert")
-    for first, columns, is_header in (
-        (["fine", "1"], BY_NUMBER, False),
-        (["fine", "1"], ("0", None, None), False),  # the other column holds the labels
-        (["fine", "2"], BY_NUMBER, True),  # no other row has this label
-        (["review", "stars"], BY_NUMBER, True),
-        (["0", "1"], BY_NUMBER, True),  # pandas's names for unnamed columns
-        (["fine", "1"], ("fine", None, "1"), True),
-        (["text", "label"], (None, None, None), True),
-    ):
+    for header, used, are_texts_left in PAIRS:
+        names = header.split(",")
+        short = {"index": "7", "label": "yes", "author": "Ada Lovelace"}
+        rows = [[short.get(name, sentence) for name in names] for sentence in SENTENCES]
+        path = tmp_path / "x.csv"
+        path.write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n")
         caplog.clear()
-        found = [first, ["bad", "0"], ["good", "1"]]
-        assert own_file.has_header("x.csv", found, *columns) == is_header
-        is_certain = set(columns) - {"0", "1", None} or not any(columns)
-        assert ("x.csv: the first line is" in caplog.text) == (not is_certain)
-    # In regression, a number is data.
-    for first, is_header in ((["a", "0.5"], False), (["text", "score"], True)):
-        found = own_file.has_header("x.csv", [first, ["b", "1.5"]], *BY_NUMBER, True)
-        assert found == is_header
+        table = tables.read_table(str(path), "train_file")
+        columns = own_file.find_columns(table, None, None, None)
+        assert ",".join(names[n] for n in columns.texts) == used, header
+        assert names[columns.label] == "label", header
+        assert f"x.csv: columns {used.replace(',', ', ')}, label" in caplog.text
+        assert ("x.csv: texts that are not used: " in caplog.text) == are_texts_left, header
+        for name in set(names) - {*used.split(","), "label"}:
+            assert name in caplog.text.partition("not used: ")[2], header
+    # A flag that names a text decides; the other text is named as unused.
+    columns = own_file.find_columns(table, "note", None, None)
+    assert columns.texts == [2] and "texts that are not used: text, heading;" in caplog.text
 
 
-def test_a_file_without_a_header_keeps_its_first_row(encoder, tmp_path):
+def test_a_label_that_marks_a_missing_value_is_refused_unless_it_is_named(encoder, tmp_path, capsys):
+    for name, missing in (("a.csv", "NaN"), ("a.tsv", "nan"), ("a.jsonl", "N/A")):
+        path = write(tmp_path / name, [*rows(20), ("w1 w2", missing), *rows(2)])
+        given = [encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}"]
+        assert classify(*given) == 2
+        line = assert_one_clear_line(capsys.readouterr().err)
+        number = 21 + (name != "a.jsonl")
+        assert f"{name}:{number}: is the label {missing!r} a missing value?" in line
+        named = f'--label_list={missing},bad,"so, so"'
+        values = flags.parse(run_classifier.define_flags, ["x", *given, named])
+        assert own_texts.OwnTexts(values, open_encoder(values, None)).data.labels[0] == missing
+
+
+def test_a_table_has_a_header_unless_a_flag_says_it_has_none(encoder, tmp_path):
     path, lines = tmp_path / "my.csv", [f'"{text}","{label}"' for text, label in rows(41)]
     for flag, header, expected in (
-        ([], "", [*rows(41)]), (["--notsv_header"], "", [*rows(41)]),
+        ([], "", [*rows(41)][1:]), (["--notsv_header"], "", [*rows(41)]),
         (["--tsv_header"], "", [*rows(41)][1:]), ([], "review,stars\n", [*rows(41)]),
         (["--notsv_header"], "review,stars\n", [*rows(41), ("review", "stars")]),
         (["--tsv_header"], "review,stars\n", [*rows(41)]),
@@ -153,7 +178,7 @@ NO_TABLES = [
     ("a.tsv", "text\tlabel\n" + "x" * (lines.MAX_LINE + 1), r"a\.tsv:2: a line of more than 16,777"),
     ("a.csv", "text,label\n", "no rows below"),
     ("a.csv", "", "the file is empty"),
-    ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text'; give --"),
+    ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text': rename one"),
     ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in the value that begins at line 1"),
     ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object, got 1"),
     ("a.csv", "text,label\na,1\nb,1\n", "only one label"),
@@ -318,7 +343,8 @@ REFUSED = [
      "--dev_share, --text_column: only with --train_file"),
     (["--train_file=my.csv", "--label_list=bad,good", "--regression"],
      "give only one of --regression and --label_list"),
-    (["--train_file=my.jsonl", "--notsv_header"], "--tsv_header has no effect on --train_file=my.jsonl"),
+    (["--train_file=my.jsonl", "--notsv_header"],
+     "--tsv_header and --delimiter have no effect on --train_file=my.jsonl"),
     (["--train_file=my.csv", "--text_column=1", "--label_column=1"], "must be different columns"),
     (["--train_file=my.csv", "--regression"], "my.csv:2: label 'bad' is not a number"),
     (["--train_file=my.csv", "--label_list=bad,best"],

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 import pathlib
 
@@ -30,13 +31,12 @@ SAME = [  # the same two rows, as various programs write them
     ("a.csv", "text,label,,\nso good,pos\nso bad,neg,,,,\n"),
     ("a.csv", ",text,label\n0,so good,pos\n1,so bad,neg\n"),  # the index of pandas
     ("a.csv", " text , label \nso good,pos\nso bad,neg\n"),
-    ("a.csv", "sep=;\r\ntext;label\r\nso good;pos\r\nso bad;neg\r\n"),  # Excel
+    ("a.csv", "text;label\r\nso good;pos\r\nso bad;neg\r\n"),  # Excel, with decimal commas
+    ("a.csv", 'text;label\nso good;"pos"\nso bad;neg\n'),
     ("a.csv", "text\tlabel\nso good\tpos\nso bad\tneg\n"),
     ("a.CSV", '"text","label"\n"so\ngood",pos\n\n"so bad","neg"\n'),
     ("a.csv", b"\xef\xbb\xbftext,label\nso good,pos\nso bad,neg\n"),
     ("a.tsv", "text\tlabel\nso good\tpos\nso bad\tneg\n".encode("utf-16")),
-    ("a.tsv", '"text"\t"label"\n"so good"\t"pos"\n"so bad"\t"neg"\n'),
-    ("a.tsv", 'text\tlabel\n"so\ngood"\tpos\nso bad\tneg\n'),  # pandas
     ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS])),
     ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS], indent=2)),
     ("a.json", "".join(json.dumps({"text": t, "label": k}) + "\n" for t, k in ROWS)),
@@ -65,7 +65,7 @@ def test_parquet_is_a_table_too(tmp_path):
         own_file.examples_of(read_table, columns, rows, ["yes", "no"])
 
 
-def test_quotation_marks_of_tab_separated_text_stay_unless_a_program_wrote_them(tmp_path):
+def test_quotation_marks_of_tab_separated_text_stay_unless_a_delimiter_is_given(tmp_path):
     stray = '"Oh" he said\t1\nan "odd\t0\n"end\t1\n'
     assert read(tmp_path / "a.tsv", "text\tlabel\n" + stray) == [
         ('"Oh" he said', "1"), ('an "odd', "0"), ('"end', "1")
@@ -73,8 +73,30 @@ def test_quotation_marks_of_tab_separated_text_stay_unless_a_program_wrote_them(
     # Rows between two stray quotation marks are not a multi-line cell.
     between = 'text\tlabel\n"begins\t1\nso\t0\nends"\t1\n'
     assert [row[0] for row in read(tmp_path / "a.tsv", between)] == ['"begins', "so", 'ends"']
-    quoted = 'text\tlabel\n"say ""yes"", now"\t1\nno\t0\n'
-    assert read(tmp_path / "a.tsv", quoted) == [('say "yes", now', "1"), ("no", "0")]
+    quoted = 'text\tlabel\n"say ""yes"",\nnow"\t1\nno\t0\n'  # as pandas writes them
+    with pytest.raises(DataError, match=r"a\.tsv:2: 1 columns, .* --delimiter=tab if a \*\.tsv quotes"):
+        read(tmp_path / "a.tsv", quoted)
+    table = tables.read_table(str(tmp_path / "a.tsv"), "train_file", delimiter="\t")
+    assert table.rows == [['say "yes",\nnow', "1"], ["no", "0"]] and table.lines == [2, 4]
+    pipes = tmp_path / "a.txt"
+    pipes.write_text("so, good|pos\n")
+    table = tables.read_table(str(pipes), "train_file", False, delimiter="|")
+    assert (table.names, table.rows) == (["0", "1"], [["so, good", "pos"]])
+
+
+def test_the_first_line_is_a_header_in_every_table_but_txt_unless_a_flag_says_otherwise(tmp_path):
+    content = "Content\tscore\nso good\t1\n"
+    for name, given, is_header in (
+        ("a.tsv", None, True), ("a.csv", None, True), ("a.txt", None, False), ("a.txt", True, True),
+        ("a.tsv", False, False), ("a.tsv.gz", None, True),
+    ):
+        packed = gzip.compress(content.encode()) if name.endswith("gz") else content.encode()
+        (tmp_path / name).write_bytes(packed)
+        path = str(tmp_path / name)
+        table = tables.read_table(path, "f", tables.has_header(path, given), delimiter="\t")
+        rows = [["Content", "score"], ["so good", "1"]]
+        assert [*table.rows] == rows[is_header:], name
+        assert [*table.names] == (rows[0] if is_header else ["0", "1"])
 
 
 def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
@@ -107,7 +129,11 @@ REFUSED = [
     ("a.csv", "text,label\na,1\nb,0,more\n", r"a\.csv:3: 3 columns, the first line has 2"),
     ("a.csv", 'text,label\na,1\n"two\nlines",1,2\n', r"a\.csv:3: 3 columns"),
     ("a.csv", 'text,label\na,1\n"open,1\nb,0\n', r"a\.csv:3: not a row of columns"),
-    ("a.csv", "sep=;\ntext;label\na;1;2\n", r"a\.csv:3: 3 columns"),
+    ("a.csv", "sep=;\ntext;label\na;1\n", r"a\.csv:1: remove this line and give --delimiter=';'"),
+    ("a.csv", "text,label,text\na,1,b\n", r"a\.csv:1: two columns are named 'text': rename one, or "
+     "give --text_column a number"),
+    ("a.csv", "text,Label,label\na,1,b\n", r"a\.csv:1: two columns are named 'label'"),
+    ("a.jsonl", '{"a": 1}\n{"text": "a", "text": "b"}\n', r"a\.jsonl:2: .* the key 'text' occurs twice"),
     ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"a\.jsonl:1: column 'text' holds a list, not text"),
     ("a.jsonl", '{"text": "a", "label": {"b": 1}}\n', r"column 'label' holds an object, not text"),
     ("a.json", '[\n{"text": "a", "label": 1},\n{"text": }]', r"a\.json:3:10: not JSON"),
@@ -160,10 +186,11 @@ def test_each_row_of_a_table_is_answered_by_its_text(told):
     for name, content, flags in (
         ("a.csv", table, []), ("a.csv", lined, []),
         ("a.csv", table.replace("Text", "words"), ["--text_column=words"]),
-        ("a.csv", "\n".join(TEXTS), []),  # no header, one column
         ("a.csv", "\n".join(TEXTS), ["--notsv_header"]),
+        ("a.csv", table.replace(",", ";").replace('"', ""), ["--delimiter=;"]),
         ("a.tsv", "id\tsentence\n" + "".join(f"1\t{t}\n" for t in TEXTS), []),
-        ("a.tsv", "\n".join(TEXTS) + "\n", []),  # lines of text
+        ("a.tsv", "\n".join(TEXTS) + "\n", ["--notsv_header"]),
+        ("a.txt", "\n".join(TEXTS) + "\n", []),
         ("a.jsonl", "".join(json.dumps({"text": t}) + "\n" for t in TEXTS), []),
         ("a.json", json.dumps([{"text": t} for t in TEXTS]), []),
         ("a.txt", "some words\n" + "".join(f"{t}\n" for t in TEXTS), ["--tsv_header"]),
@@ -172,6 +199,17 @@ def test_each_row_of_a_table_is_answered_by_its_text(told):
         assert [one["label"] for one in answers] == [one["label"] for one in expected], (name, flags)
         for one, other in zip(answers, expected, strict=True):
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+def test_the_same_rows_are_answered_from_a_list_and_from_the_standard_input(told, classified, monkeypatch):
+    """A first line that could be a header is a text."""
+    content = "\n".join(["Content", *TEXTS]) + "\n"
+    of_file = told("a.txt", content, to="list.jsonl")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    output = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr("sys.stdout", output)
+    assert run_here(predict, f"--model={classified.out}") == 0
+    assert output.buffer.getvalue().decode() == of_file and of_file.count("\n") == 4
 
 
 def test_a_table_is_written_back_with_its_answers(told):
@@ -198,6 +236,7 @@ def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
         ("a.csv", "id,what\n1,2\n", [], "give --text_column; its columns are id, what"),
         ("a.csv", "text,b\n1,2\n", ["--text_column=c"], "has no such column (text, b)"),
         ("a.csv", "text\na\n", ["--encoding=none"], "unknown --encoding=none"),
+        ("a.csv", "text\na\n", ["--delimiter=ab"], "--delimiter=ab: give one character, or tab"),
         ("a.csv", "text\n\udcff\n", [],
          "a.csv:2: not UTF-8 text"),
         ("a.md", "text\n", ["--text_column=c"], "--text_column: only with a table as --input_file"),
