@@ -17,6 +17,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
 from albert.tasks import own_file, tables
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.tasks.glue import Example
 
 # Flags that only --train_file uses.
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "delimiter", "encoding")
@@ -35,7 +36,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "dev_file", None,
                  "Labelled texts to evaluate on. Default: a part of --train_file.", use="file")
     flags.define("float", values, "dev_share", 0.1,
-                 "Fraction of --train_file to hold out, of each label.", above=0, below=1)
+                 "Fraction of --train_file to hold out, chosen by a hash of the text and --seed.",
+                 above=0, below=1)
     flags.define("integer", values, "cross_validation", 0,
                  "Number of cross-validation folds of --train_file, for a better estimate in the "
                  "report if rows are few; 0: none.", lower_bound=0)
@@ -165,19 +167,10 @@ class OwnTexts:
             split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess, has_several)
             for split, file in files.items()
         }
-        held_out = values.dev_file
-        if not held_out:
-            count = len(examples["train"])
-            train, dev = own_file.split_off(
-                examples["train"], values.dev_share, values.seed,
-                by_label=bool(labels) and not has_several,
-            )
-            if not dev:
-                raise DataError(
-                    f"{table.path}: too few rows to hold one out of each label: give --dev_file"
-                )
-            examples |= {"train": train, "dev": dev}
-            held_out = f"{len(dev):,} of {count:,} rows"
+        if values.dev_file:
+            held_out = values.dev_file + self._drop_copies(examples)
+        else:
+            held_out = self._hold_out(examples)
         trained = [one.label for one in examples["train"]]
         if has_several:
             trained = [label for several in trained for label in several]
@@ -201,6 +194,39 @@ class OwnTexts:
         table = open_table(values, flag)
         columns = own_file.find_columns(table, *names, needs_label, values.label_columns)
         return (own_file.without_gaps(table, columns) if needs_label else table), columns
+
+    def _drop_copies(self, examples: dict[str, list[Example]]) -> str:
+        """Removes the dev examples whose texts are in the training file; says so if there are any.
+
+        Raises:
+          DataError: no other is left.
+        """
+        values = self._values
+        trained = {own_file.texts_of(one) for one in examples["train"]}
+        rest = [one for one in examples["dev"] if own_file.texts_of(one) not in trained]
+        total = len(examples["dev"])
+        if not rest:
+            raise DataError(f"--dev_file={values.dev_file}: --train_file has all its texts, so nothing "
+                            "is held out: leave the flag out, or give other rows")
+        examples["dev"] = rest
+        if len(rest) == total:
+            return ""
+        copies = f"{total - len(rest):,} of {total:,} rows"
+        flags.log.warning("%s: left out %s, whose texts are in --train_file too", values.dev_file,
+                          copies)
+        return f" without {copies}, which are in the training file too"
+
+    def _hold_out(self, examples: dict[str, list[Example]]) -> str:
+        """Moves a part of the training examples to the dev examples; returns its size."""
+        values, rows = self._values, examples["train"]
+        train, dev = own_file.split_off(rows, values.dev_share, values.seed)
+        if not (train and dev):
+            raise DataError(
+                f"{values.train_file}: none of {len(rows):,} rows is {'left' if dev else 'held out'}: "
+                "give more rows, another --dev_share, or --dev_file"
+            )
+        examples |= {"train": train, "dev": dev}
+        return f"{len(dev):,} of {len(rows):,} rows"
 
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
         """Returns the settings, with those not given chosen by the sizes of model and data."""

@@ -300,20 +300,23 @@ def examples_of(
 
 
 def split_off(
-    examples: Sequence[Example], share: float, seed: int, by_label: bool
+    examples: Sequence[Example], share: float, seed: int
 ) -> tuple[list[Example], list[Example]]:
     """Returns (training examples, held-out examples), each in the order of the file.
 
-    The same fraction of each label is held out. Examples with the same texts stay together. A label
-    with only one text stays in training.
+    Texts and seed alone decide, by a hash: an example stays on its side whatever else is in the
+    file and whatever its label, and copies of a text stay together. So the fraction held out, of
+    all examples and of each label, is `share` up to chance.
     """
-    rng = np.random.default_rng(child_seed(seed, "held-out rows"))
-    held_out: set[int] = set()
-    for stratum in _strata(examples, by_label):
-        count = min(max(1, round(share * len(stratum))), len(stratum) - 1)
-        for group in rng.permutation(len(stratum))[:count].tolist():
-            held_out.update(stratum[group])
-    return _divided(examples, held_out)
+    return _divided(examples, {
+        number for number, example in enumerate(examples)
+        if child_seed(seed, "held-out rows", *texts_of(example)) < share * 2**64
+    })
+
+
+def texts_of(example: Example) -> tuple[str, ...]:
+    """Returns an example's texts, to compare: equal for copies, whatever their case."""
+    return tuple(text.casefold() for text in (example.text_a, example.text_b) if text is not None)
 
 
 def folds(
@@ -327,21 +330,21 @@ def folds(
     rng = np.random.default_rng(child_seed(seed, "folds"))
     held_out: list[set[int]] = [set() for _ in range(count)]
     first = 0
-    for stratum in _strata(examples, by_label=True):
+    for stratum in _strata(examples):
         for number, group in enumerate(rng.permutation(len(stratum)).tolist(), first):
             held_out[number % count].update(stratum[group])
         first += len(stratum)  # so that the sizes of folds differ by at most one
     return [_divided(examples, numbers) for numbers in held_out]
 
 
-def _strata(examples: Sequence[Example], by_label: bool) -> list[list[list[int]]]:
+def _strata(examples: Sequence[Example]) -> list[list[list[int]]]:
     """Returns, for each label, the numbers of its examples, grouped by their texts."""
-    groups: dict[tuple[str, str | None], list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     for number, example in enumerate(examples):
-        groups.setdefault((example.text_a, example.text_b), []).append(number)
+        groups.setdefault(texts_of(example), []).append(number)
     strata: dict[Any, list[list[int]]] = {}
     for numbers in groups.values():
-        strata.setdefault(examples[numbers[0]].label if by_label else "", []).append(numbers)
+        strata.setdefault(examples[numbers[0]].label, []).append(numbers)
     return [stratum for _, stratum in sorted(strata.items())]
 
 

@@ -82,9 +82,11 @@ def test_marks_are_kept_from_the_vocabulary_to_the_answers(tmp_path):
         "--num_warmup_steps=0", "--save_checkpoints_steps=1",
     ) == 0
     rows = [f"{text},{i % 2}" for i, text in enumerate(TEXTS * 3)]
-    (tmp_path / "my.csv").write_text("\n".join(["text,label", *rows]) + "\n", encoding="utf-8")
+    for name, some in (("my", rows), ("dev", ["etwas anderes,0"])):
+        text = "\n".join(["text,label", *some]) + "\n"
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
     assert jobs.classify(
-        f"--train_file={tmp_path / 'my.csv'}", f"--dev_file={tmp_path / 'my.csv'}",
+        f"--train_file={tmp_path / 'my.csv'}", f"--dev_file={tmp_path / 'dev.csv'}",
         f"--init_checkpoint={tmp_path / 'pretrained'}", f"--output_dir={tmp_path / 'out'}",
         "--train_step=2", "--warmup_step=0", "--save_checkpoints_steps=2", "--learning_rate=0.01",
     ) == 0

@@ -197,23 +197,55 @@ def test_files_that_are_not_such_a_table_are_refused(tmp_path):
             own_file.labels_of(own_file.rows_of(table, columns), table, columns)
 
 
-def test_a_part_of_each_label_is_held_out_by_the_seed_and_equal_texts_stay_together():
-    found = [
-        Example(str(i), text, None, label)
-        for i, (text, label) in enumerate([*rows(200), *list(rows(200))[:40]])
-    ]
-    train, dev = own_file.split_off(found, 0.1, seed=3, by_label=True)
+def _examples(found):
+    return [Example(str(i), text, None, label) for i, (text, label) in enumerate(found)]
+
+
+def test_a_row_stays_on_its_side_whatever_else_is_in_the_file():
+    found = _examples(rows(2000))
+    train, dev = own_file.split_off(found, 0.1, seed=3)
     assert sorted([*train, *dev], key=lambda one: int(one.guid)) == found
-    assert not {one.text_a for one in train} & {one.text_a for one in dev}
-    held_out = {one.text_a: one.label for one in dev}
-    assert {label: [*held_out.values()].count(label) for label in CLASSES} == {
-        "bad": 10, "so, so": 10
-    }
-    assert own_file.split_off(found, 0.1, 3, True) == (train, dev)
-    assert own_file.split_off(found, 0.1, 4, True) != (train, dev)
-    # Labels without enough rows stay in training.
-    few = [Example("1", "a", None, "x"), Example("2", "b", None, "y")]
-    assert own_file.split_off(few, 0.5, seed=1, by_label=True) == (few, [])
+    assert len(dev) / len(found) == pytest.approx(0.1, abs=0.02)
+    held_out = {one.text_a for one in dev}
+    labels = [one.label for one in dev]
+    assert labels.count("bad") / len(dev) == pytest.approx(0.5, abs=0.1)
+    # Rows are added before, deleted, put in another order, or their labels corrected.
+    flipped = [(text, CLASSES[label == "bad"]) for text, label in rows(2000)]
+    for changed in ([*rows(900, seed=1), *rows(2000)], list(rows(2000))[::3], flipped[::-1]):
+        again = own_file.split_off(_examples(changed), 0.1, seed=3)[1]
+        known = {one.text_a for one in _examples(rows(2000))} & {text for text, _ in changed}
+        assert {one.text_a for one in again} & known == held_out & known
+    assert own_file.split_off(found, 0.1, seed=4)[1] != dev
+    assert held_out < {one.text_a for one in own_file.split_off(found, 0.2, seed=3)[1]}
+
+
+def test_copies_of_a_text_are_on_one_side_whatever_their_case_and_label():
+    found = list(rows(400))
+    copies = [(text.title(), CLASSES[label == "bad"]) for text, label in found]
+    train, dev = own_file.split_off(_examples([*found, *copies]), 0.3, seed=3)
+    assert len(dev) > 80
+    assert not {one.text_a.lower() for one in train} & {one.text_a.lower() for one in dev}
+
+
+def test_a_dev_file_that_was_trained_on_is_refused_or_loses_its_copies(tmp_path, encoder):
+    train = write(tmp_path / "train.csv", list(rows(40)))
+    same = write(tmp_path / "same.csv", list(rows(40))[::2])
+    new = list(rows(10, seed=5))
+    partly = write(tmp_path / "partly.csv", [*new, *list(rows(40))[:7]])
+    common = [encoder, f"--train_file={train}", "--do_train", "--do_eval",
+              f"--output_dir={tmp_path / 'out'}"]
+
+    def opened(dev):
+        values = flags.parse(run_classifier.define_flags, ["command", *common, f"--dev_file={dev}"])
+        return own_texts.OwnTexts(values, open_encoder(values, None))
+
+    with pytest.raises(DataError, match="same.csv: --train_file has all its texts, so nothing is held"):
+        opened(same)
+    texts = opened(partly)
+    assert [one.text_a for one in texts.data.examples["dev"]] == [text for text, _ in new]
+    assert ("held out", f"{partly} without 7 of 17 rows, which are in the training file too") in (
+        texts.choices
+    )
 
 
 # --- Labels ---
@@ -281,11 +313,11 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     training = ["--learning_rate=0.005", "--num_train_epochs=10", "--class_weights=balanced"]
     assert classify(*given, *training) == 0
     said = capsys.readouterr().err
-    assert "columns: Review, sentiment" in said and "held out: 12 of 120 rows" in said
+    assert "columns: Review, sentiment" in said and "held out: 11 of 120 rows" in said
     assert "--max_seq_length: 32 (" in said
-    # 12 rows cannot tell which of the ten epochs was best.
-    assert "12 held-out rows are too few to choose" in said and "stopped early" not in said
-    assert evaluation.read_best(str(out))["step"] == results_of(out)["global_step"] == 68
+    # 11 rows cannot tell which of the ten epochs was best.
+    assert "11 held-out rows are too few to choose" in said and "stopped early" not in said
+    assert evaluation.read_best(str(out))["step"] == results_of(out)["global_step"] == 69
     assert len(run_states.evaluations(str(out))) == 10
     report = (out / "report.md").read_text()
     assert "best of" not in report
@@ -350,7 +382,7 @@ REFUSED = [
     (["--train_file=my.csv", "--label_list=bad,best"],
      "my.csv:3: label 'so, so' is not one of bad, best"),
     (["--train_file=my.csv", "--init_checkpoint=."], ". holds neither"),
-    (["--train_file=few.csv"], "few.csv: too few rows to hold one out"),
+    (["--train_file=few.csv"], "few.csv: none of 2 rows is held out: give more rows, another --dev_share"),
 ]
 
 

@@ -30,15 +30,15 @@ def start(tmp_path_factory):
     return jobs.save_encoder(tmp_path_factory.mktemp("encoder"))
 
 
-def write(folder, kind="columns"):
-    path = folder / f"{kind}.{'jsonl' if kind == 'json' else 'csv'}"
+def write(folder, kind="columns", name=None, seed=0):
+    path = folder / f"{name or kind}.{'jsonl' if kind == 'json' else 'csv'}"
     with open(path, "w", newline="") as stream:
         if kind == "json":
-            stream.writelines(json.dumps({"text": t, "labels": k}) + "\n" for t, k in rows())
+            stream.writelines(json.dumps({"text": t, "labels": k}) + "\n" for t, k in rows(seed=seed))
             return str(path)
         table = csv.writer(stream)
         table.writerow(["text", *NAMES] if kind == "columns" else ["text", "labels"])
-        for text, found in rows():
+        for text, found in rows(seed=seed):
             table.writerow([text, *(int(n in found) for n in NAMES)] if kind == "columns"
                            else [text, list(found)])  # as written by pandas
     return str(path)
@@ -48,9 +48,9 @@ def write(folder, kind="columns"):
 def trained(start, tmp_path_factory):
     """The output directory, and the rows and predictions of the test set."""
     folder = tmp_path_factory.mktemp("several")
-    path = write(folder)
+    path, other = write(folder), write(folder, name="other", seed=1)
     assert classify(
-        start, f"--train_file={path}", f"--dev_file={path}", f"--test_file={path}",
+        start, f"--train_file={path}", f"--dev_file={other}", f"--test_file={other}",
         f"--label_columns={','.join(NAMES)}", f"--output_dir={folder / 'out'}", "--threshold=0.4",
         "--learning_rate=0.005", "--train_step=400", "--warmup_step=40", "--save_checkpoints_steps=200",
         f"--export_dir={folder / 'served'}",
@@ -64,7 +64,7 @@ def test_it_learns_and_each_label_is_scored(trained):
     assert results["macro_f1"] > 0.75  # predicting every label: 2 * 0.4 / 1.4 = 0.57
     lines = (trained / "out/submit_results.tsv").read_text().splitlines()[1:]
     found = [tuple(json.loads(line.split("\t")[1])) for line in lines]
-    expected = [labels for _, labels in rows()]
+    expected = [labels for _, labels in rows(seed=1)]
     # From the definition: counts over all labels of all texts.
     right = sum(len({*a} & {*b}) for a, b in zip(found, expected, strict=True))
     total = sum(len(a) + len(b) for a, b in zip(found, expected, strict=True))
@@ -91,7 +91,7 @@ def test_scores_are_those_of_the_definition():
 
 
 def test_sessions_commands_and_exports_give_the_same_labels(trained, tmp_path):
-    texts = [text for text, _ in rows()]
+    texts = [text for text, _ in rows(seed=1)]
     session = albert.open_session(trained / "out")
     answers = session.classify(texts)
     lines = (trained / "out/test_results.tsv").read_text().splitlines()
@@ -100,7 +100,7 @@ def test_sessions_commands_and_exports_give_the_same_labels(trained, tmp_path):
         assert list(answer["probabilities"].values()) == pytest.approx(row, abs=1e-5)
         assert answer["labels"] == [name for name, p in zip(NAMES, row, strict=True) if p >= 0.4]
     assert run_here(
-        predict, f"--model={trained / 'out'}", f"--input_file={trained / 'columns.csv'}",
+        predict, f"--model={trained / 'out'}", f"--input_file={trained / 'other.csv'}",
         f"--output_file={tmp_path / 'out.csv'}",
     ) == 0
     table = list(csv.DictReader(open(tmp_path / "out.csv")))
@@ -137,8 +137,8 @@ def test_lists_of_labels_are_read_as_columns_are(start, tmp_path, begin):
     for kind in ("json", "lists", "columns"):
         out = tmp_path / kind
         columns = [f"--label_columns={','.join(NAMES)}"] if kind == "columns" else []
-        path = write(tmp_path, kind)
-        begin(classify, start, f"--train_file={path}", f"--dev_file={path}", *columns,
+        path, other = write(tmp_path, kind), write(tmp_path, kind, "other", seed=1)
+        begin(classify, start, f"--train_file={path}", f"--dev_file={other}", *columns,
               f"--output_dir={out}")
         (records,) = (tmp_path / f".{kind}.work").glob("tsv_train*.tf_record")
         written.append(records.read_bytes())
@@ -149,7 +149,7 @@ REFUSED = [
     ("text,a,b\nx,1,0\ny,2,1\n", ["--label_columns=a,b"], "t.csv:3: column 'a' must be 1 or 0"),
     ("text,a,b\nx,1,0\n", ["--label_columns=a,c"], "--label_columns=c: {}t.csv has no such column (text, a, b)"),
     ("text,a,b\nx,1,0\n", ["--label_columns=a,b", "--regression"], "give only one of --label_columns and --regression"),
-    ("text,label\nx,[1\ny,\"['b']\"\n", [], "t.csv: too few rows"),
+    ("text,label\nx,[1\ny,\"['b']\"\n", [], "t.csv: none of 2 rows is held out"),
     ("text,label\nx,a\ny,b\nz,a\nu,b\n", ["--threshold=0.3"], "--threshold has no effect"),
     ("text,labels\nx,\"['a', 'b']\"\ny,\"['c']\"\n", ["--label_list=a,b"],
      "t.csv:3: label 'c' is not one of a, b"),
@@ -171,6 +171,6 @@ def test_a_refusal_names_file_line_and_columns(start, tmp_path, capsys):
 def test_a_run_is_not_resumed_with_labels_that_exclude_each_other(trained, start, tmp_path, capsys):
     path = tmp_path / "one.csv"
     path.write_text("text,label\n" + "".join(f"w{i} w9,{NAMES[i % 3]}\n" for i in range(12)))
-    assert classify(start, f"--train_file={path}", f"--dev_file={path}",
+    assert classify(start, f"--train_file={path}", "--dev_share=0.4",
                     f"--output_dir={trained / 'out'}") == 2
     assert "has another problem type" in assert_one_clear_line(capsys.readouterr().err)
