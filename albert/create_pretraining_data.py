@@ -11,8 +11,7 @@ manifest next to each file with its counts and settings.
 The same flags and text give the same bytes, whatever --num_processes is. The corpus is streamed in
 blocks of a few megabytes, and pairs are shuffled through temporary files next to the first output; a
 "random document" comes from the same block. However a run ends (Ctrl-C, a kill, a full disk), rerun
-the command and it resumes from its work folder, `.<output>.work`, which is removed on success. None
-of this applies to --original_draw_order.
+the command and it resumes from its work folder, `.<output>.work`, which is removed on success.
 
 With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
@@ -95,20 +94,13 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "document_break_between_files", True,
-           "End documents with their file; if false, only a blank line ends them (by default with "
-           "--original_draw_order, as in the original).")
+           "End documents with their file; if false, only a blank line ends them, as in the original.")
     define("bool", "strict_sentence_order", False,
            "Never pair a lone segment with another document, but with the segment that follows it, so "
            "that half of the pairs have label 1.")
     define("bool", "fit_sentences", False,
            "End each pair at the line end nearest to --max_seq_length instead of the first beyond it, "
            "for far less truncation but slightly shorter sequences.")
-    define("bool", "original_draw_order", False,
-           "Reproduce the original's records token for token, by drawing random numbers in its order; "
-           "uses one process, and holds the entire text in memory.")
-    define("integer", "numpy_seed", None,
-           "Seed of n-gram lengths with --original_draw_order; the original never seeds NumPy's "
-           "generator. Default: --random_seed.", lower_bound=0, upper_bound=flags.MAX_SEED)
     define("string", "runner", None,
            "Apache Beam runner to use (DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ...); "
            "its options follow after a `--`.")
@@ -126,7 +118,7 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     if values.runner:
         beam.make_records(job, values.runner, arguments)
         return
-    is_small = job.text_bytes * job.splits[0].passes < _SMALL_WORK or values.original_draw_order
+    is_small = job.text_bytes * job.splits[0].passes < _SMALL_WORK
     processes = values.num_processes or (1 if is_small else workers.available_cores())
     pipeline.make_records(job, processes)
 
@@ -140,11 +132,8 @@ def job_of(values: flags.FlagValues) -> Job:
     decided = {
         "sentence_objective": _objective(values),
         "dupe_factor": 1 if not values.static_masks else values.dupe_factor,
-        "document_break_between_files":
-            values.document_break_between_files and not values.original_draw_order,
     }
     decided |= {name: values[name].value for name in decided if values[name].present}
-    breaks = decided["document_break_between_files"]
 
     def settings(kind, **others):
         given = flags.select(values, {f.name for f in dataclasses.fields(kind)} - set(others))
@@ -174,11 +163,9 @@ def job_of(values: flags.FlagValues) -> Job:
     _check_paths(inputs, splits)
     tokenization.check_special_pieces(load_tokenizer(recipe))
     form = corpus_flags.form_of(values)
-    if values.original_draw_order and form.layout == corpus_files.AUTO:
-        form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
-    form = corpus_files.recognize(inputs, form, breaks)
+    form = corpus_files.recognize(inputs, form, values.document_break_between_files)
     if values.spm_model_file and not text.keep_accents:
-        marks, documents = LostMarks(), read_documents(inputs, str, ReadingCounts(), breaks, form)
+        marks, documents = LostMarks(), read_documents(inputs, str, ReadingCounts(), form=form)
         all(map(marks.add, itertools.chain.from_iterable(documents)))
         marks.warn(", ".join(inputs))
     text_bytes = sum(size_of_text(path, form) for path in inputs)
@@ -189,8 +176,7 @@ def job_of(values: flags.FlagValues) -> Job:
                 if name not in ("num_processes", "runner")}
     return Job(
         dataclasses.replace(recipe, language=form.language), tuple(inputs), splits,
-        values.held_out_fraction, breaks, text_bytes, recorded, form,
-        _numpy_seed(values) if values.original_draw_order else None,
+        values.held_out_fraction, values.document_break_between_files, text_bytes, recorded, form,
     )
 
 
@@ -213,10 +199,6 @@ def _splits(values: flags.FlagValues, passes: int) -> tuple[OutputSplit, ...]:
 def _check_combinations(values: flags.FlagValues) -> None:
     """Raises one FlagError that names all contradictions between flags."""
     problems = []
-    if values.original_draw_order:
-        problems += _refused_with_original_order(values)
-    elif values.numpy_seed is not None:
-        problems.append("--numpy_seed has no effect without --original_draw_order")
     if values.single_sentences and _objective(values) != "none":
         problems.append("--single_sentences needs --sentence_objective=none: there is no B")
     if values.random_next_sentence and _objective(values) != "nsp":
@@ -232,36 +214,6 @@ def _check_combinations(values: flags.FlagValues) -> None:
         problems.append("--num_processes has no effect with --runner, which has its own options")
     if problems:
         raise FlagError("; ".join(problems))
-
-
-def _refused_with_original_order(values: flags.FlagValues) -> list[str]:
-    new = {
-        "--strict_sentence_order": values.strict_sentence_order,
-        "--fit_sentences": values.fit_sentences,
-        "--mask_across_segments=false": not values.mask_across_segments,
-        "--replace_by_span": values.replace_by_span,
-        "--single_sentences": values.single_sentences,
-        "--mask_token_share": values.mask_token_share != 0.8,
-        "--nostatic_masks": not values.static_masks,
-        f"--sentence_objective={values.sentence_objective}":
-            values.sentence_objective in ("both", "none"),
-        "--held_out_fraction": values.held_out_fraction,
-        "--num_processes": (values.num_processes or 1) > 1,
-        "--runner": values.runner is not None,
-    }
-    problems = [
-        f"{name} is not part of the original and cannot be used with --original_draw_order"
-        for name, is_given in new.items() if is_given
-    ]
-    if not 0 <= _numpy_seed(values) <= flags.MAX_SEED:
-        problems.append(
-            f"{_numpy_seed(values)} is no seed for NumPy: give --numpy_seed from 0 to 2^32 - 1"
-        )
-    return problems
-
-
-def _numpy_seed(values: flags.FlagValues) -> int:
-    return values.random_seed if values.numpy_seed is None else values.numpy_seed
 
 
 def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:

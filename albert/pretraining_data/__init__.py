@@ -15,7 +15,6 @@ pairs. Pairs are shuffled through files, masked, serialized and published.
     dynamic_masking  masks drawn when records are read
     pipeline         makes records with the processes of one machine
     beam             makes records with Apache Beam
-    original_draws   makes the original's records, token for token
     outputs          publishes record files with their manifests
     report           statistics and warnings
 """

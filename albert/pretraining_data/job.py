@@ -113,7 +113,6 @@ class Job:
     text_bytes: int  # of all inputs, uncompressed
     flags: dict[str, Any]  # those that can change the records, for manifests
     form: Form = Form()  # of the inputs
-    numpy_seed: int | None = None  # of n-gram lengths, to draw in the original's order
 
     @property
     def outputs(self) -> list[str]:

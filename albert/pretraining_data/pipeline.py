@@ -19,14 +19,14 @@ from typing import BinaryIO
 
 from albert import __version__
 from albert.errors import UserError
-from albert.pretraining_data import instances, original_draws, report, shuffle
+from albert.pretraining_data import instances, report, shuffle
 from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
 from albert.storage import files, locks
-from albert.text.documents import ReadingCounts, read_documents, split_documents
+from albert.text.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
@@ -44,18 +44,12 @@ def make_records(job: Job, processes: int) -> None:
         locks.work_folder(job.outputs[0], _identity(job)) as work,
     ):
         _check_disk(job, work)
-        if job.numpy_seed is None:
-            with Workers(processes) as pool:
-                paths = _shuffle_pairs(job, counts, work, pool)
-                outputs = [
-                    output for split in job.splits
-                    for output in _write_split(job, split, paths[split.name], work, pool)
-                ]
-        else:
-            documents = split_documents(list(read(job, counts)), job.recipe.language)
-            report.report_reading(job, counts)
-            with files.writing(work):
-                outputs = original_draws.write_outputs(job, documents, work)
+        with Workers(processes) as pool:
+            paths = _shuffle_pairs(job, counts, work, pool)
+            outputs = [
+                output for split in job.splits
+                for output in _write_split(job, split, paths[split.name], work, pool)
+            ]
         publish(job, outputs, counts)
     seconds, total = time.monotonic() - started, sum(o.statistics.records for o in outputs)
     log.info("wrote %s records in %.1f s (%s/s)", f"{total:,}", seconds, f"{total / seconds:,.0f}")
@@ -64,16 +58,12 @@ def make_records(job: Job, processes: int) -> None:
 def read(job: Job, counts: ReadingCounts) -> Iterator[list[str]]:
     """Yields the documents of a job, updating `counts`."""
     preprocess = load_tokenizer(job.recipe).preprocess
-    longest = None if job.numpy_seed is None else 1 << 62
-    return read_documents(
-        job.inputs, preprocess, counts, job.break_between_files, job.form, longest
-    )
+    return read_documents(job.inputs, preprocess, counts, job.break_between_files, job.form)
 
 
 def _identity(job: Job) -> str:
     """Returns a digest of what determines the records, except the text, whose blocks have digests."""
-    values = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, job.numpy_seed,
-              __version__, _LAYOUT]
+    values = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, __version__, _LAYOUT]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -88,12 +88,11 @@ def texts(folder):
 
 
 @pytest.mark.slow
-def test_the_benchmark_of_records_finds_the_original_draws_equal_to_a_plain_reading(tmp_path):
+def test_the_benchmark_of_records_compares_with_a_plain_version(tmp_path):
     sides, _ = benchmark(
         "make_records", tmp_path, "--lengths=64", "--dupe_factor=1", *texts(tmp_path)
     )
-    assert set(sides) == {"plain Python", "ours", "ours, --original_draw_order"}
-    assert sides["ours, --original_draw_order"]["largest_difference"] == 0
+    assert set(sides) == {"plain Python", "ours"}
     assert len({one["instances"] for one in sides.values()}) == 1
     assert sides["ours"]["instances"] > 20 and sides["ours"]["largest_difference"] > 0
 

@@ -257,8 +257,6 @@ def test_flags_that_do_not_go_together_are_refused(corpus, capsys):
     for changes, more, message in (
         ({}, ["--", "--project=p"], "unexpected argument '--project=p'"),
         ({"runner": "DirectRunner", "num_processes": 2}, [], "--num_processes has no effect with"),
-        ({"runner": "DirectRunner", "original_draw_order": True, "held_out_fraction": 0}, [],
-         "--runner is not part of the original"),
     ):
         assert run(*arguments(corpus, **changes), *more) == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)

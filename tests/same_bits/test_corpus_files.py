@@ -99,12 +99,11 @@ def test_every_form_gives_the_documents_of_plain_text(folder):
 
 
 def test_records_of_other_forms_have_the_bytes_of_plain_text(folder):
-    for more in ((), ("--original_draw_order",)):
-        found = set()
-        for path in (folder / "corpus.txt", FORMS["json"](folder), FORMS["parquet"](folder)):
-            assert make(folder, path, *more) == 0
-            found.add((folder / "out.tfrecord").read_bytes())
-        assert len(found) == 1
+    found = set()
+    for path in (folder / "corpus.txt", FORMS["json"](folder), FORMS["parquet"](folder)):
+        assert make(folder, path) == 0
+        found.add((folder / "out.tfrecord").read_bytes())
+    assert len(found) == 1
 
 
 def test_an_object_is_one_document_whatever_lines_it_has(folder):

@@ -195,8 +195,7 @@ def test_documents_end_with_blank_lines_and_files_and_lines_with_newlines_only(t
 
 
 @pytest.mark.parametrize("more", [
-    {}, {"document_break_between_files": False}, {"original_draw_order": True},
-    {"original_draw_order": True, "document_break_between_files": True},
+    {}, {"document_break_between_files": False},
 ])
 def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
     more, tiny, caplog
@@ -204,7 +203,7 @@ def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
     for number in range(7):
         write_corpus(tiny / f"{number}.txt", [number])
     make(tiny, input_file=tiny / "[0-9].txt", **more)
-    is_split = more.get("document_break_between_files", not more)
+    is_split = not more
     assert manifest_of(tiny).info["documents"] == (7 if is_split else 1)
     hint = "its 7 files do not end documents without --document_break_between_files"
     assert (hint in caplog.text) == (not is_split)
@@ -240,9 +239,7 @@ LONE_LINES = "".join(f"w{i} w{i + 1}\n\n" for i in range(60))
 @pytest.mark.parametrize(("text", "more", "warned"), [
     (SENTENCES, {}, ""),
     (SENTENCES, {"sentence_objective": "none"}, ""),
-    (SENTENCES, {"original_draw_order": True}, ""),
     (LONG_LINES, {}, "label lost"),
-    (LONG_LINES, {"original_draw_order": True}, "label lost"),
     (LONG_LINES, {"sentence_objective": "none"}, "label lost"),
     (LONG_LINES, UNMASKED, "label lost"),
     (LONG_LINES, {"strict_sentence_order": True}, "lost"),
@@ -278,7 +275,7 @@ def test_the_shares_that_are_reported_are_those_of_the_records(strict, tiny, cap
         assert 0 < lost and f"left out: {100 * lost / text:.1f} % of the tokens" in caplog.text
 
 
-@pytest.mark.parametrize("more", [{"original_draw_order": True}, {}, UNMASKED], ids=str)
+@pytest.mark.parametrize("more", [{}, UNMASKED], ids=str)
 def test_the_manifest_says_what_the_records_are_like(more, tiny, caplog):
     caplog.set_level("INFO", "albert")
     make(tiny, **more)
@@ -287,8 +284,7 @@ def test_the_manifest_says_what_the_records_are_like(more, tiny, caplog):
     assert report["records"] == manifest.records and report["documents"] == 40
     assert report["sentences"] == 320 and report["unknown_tokens"] == 0
     assert "tokens per record: " in caplog.text
-    shown = 0 if "original_draw_order" in more else 3
-    assert caplog.text.count("a record:\ntokens: [CLS] ") == shown
+    assert caplog.text.count("a record:\ntokens: [CLS] ") == 3
     if more is not UNMASKED:
         lengths = np.sort(read(tiny / "out.tfrecord")["input_mask"].sum(axis=1))
         assert report["tokens"] == lengths.sum() - 3 * len(lengths)
@@ -296,13 +292,12 @@ def test_the_manifest_says_what_the_records_are_like(more, tiny, caplog):
             assert length == lengths[max(0, -(-len(lengths) * int(share) // 100) - 1)]
 
 
-@pytest.mark.parametrize("original", [False, True])
 @pytest.mark.parametrize(("share", "is_warned"), [(200, False), (50, True)])
-def test_unknown_tokens_are_counted_and_warned_about(share, is_warned, original, tiny, caplog):
+def test_unknown_tokens_are_counted_and_warned_about(share, is_warned, tiny, caplog):
     words = [f"w{n % 9}" if n % share else "unheard" for n in range(4000)]
     lines = [" ".join(words[at : at + 8]) for at in range(0, len(words), 8)]
     (tiny / "corpus.txt").write_text("\n".join(lines) + "\n\nw1 w2\nw3\n")
-    make(tiny, original_draw_order=original)
+    make(tiny)
     unknown = manifest_of(tiny).info["report"]["unknown_tokens"]
     assert abs(unknown - 1 / share) < 0.4 / share
     assert ("are unknown to the vocabulary" in caplog.text) == is_warned

@@ -1,4 +1,4 @@
-"""`--original_draw_order`: the original's instances, token for token."""
+"""The transcription of the original's recipe gives its instances, token for token."""
 
 import hashlib
 import json
@@ -8,12 +8,9 @@ import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_one_clear_line
+from original_draws import Generators, OriginalRecipe, Settings, serialized
 
 from albert import tokenization
-from albert.pretraining_data.masking import MaskingSettings
-from albert.pretraining_data.original_draws import Generators, OriginalRecipe
-from albert.pretraining_data.pairs import PairSettings
 from albert.records import tfrecord
 
 
@@ -23,9 +20,9 @@ def golden(golden_path):
     return json.loads(golden_path("spec_golden.json").read_text())["pretraining_data"]
 
 
-def recipe(golden, pairs=None, **masking) -> OriginalRecipe:
+def recipe(golden, **settings) -> OriginalRecipe:
     return OriginalRecipe(
-        pairs or PairSettings(), MaskingSettings(**masking), golden["vocab"],
+        Settings(**settings), golden["vocab"],
         lambda piece: tokenization.is_start_piece(piece, True),
     )
 
@@ -53,8 +50,8 @@ def test_masks_are_the_originals_token_for_token(name, settings, golden):
 
 @pytest.mark.parametrize("random_next", [False, True])
 def test_instances_are_the_originals_token_for_token(random_next, golden):
-    pairs = PairSettings(16, sentence_objective="nsp" if random_next else "sop")
-    one = recipe(golden, pairs, max_predictions_per_seq=2)
+    one = recipe(golden, max_seq_length=16, random_next_sentence=random_next,
+                 max_predictions_per_seq=2)
     draws = Generators(random.Random(5), np.random.RandomState(3))
     made = [
         instance
@@ -72,82 +69,23 @@ def test_instances_are_the_originals_token_for_token(random_next, golden):
         assert ours.token_boundary == theirs["boundary"]
 
 
-def records_of(path) -> list[bytes]:
-    return list(tfrecord.read_records(str(path)))
-
-
 @pytest.mark.parametrize("setting", ["default", "random_next", "permutation"])
-def test_the_command_writes_the_originals_records(setting, golden_path, tmp_path):
+def test_records_are_the_originals(setting, golden_path):
     folder = golden_path("pretraining_data")
     chosen = json.loads((folder / "stats.json").read_text())[setting]
-    arguments = [f"--{name}={value}" for name, value in chosen["settings"].items()]
-    out = tmp_path / "out.tfrecord"
-    assert 0 == jobs.create_data(
-        f"--input_file={folder / 'corpus.txt'}", f"--output_file={out}", *arguments,
-        f"--spm_model_file={golden_path('spm/30k-clean.model')}",
-        f"--random_seed={chosen['seed']}", "--original_draw_order",
+    values = dict(chosen["settings"])
+    tokenizer = tokenization.FullTokenizer(
+        None, values.pop("do_lower_case"), str(golden_path("spm/30k-clean.model"))
     )
-    digest, ours = hashlib.sha256(), records_of(out)
-    for record in ours:
+    digest, count = hashlib.sha256(), 0
+    for record in serialized(
+        str(folder / "corpus.txt"), tokenizer, Settings(**values), chosen["seed"]
+    ):
         example = tf.train.Example.FromString(record)
         digest.update(example.SerializeToString(deterministic=True))
+        count += 1
     expected = json.loads((folder / "records_sha256.json").read_text())[setting]
-    assert {"records": len(ours), "sha256": digest.hexdigest()} == expected
-
-
-@pytest.fixture
-def make(golden_path, tmp_path):
-    """Function that makes records of four documents, given output names and flags; returns the exit code."""
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join("one two three four\nfive six seven" for _ in range(4)))
-
-    def run(names, *more) -> int:
-        outputs = ",".join(str(tmp_path / name) for name in names.split(","))
-        return jobs.create_data(
-            f"--input_file={text}", f"--spm_model_file={golden_path('spm/30k-clean.model')}",
-            "--max_seq_length=12", "--dupe_factor=2", f"--output_file={outputs}", *more,
-        )
-
-    return run
-
-
-def test_the_numpy_seed_is_the_other_one_unless_given_and_files_take_turns(make, tmp_path):
-    for names, *more in (
-        ("default",), ("a,b",), ("same", "--numpy_seed=12345"), ("other", "--numpy_seed=6"),
-        ("negative", "--random_seed=-1", "--numpy_seed=1"),
-    ):
-        assert make(names, "--original_draw_order", *more) == 0
-    default, a, b, same, other = (
-        records_of(tmp_path / name) for name in ("default", "a", "b", "same", "other")
-    )
-    assert default == same != other
-    assert (a, b) == (default[::2], default[1::2])
-
-
-def test_what_the_original_could_not_do_is_one_clear_line(make, tmp_path, capsys):
-    original, before = "--original_draw_order", {*tmp_path.iterdir()}
-    for flags, said in (
-        ([original, "--strict_sentence_order"], [original, "--strict_sentence_order"]),
-        ([original, "--nomask_across_segments"], [original, "--mask_across_segments"]),
-        ([original, "--held_out_fraction=0.1", f"--eval_output_file={tmp_path / 'e'}"],
-         [original, "--held_out_fraction"]),
-        ([original, "--num_processes=2"], [original, "--num_processes"]),
-        ([original, "--random_seed=-1"], ["--numpy_seed", "-1"]),
-        ([original, "--numpy_seed=4294967296"], ["--numpy_seed", "4294967296"]),
-        (["--numpy_seed=1"], ["--numpy_seed", original]),
-    ):
-        assert make("out", *flags) == 2
-        line = assert_one_clear_line(capsys.readouterr().err)
-        assert all(part in line for part in said), line
-    assert {*tmp_path.iterdir()} == before
-
-
-def test_all_files_or_none_are_written(make, tmp_path, capsys):
-    before = {*tmp_path.iterdir(), tmp_path / ".0.tfrecord.work"}
-    names = ",".join(f"{number}.tfrecord" for number in range(60))
-    assert make(names, "--original_draw_order") == 2
-    assert "would be empty" in assert_one_clear_line(capsys.readouterr().err)
-    assert set(tmp_path.iterdir()) == before
+    assert {"records": count, "sha256": digest.hexdigest()} == expected
 
 
 def test_words_of_a_wordpiece_vocabulary(tmp_path):
@@ -158,11 +96,11 @@ def test_words_of_a_wordpiece_vocabulary(tmp_path):
     out = tmp_path / "out.tfrecord"
     assert 0 == jobs.create_data(
         f"--input_file={tmp_path / 'text.txt'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
-        f"--output_file={out}", "--max_seq_length=12", "--dupe_factor=3", "--original_draw_order",
+        f"--output_file={out}", "--max_seq_length=12", "--dupe_factor=3",
         "--short_seq_prob=0", "--max_predictions_per_seq=4", "--masked_lm_prob=0.4",
     )
     whole = set()
-    for record in records_of(out):
+    for record in tfrecord.read_records(str(out)):
         feature = tf.train.Example.FromString(record).features.feature
         ids, boundary, positions, labels = (
             list(feature[name].int64_list.value)

@@ -70,10 +70,8 @@ def make_records(values, config, folder):
     sides = [
         plain,
         Side("ours", "ours_data.py", spec, threads=1),
-        Side("ours, --original_draw_order", "ours_data.py",
-             spec | {"original_draw_order": True}, threads=1),
     ]
-    # The same records, token for token, from the same draws; otherwise as many with equal statistics.
+    # As many, with equal statistics.
     found = compare(sides, os.path.join(folder, "turns"), rounds=values.rounds,
                     tolerance={"records": 0.0, "count": 0.0})
     with np.load(outputs_path(os.path.join(folder, "turns"), plain)) as stored:

@@ -31,9 +31,6 @@ def _make_records(spec):
         f"--max_predictions_per_seq={spec['predictions']}", "--num_processes=1",
         f"--dupe_factor={spec['dupe_factor']}", f"--short_seq_prob={spec['short_seq_prob']}",
     ]
-    is_original = spec.get("original_draw_order", False)
-    if is_original:
-        argv.append("--original_draw_order")
 
     def turn():
         code = flags.run_command(
@@ -44,7 +41,7 @@ def _make_records(spec):
             raise RuntimeError(f"create_pretraining_data ended with {code}")
 
     turn()
-    return turn, record_facts.describe(output, spec["length"], spec["predictions"], is_original)
+    return turn, record_facts.describe(output, spec["length"], spec["predictions"], False)
 
 
 def _input_pipeline(spec):

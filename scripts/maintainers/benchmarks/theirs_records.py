@@ -2,7 +2,7 @@
 
 All documents are in memory, one instance is made after another, and a record is
 one `tf.train.Example`. Imports nothing from the project. It draws at random where
-the original does, so that `--original_draw_order` must give the same records.
+the original does.
 """
 
 import random

@@ -1,29 +1,52 @@
-"""Reproduces the original's records, token for token, by drawing random numbers in its order.
+"""The original's records, token for token: its algorithm, with its random numbers in its order.
 
-Everything is held in memory, in one process. The original draws n-gram lengths from NumPy's global
+A transcription to compare with. Everything is in memory. The original draws n-gram lengths from NumPy's global
 generator, which it never seeds; here that generator has a seed.
 """
 
 import dataclasses
-import itertools
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from albert.pretraining_data.instances import Frames, Statistics, TrainingInstance, write_frames
-from albert.pretraining_data.job import Job, Recipe, load_tokenizer
-from albert.pretraining_data.masking import MaskingSettings, ngram_probabilities
-from albert.pretraining_data.outputs import Output
-from albert.pretraining_data.pairs import PairSettings
-from albert.records import records
-from albert.text.documents import Document
+from albert.pretraining_data.features import masked_features
+from albert.pretraining_data.masking import ngram_probabilities
+from albert.records.examples import FeatureSpec, encode_examples
+from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import FullTokenizer, is_start_piece
 
 Tokens = list[str]
 Word = list[int]  # positions of its tokens
+
+
+@dataclasses.dataclass
+class Instance:
+    """One pair with its predictions."""
+
+    tokens: list[str]
+    segment_ids: list[int]
+    masked_lm_positions: list[int]
+    masked_lm_labels: list[str]
+    is_random_next: bool
+    token_boundary: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The original's flags, with its defaults."""
+
+    max_seq_length: int = 512
+    short_seq_prob: float = 0.1
+    random_next_sentence: bool = False
+    max_predictions_per_seq: int = 20
+    masked_lm_prob: float = 0.15
+    ngram: int = 3
+    favor_shorter_ngram: bool = True
+    do_whole_word_mask: bool = True
+    do_permutation: bool = False
+    dupe_factor: int = 40
 
 
 @dataclasses.dataclass
@@ -43,18 +66,13 @@ class Generators:
 class OriginalRecipe:
     """Everything except text and random numbers that determines the instances."""
 
-    pairs: PairSettings
-    masking: MaskingSettings
+    settings: Settings
     vocab_words: Sequence[str]  # in the order of their ids
     is_start_piece: Callable[[str], bool]
 
-    @property
-    def _is_next_sentence(self) -> bool:
-        return self.pairs.sentence_objective == "nsp"
-
     def create_instances(
         self, documents: Sequence[list[Tokens]], dupe_factor: int, generators: Generators
-    ) -> list[TrainingInstance]:
+    ) -> list[Instance]:
         """Returns shuffled instances of documents (lists of segments), which are shuffled first."""
         documents = list(documents)
         generators.rng.shuffle(documents)
@@ -69,12 +87,12 @@ class OriginalRecipe:
 
     def create_instances_from_document(
         self, documents: Sequence[list[Tokens]], index: int, generators: Generators
-    ) -> Iterator[TrainingInstance]:
+    ) -> Iterator[Instance]:
         """Yields the instances of one pass over one document, in order."""
         document, rng = documents[index], generators.rng
-        max_tokens = self.pairs.max_tokens
+        max_tokens = self.settings.max_seq_length - 3
         target = max_tokens
-        if rng.random() < self.pairs.short_seq_prob:
+        if rng.random() < self.settings.short_seq_prob:
             target = rng.randint(2, max_tokens)
         chunk: list[Tokens] = []
         length = position = 0
@@ -83,9 +101,8 @@ class OriginalRecipe:
             length += len(document[position])
             if position == len(document) - 1 or length >= target:
                 a, b, is_random, unused = self._pair(documents, index, chunk, target, rng)
-                lost = max(0, len(a) + len(b) - max_tokens)
                 _truncate_pair(a, b, max_tokens, rng)
-                yield dataclasses.replace(self._instance(a, b, is_random, generators), lost=lost)
+                yield self._instance(a, b, is_random, generators)
                 position -= unused
                 chunk, length = [], 0
             position += 1
@@ -94,11 +111,11 @@ class OriginalRecipe:
         """Returns (A, B, whether B is swapped or random, number of segments to use again)."""
         cut = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
         a = [token for segment in chunk[:cut] for token in segment]
-        if len(chunk) == 1 or (self._is_next_sentence and rng.random() < 0.5):
+        if len(chunk) == 1 or (self.settings.random_next_sentence and rng.random() < 0.5):
             b = self._random_text(documents, index, target - len(a), rng)
             return a, b, True, len(chunk) - cut
         b = [token for segment in chunk[cut:] for token in segment]
-        if not self._is_next_sentence and rng.random() < 0.5:
+        if not self.settings.random_next_sentence and rng.random() < 0.5:
             return b, a, True, 0
         return a, b, False, 0
 
@@ -118,17 +135,17 @@ class OriginalRecipe:
 
     def _instance(
         self, a: Tokens, b: Tokens, is_random: bool, generators: Generators
-    ) -> TrainingInstance:
+    ) -> Instance:
         tokens = ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
         masked, positions, labels, boundary = self.create_masked_lm_predictions(tokens, generators)
         segment_ids = [0] * (len(a) + 2) + [1] * (len(b) + 1)
-        return TrainingInstance(masked, segment_ids, positions, labels, is_random, boundary)
+        return Instance(masked, segment_ids, positions, labels, is_random, boundary)
 
     def create_masked_lm_predictions(
         self, tokens: Tokens, generators: Generators
     ) -> tuple[Tokens, list[int], list[str], list[int]]:
         """Returns (tokens, positions, original tokens there, token boundaries)."""
-        settings, rng = self.masking, generators.rng
+        settings, rng = self.settings, generators.rng
         words, boundary = self._words(tokens)
         if settings.masked_lm_prob == 0:
             return list(tokens), [], [], boundary
@@ -166,7 +183,7 @@ class OriginalRecipe:
             starts = self.is_start_piece(token)
             boundary[position] = int(starts)
             # Across [SEP] too, as in the original.
-            if self.masking.do_whole_word_mask and words and not starts:
+            if self.settings.do_whole_word_mask and words and not starts:
                 words[-1].append(position)
                 boundary[position] = 0
             else:
@@ -178,8 +195,8 @@ class OriginalRecipe:
         generators: Generators,
     ) -> Iterator[Word]:
         """Yields disjoint n-grams of at most `budget` tokens in all; updates `covered`."""
-        probabilities = ngram_probabilities(self.masking)
-        lengths = np.arange(1, self.masking.ngram + 1)
+        probabilities = ngram_probabilities(self.settings)
+        lengths = np.arange(1, self.settings.ngram + 1)
         count = 0
         for ngrams in candidates:
             if count >= budget:
@@ -212,65 +229,36 @@ def _truncate_pair(a: Tokens, b: Tokens, max_tokens: int, rng: random.Random) ->
             longer.pop()
 
 
-def write_outputs(job: Job, documents: Sequence[Document], work: str) -> list[Output]:
-    """Writes the instances of a job's documents, distributed round-robin over its files."""
-    recipe, (split,), tokenizer = job.recipe, job.splits, load_tokenizer(job.recipe)
-
-    def segments(document: Document) -> list[Tokens]:
+def serialized(
+    text: str, tokenizer: FullTokenizer, settings: Settings, seed: int, numpy_seed: int | None = None
+) -> list[bytes]:
+    """Returns the serialized records of a text file."""
+    def segments(document: list[str]) -> list[Tokens]:
         tokens = (tokenizer.tokenize(tokenizer.preprocess(line)) for line in document)
         return [segment for segment in tokens if segment]
 
+    documents = read_documents([text], tokenizer.preprocess, ReadingCounts())
     original = OriginalRecipe(
-        recipe.pairs, recipe.masking,
-        [tokenizer.inv_vocab[i] for i in range(tokenizer.vocab_size)],
+        settings, [tokenizer.inv_vocab[i] for i in range(tokenizer.vocab_size)],
         lambda token: is_start_piece(token, tokenizer.is_spm),
     )
     instances = original.create_instances(
-        [document for document in map(segments, documents) if document], split.passes,
-        Generators.seeded(recipe.random_seed, job.numpy_seed),
+        [document for document in map(segments, documents) if document], settings.dupe_factor,
+        Generators.seeded(seed, seed if numpy_seed is None else numpy_seed),
     )
-    outputs = []
-    for number, path in enumerate(split.outputs):
-        output = Output(split, path, os.path.join(work, f"{number}.records"))
-        part = instances[number :: len(split.outputs)]
-        features = to_features(part, recipe, tokenizer.convert_tokens_to_ids)
-        frames = itertools.starmap(Frames, records.frame_rows(features, recipe.feature_spec()))
-        with open(output.work_path, "wb") as stream:
-            output.add(write_frames(frames, stream), _statistics(part, tokenizer, recipe))
-        outputs.append(output)
-    return outputs
-
-
-def _statistics(
-    instances: Sequence[TrainingInstance], tokenizer: FullTokenizer, recipe: Recipe
-) -> Statistics:
-    unknown, lengths = tokenizer.inv_vocab[tokenizer.unk_id], [len(i.tokens) for i in instances]
-    return Statistics(
-        sum(instance.is_random_next for instance in instances),
-        sum(lengths) - 3 * len(instances),
-        sum(instance.lost for instance in instances),
-        sum(_unmasked(instance).count(unknown) for instance in instances),
-        np.bincount(np.array(lengths, np.int64), minlength=recipe.pairs.max_seq_length + 1),
-    )
-
-
-def _unmasked(instance: TrainingInstance) -> Tokens:
-    tokens = list(instance.tokens)
-    for position, label in zip(
-        instance.masked_lm_positions, instance.masked_lm_labels, strict=True
-    ):
-        tokens[position] = label
-    return tokens
+    predictions = settings.max_predictions_per_seq * (1 + settings.do_permutation)
+    features = masked_features(settings.max_seq_length, predictions, with_boundary=True)
+    rows = list(to_features(
+        instances, settings.max_seq_length, predictions, tokenizer.convert_tokens_to_ids
+    ))
+    return encode_examples({n: np.stack([row[n] for row in rows]) for n in features}, FeatureSpec(features))
 
 
 def to_features(
-    instances: Iterable[TrainingInstance],
-    recipe: Recipe,
+    instances: Iterable[Instance], length: int, predictions: int,
     to_ids: Callable[[Tokens], list[int]],
 ) -> Iterator[dict[str, Any]]:
     """Yields the features of instances, padded with zeros."""
-    length, predictions = recipe.pairs.max_seq_length, recipe.masking.num_predictions
-
     def pad(values: Sequence[int], size: int) -> np.ndarray:
         return np.pad(np.asarray(values, np.int64), (0, size - len(values)))
 
