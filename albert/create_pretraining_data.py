@@ -58,6 +58,7 @@ def define_flags(values: flags.FlagValues) -> None:
            enum_values=["r", "rb"])
     flags.define_text_flags(values, "Lower-case the text. Default: as the vocabulary says, else true.")
     run_flags.define_masking_flags(values)
+    define("bool", "do_permutation", False, "No effect: tokens are masked, never permuted.")
     define("bool", "static_masks", True,
            "Write masked records; if false, records hold each pair once, without masks, and "
            "run_pretraining --masked_lm_budget masks them, and swaps A and B, as it reads them.")
@@ -199,6 +200,8 @@ def _splits(values: flags.FlagValues, passes: int) -> tuple[OutputSplit, ...]:
 def _check_combinations(values: flags.FlagValues) -> None:
     """Raises one FlagError that names all contradictions between flags."""
     problems = []
+    if values.do_permutation:
+        flags.log.warning("--do_permutation: no effect: tokens are masked, never permuted")
     if values.single_sentences and _objective(values) != "none":
         problems.append("--single_sentences needs --sentence_objective=none: there is no B")
     if values.random_next_sentence and _objective(values) != "nsp":

@@ -82,8 +82,7 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
 
 # The flags of `define_masking_flags`.
 MASKING_FLAGS = (
-    "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
-    "mask_across_segments", "replace_by_span", "mask_token_share",
+    "do_whole_word_mask", "favor_shorter_ngram", "ngram", "mask_token_share",
 )
 
 
@@ -93,16 +92,10 @@ def define_masking_flags(values: flags.FlagValues) -> None:
 
     flags.define("bool", values, "do_whole_word_mask", True,
                  "Mask whole words instead of single tokens.")
-    flags.define("bool", values, "do_permutation", False, "Also permute as many tokens again.")
     flags.define("bool", values, "favor_shorter_ngram", True,
                  "Draw n-gram lengths with p(n) ~ 1/n; if false, reversed.")
     flags.define("integer", values, "ngram", 3, "Maximum number of words masked together.",
                  lower_bound=1, upper_bound=MAX_NGRAM)
-    flags.define("bool", values, "mask_across_segments", True,
-                 "Let words and n-grams span [SEP], as in the original.")
-    flags.define("bool", values, "replace_by_span", False,
-                 "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
-                 "token (10 %) or the token itself replaces it.")
     flags.define("float", values, "mask_token_share", 0.8,
                  "Fraction of the chosen tokens that become [MASK], while half of the others stay and "
                  "half become random; 1 did no worse for BERT-large (Wettig et al. 2023), and needs "

@@ -49,7 +49,7 @@ class DynamicMasking:
     @property
     def features(self) -> dict[str, tuple[str, int]]:
         """The features that masking adds to a batch."""
-        return masked_features(self.max_seq_length, self.settings.num_predictions)
+        return masked_features(self.max_seq_length, self.settings.max_predictions_per_seq)
 
     def __call__(
         self, batch: Mapping[str, np.ndarray], positions: np.ndarray

@@ -66,7 +66,7 @@ def mask_sequences(
     column, lengths = np.arange(ids.shape[1]), sequence_lengths(segments)
     is_inside = column < lengths[:, None]
     masked = masking.mask_batch(ids, lengths, boundary, special_ids, settings, keys, probs)
-    is_prediction = np.arange(settings.num_predictions) < masked.counts[:, None]
+    is_prediction = np.arange(settings.max_predictions_per_seq) < masked.counts[:, None]
     return {
         "input_ids": masked.input_ids,
         "input_mask": is_inside.astype(ids.dtype),

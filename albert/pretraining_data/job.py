@@ -45,7 +45,7 @@ class Recipe:
         if not self.static_masks:
             return FeatureSpec(pair_features(length))
         return FeatureSpec(
-            masked_features(length, self.masking.num_predictions, with_boundary=True)
+            masked_features(length, self.masking.max_predictions_per_seq, with_boundary=True)
         )
 
     def seed(self, *purpose: Any) -> int:

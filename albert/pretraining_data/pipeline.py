@@ -84,7 +84,7 @@ def _check_disk(job: Job, work: str) -> None:
 def needed_disk(job: Job) -> float:
     """Returns a low estimate of the bytes in a work folder when all records are written."""
     passes = sum(split.passes * split.fraction for split in job.splits)
-    length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.num_predictions
+    length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.max_predictions_per_seq
     record = 5 * length + 7 * predictions + 200 if job.recipe.static_masks else 3 * length + 100
     tokens = job.text_bytes * passes / 6  # with 4 to 5 bytes per token, this is a lower bound
     return tokens * 2 + tokens / length * (record + 24)

@@ -30,18 +30,13 @@ def _mix(state: np.ndarray) -> np.ndarray:
 class SequenceRng:
     """Random numbers of a batch of sequences, addressed by purpose and index."""
 
-    ORDER, LENGTH, ACTION, TOKEN, SHUFFLE, SWAP, _NUM_PURPOSES = range(7)
+    ORDER, LENGTH, ACTION, TOKEN, _, SWAP = range(6)  # values that change the records if they change
 
-    def __init__(self, keys: np.ndarray, round_: int = 0):
-        self._keys, self._round = keys, round_
-
-    def next_round(self) -> "SequenceRng":
-        """Returns independent numbers for the same purposes."""
-        return SequenceRng(self._keys, self._round + 1)
+    def __init__(self, keys: np.ndarray):
+        self._keys = keys
 
     def bits(self, purpose: int, row: np.ndarray | slice, index: np.ndarray | int) -> np.ndarray:
         """Returns uint64 numbers; `keys[row]` and `index` broadcast."""
-        purpose += self._round * self._NUM_PURPOSES
         # At least 1-D: NumPy warns when a scalar overflows.
         number = np.atleast_1d(np.asarray(index, np.uint64)) + np.uint64(purpose << 40)
         return _mix(self._keys[row] + _STEP * number)

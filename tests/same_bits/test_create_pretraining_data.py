@@ -161,6 +161,13 @@ def test_one_document_is_warned_about_where_b_may_be_of_another(more, is_warned,
     assert ("the text is one document (no blank line in it)" in caplog.text) == is_warned
 
 
+def test_a_flag_of_the_original_without_effect_is_accepted_in_a_line(tiny, caplog):
+    make(tiny)
+    before = take(tiny)["out.tfrecord"]
+    make(tiny, do_permutation=True)
+    assert "--do_permutation: no effect" in caplog.text and take(tiny)["out.tfrecord"] == before
+
+
 def test_a_vocabulary_that_changed_is_read_anew(tiny):
     made = []
     for word in ("new", ""):

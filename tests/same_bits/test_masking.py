@@ -22,14 +22,13 @@ def make_batch(count, length, rng, shortest=8):
     return ids, lengths
 
 
-def words_of(ids, whole_words=True, across=True):
+def words_of(ids, whole_words=True):
     """The words of one sequence by the plain rule, as lists of positions."""
     words = []
     for position, token in enumerate(ids):
         if token in (CLS, SEP):
             continue
-        follows = not IS_START[token] and (across or ids[position - 1] not in (CLS, SEP))
-        if whole_words and words and follows:
+        if whole_words and words and not IS_START[token]:
             words[-1].append(position)
         else:
             words.append([position])
@@ -52,16 +51,13 @@ def mask(ids, lengths, settings, rng):
     return masking.mask_batch(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
 
 
-@pytest.mark.parametrize("permutation", [False, True])
 @pytest.mark.parametrize("whole_words", [False, True])
 @pytest.mark.parametrize("ngram", [1, 3, 5])
-def test_rules_hold_on_every_sequence(whole_words, permutation, ngram):
-    settings = MaskingSettings(
-        7, 0.3, ngram, do_whole_word_mask=whole_words, do_permutation=permutation
-    )
+def test_rules_hold_on_every_sequence(whole_words, ngram):
+    settings = MaskingSettings(7, 0.3, ngram, do_whole_word_mask=whole_words)
     ids, lengths, masked = run(settings)
-    assert masked.positions.shape == (400, 14 if permutation else 7)
-    budget = masking.num_to_predict(lengths, settings) * (2 if permutation else 1)
+    assert masked.positions.shape == (400, 7)
+    budget = masking.num_to_predict(lengths, settings)
     assert (masked.counts <= budget).all()
     for row in range(len(ids)):
         count = masked.counts[row]
@@ -87,21 +83,19 @@ def test_as_many_tokens_are_masked_as_the_share_says():
     ids = np.array([[CLS, 10, 40, 40, 40, SEP, 11, 40, 40, SEP]])
     masked = mask(ids, np.array([10]), MaskingSettings(2, 0.15), np.random.default_rng(0))
     assert masked.counts.tolist() == [0] and (masked.input_ids == ids).all()
-    ids, _, masked = run(MaskingSettings(7, 0.0, do_permutation=True))
+    ids, _, masked = run(MaskingSettings(7, 0.0))
     assert (masked.input_ids == ids).all() and not masked.counts.any()
-    assert masked.positions.shape == (400, 14)
+    assert masked.positions.shape == (400, 7)
 
 
 def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
     ids = np.array([[CLS, 10, SEP, 40, SEP]])
     joined = MaskingSettings(2, 0.4)
-    apart = MaskingSettings(2, 0.4, ngram=1, mask_across_segments=False)
     one = MaskingSettings(1, 0.4)
     rng = np.random.default_rng(0)
     length = np.array([5])
     assert mask(ids, length, joined, rng).positions.tolist() == [[1, 3]]
     assert mask(ids, length, one, rng).counts.tolist() == [0]
-    assert mask(ids, length, apart, rng).counts.tolist() == [2]
 
 
 def test_shares_of_mask_kept_and_random_are_eighty_ten_ten():
@@ -133,21 +127,6 @@ def test_ngram_lengths_are_drawn_in_inverse_proportion(shorter, want):
     assert abs(together - want[2] / 11) < 0.05
 
 
-def test_permuted_tokens_stay_the_same_multiset():
-    settings = MaskingSettings(7, 0.3, do_permutation=True)
-    rng = np.random.default_rng(0)
-    ids, lengths = make_batch(300, 40, rng)
-    never = ids.copy()
-    chosen = rng.random(ids.shape) < 0.3
-    masking._permute(ids, never, np.flatnonzero(chosen), draws(300))
-    for row in range(300):
-        assert sorted(never[row, chosen[row]]) == sorted(ids[row, chosen[row]])
-        assert (never[row, ~chosen[row]] == ids[row, ~chosen[row]]).all()
-    assert (never != ids).any()
-    masked = mask(ids, lengths, settings, rng)
-    assert (masked.counts > masking.num_to_predict(lengths, settings)).mean() > 0.9
-
-
 def test_random_order_is_a_fair_permutation():
     count = np.array([4] * 24_000 + [2] * 24_000)
     order = masking._random_order(count, 4, draws(len(count)))
@@ -175,29 +154,25 @@ def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
             np.testing.assert_array_equal(part, all_of_it[places])
 
 
-@pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize("ngram,length", [(1, 30), (12, 30), (3, 200), (32, 200)])
-def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length, across):
-    settings = MaskingSettings(length // 3, 0.4, ngram, mask_across_segments=across)
+def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length):
+    settings = MaskingSettings(length // 3, 0.4, ngram)
     ids, lengths = make_batch(200, length, np.random.default_rng(7))
     keys = keys_at(2, np.arange(len(ids)))
     boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
     masked = masking.mask_batch(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
     draws, limits = SequenceRng(keys), np.cumsum(masking.ngram_probabilities(settings))
     words = [
-        words_of(row[:length].tolist(), across=across)
+        words_of(row[:length].tolist())
         for row, length in zip(ids, lengths, strict=True)
     ]
     count = np.array([len(row) for row in words])
     order = masking._random_order(count, count.max(), draws)
     for row, budget in enumerate(masking.num_to_predict(lengths, settings)):
-        border = ids[row].tolist().index(SEP)
         chosen = []
         for step, first in enumerate(order[row, : count[row]].tolist()):
             draw = draws.uniform(SequenceRng.LENGTH, np.array([row]), step)[0]
             following = words[row][first : first + 1 + int((draw >= limits).sum())]
-            if not across and words[row][first][0] < border:
-                following = [word for word in following if word[0] < border]
             while len(chosen) + sum(map(len, following)) > budget:
                 following = following[:-1]
             tokens = sum(following, [])
@@ -255,16 +230,6 @@ def kinds_of(rows):
     """Returns the fate of the chosen tokens: 0 for [MASK], 1 if unchanged, 2 for another token."""
     chosen = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], axis=1)
     return np.where(chosen == MASK, 0, np.where(chosen == 10, 1, 2))
-
-
-def test_a_whole_ngram_shares_its_fate_where_asked():
-    rows = masked_rows(MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True))
-    positions = rows["masked_lm_positions"]
-    kinds = kinds_of(rows)[positions[:, 2] - positions[:, 0] == 2]
-    # Some runs of three consist of shorter n-grams, and a random token may be either.
-    assert (kinds == kinds[:, :1]).all(axis=1).mean() > 0.9
-    shares = np.bincount(kinds[:, 0], minlength=3) / len(kinds)
-    assert abs(shares - [0.8, 0.1, 0.1]).max() < 4 * np.sqrt(0.16 / len(kinds))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.8, 1.0])

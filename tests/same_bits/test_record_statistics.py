@@ -20,7 +20,7 @@ from albert.records.record_files import RecordFiles
 from albert.tokenization import TextSettings
 
 SETTINGS = (
-    "default", "unigram", "long_ngrams", "no_whole_word", "random_next", "permutation", "no_mask",
+    "default", "unigram", "long_ngrams", "no_whole_word", "random_next", "no_mask",
 )
 
 
@@ -57,7 +57,7 @@ def make(golden_path, tmp_path_factory):
 
 def static(make, vocabulary, settings, dupe_factor=6):
     """Returns the features of masked records."""
-    predictions = settings["max_predictions_per_seq"] * (1 + settings["do_permutation"])
+    predictions = settings["max_predictions_per_seq"]
     path = make(**settings | {"dupe_factor": dupe_factor})
     return read(path, settings["max_seq_length"], predictions)
 
@@ -123,7 +123,7 @@ def statistics(features, is_start):
 
 
 FAST = {
-    static: ("default", "long_ngrams", "random_next", "permutation", "no_mask"),
+    static: ("default", "long_ngrams", "random_next", "no_mask"),
     dynamic: ("default", "long_ngrams"),
 }
 
