@@ -31,7 +31,7 @@ from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.records import records
 from albert.runtime import workers
-from albert.storage import files, filesystem, locks
+from albert.storage import files, filesystem
 from albert.text import corpus_files
 from albert.text.cleaning import LostMarks
 from albert.text.documents import ReadingCounts, read_documents, size_of_text
@@ -227,14 +227,12 @@ def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
         return address if filesystem.is_remote(address) else os.path.realpath(path)
 
     seen = set(map(identity, inputs))
-    is_resumed = os.path.exists(locks.work_folder_of(outputs[0]))
     for path in outputs:
         if identity(path) in seen:
             raise FlagError(f"{path} is given twice, as an output and as another input or output")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
-        if not is_resumed:  # else it may be ours, and its manifest still missing
-            records.refuse_foreign(path)
+        records.refuse_foreign(path)
         seen.add(identity(path))
 
 

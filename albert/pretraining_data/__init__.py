@@ -15,6 +15,7 @@ pairs. Pairs are shuffled through files, masked, serialized and published.
     dynamic_masking  masks drawn when records are read
     pipeline         makes records with the processes of one machine
     beam             makes records with Apache Beam
+    parts            parts of record files, which are joined at the end
     outputs          publishes record files with their manifests
     report           statistics and warnings
 """

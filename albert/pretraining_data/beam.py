@@ -1,7 +1,7 @@
 """Makes records with Apache Beam, on any number of machines that share a file system.
 
 One machine reads the text and distributes blocks. The others make pairs, gather buckets and write
-records, with the functions of `pipeline`, so that both make the same records.
+parts of the records, with the functions of `parts`, so that both ways make the same records.
 """
 
 import contextlib
@@ -13,21 +13,19 @@ import logging
 import os
 import posixpath
 import re
-import shutil
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
-from albert.pretraining_data import instances, pipeline, report, shuffle
-from albert.pretraining_data.instances import Blocks, Statistics
+from albert.pretraining_data import parts, pipeline, report, shuffle
 from albert.pretraining_data.job import Job, Recipe, load_tokenizer
-from albert.pretraining_data.outputs import Output, publish
+from albert.pretraining_data.outputs import publish
 from albert.pretraining_data.pairs import PAIR
 from albert.runtime import workers
+from albert.storage import filesystem, locks
 from albert.text.documents import ReadingCounts
 
 log = logging.getLogger("albert")
@@ -35,6 +33,7 @@ log = logging.getLogger("albert")
 _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", re.MULTILINE)
 _MACHINES = 8  # number of parts of a small text
 _COUNTS, _VOCABULARY = "counts.json", "vocabulary"  # files in the work folder
+_KEY = "beam"  # of the parts
 
 
 def require_beam(runner: str) -> None:
@@ -61,21 +60,25 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
     """
     started = time.monotonic()
     log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
-    with workers.preemptible("the pipeline was cancelled"), _work_folder(job.outputs[0]) as work:
+    # Only the machine that reads the text sees its blocks; so the files identify it.
+    text = [[path, *filesystem.identity(path)] for path in job.inputs]
+    identity = json.dumps([pipeline.identity_of(job), text])
+    with (
+        workers.preemptible("rerun the command to resume"), _work_folder(job, identity) as work,
+    ):
         _set_up_logging()
         beam_pipeline = _make_pipeline(runner, arguments)
         fs = _file_system(work)
         with open(job.recipe.vocabulary, "rb") as stream:
             fs.pipe_file(f"{work}/{_VOCABULARY}", stream.read())
-        _build(beam_pipeline, job, work)
+        _build(beam_pipeline, job, work, _done(fs, work))
         _run(beam_pipeline, runner)
         counts = ReadingCounts(**json.loads(fs.cat_file(f"{work}/{_COUNTS}")))
         report.report_reading(job, counts)
-        outputs = [
-            _read_output(job, work, split.name, number)
+        publish(job, [
+            parts.read_output(job, split, number, work, _KEY)
             for split in job.splits for number in range(len(split.outputs))
-        ]
-        publish(job, outputs, counts, lambda source, path: fs.mv(source, path))
+        ], counts, lambda source, path: fs.mv(source, path))
     log.info("finished in %.1f s", time.monotonic() - started)
 
 
@@ -86,35 +89,68 @@ def _file_system(path: str):
 
 
 @contextlib.contextmanager
-def _work_folder(output: str) -> Iterator[str]:
-    """Yields a new folder next to an output, and removes it afterwards."""
+def _work_folder(job: Job, identity: str) -> Iterator[str]:
+    """Yields the folder of the parts, next to the first output; removed on success only.
+
+    It keeps the parts of an earlier run of the same job on the same text.
+    """
+    output = job.outputs[0]
+    if not filesystem.is_remote(output):
+        with locks.work_folder(job.outputs, identity) as work:
+            try:
+                yield work
+            except BaseException:
+                if not _done(_file_system(work), work):  # then there is nothing to resume
+                    for name in {_COUNTS, _VOCABULARY} & set(os.listdir(work)):
+                        os.unlink(f"{work}/{name}")
+                raise
+        return
     folder, name = posixpath.split(output)
-    work = posixpath.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.work")
-    fs = _file_system(output)
-    fs.makedirs(work, exist_ok=True)
-    try:
+    work, fs = posixpath.join(folder, f".{name}.work"), _file_system(output)
+    with locks.hold(work):
+        if not fs.exists(f"{work}/job") or fs.cat_file(f"{work}/job").decode() != identity:
+            for path in fs.find(work) if fs.exists(work) else ():
+                if not path.endswith("/.lease"):
+                    fs.rm_file(path)
+            fs.pipe_file(f"{work}/job", identity.encode())
         yield work
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            fs.rm(work, recursive=True)
+    fs.rm(work, recursive=True)
+
+
+_Bucket = tuple[str, int]  # split and number
+
+
+def _done(fs, work: str) -> list[_Bucket]:
+    """Returns the buckets whose parts an earlier run has written."""
+    names = (path.rpartition("/")[2] for path in fs.find(work))
+    done = [re.fullmatch(rf"(\w+)-{_KEY}-(\d+)\.part\.json", name) for name in names]
+    return [(match[1], int(match[2])) for match in done if match]
 
 
 # === The steps ===
 
 
-def _build(beam_pipeline, job: Job, work: str) -> None:
+def _build(beam_pipeline, job: Job, work: str, done: list[_Bucket]) -> None:
     import apache_beam as beam
 
-    (
+    if done:
+        log.info("resuming an unfinished run: %d buckets were written", len(done))
+    written = (
         beam_pipeline
         | "Corpus" >> beam.Create([0])
         | "ReadBlocks" >> beam.FlatMap(_read_blocks, job, work)
         | "SpreadBlocks" >> beam.Reshuffle()
-        | "PairBlocks" >> beam.FlatMap(_pair, job, work)
+        | "PairBlocks" >> beam.FlatMap(_pair, job, work, frozenset(done))
         | "GatherBuckets" >> beam.GroupByKey()
         | "WriteBuckets" >> beam.Map(_write_bucket, job, work)
+    )
+    earlier = beam_pipeline | "EarlierBuckets" >> beam.Create(done)
+    (
+        (written, earlier)
+        | "AllBuckets" >> beam.Flatten()
+        | "OfOutputs" >> beam.Map(_with_output, job)
         | "GatherOutputs" >> beam.GroupByKey()
-        | "WriteOutputs" >> beam.Map(_write_output, job, work)
+        | "JoinOutputs" >> beam.Map(_join, job, work)
     )
 
 
@@ -137,66 +173,47 @@ def _read_blocks(_, job: Job, work: str) -> Iterator[shuffle.BlockTask]:
 
 
 # (number of the block, its first pass, pairs, tokens) of one bucket
-_Part = tuple[int, int, bytes, bytes]
+_Pairs = tuple[int, int, bytes, bytes]
 
 
-def _pair(task: shuffle.BlockTask, job: Job, work: str) -> Iterator[tuple[tuple[str, int], _Part]]:
+def _pair(
+    task: shuffle.BlockTask, job: Job, work: str, done: frozenset[_Bucket]
+) -> Iterator[tuple[_Bucket, _Pairs]]:
     recipe = _recipe(job, work)
     block = shuffle.load_block(recipe, task)
     pairs, counts = shuffle.deal_pairs(recipe, block, task, task.passes)
     ends, dtype = np.cumsum(counts), shuffle.token_dtype(recipe)
     for bucket in np.flatnonzero(counts).tolist():
+        if (task.split, bucket) in done:
+            continue
         part = pairs[ends[bucket] - counts[bucket] : ends[bucket]]
         tokens = b"".join(ids.tobytes() for ids in shuffle.gather(block.ids, part, dtype))
         yield (task.split, bucket), (task.index, task.passes.start, part.tobytes(), tokens)
 
 
-# (number of the bucket, its file, its blocks, its statistics)
-_Written = tuple[int, str, Blocks, list[Any]]
-
-
-def _write_bucket(
-    bucket: tuple[tuple[str, int], Iterable[_Part]], job: Job, work: str
-) -> tuple[tuple[str, int], _Written]:
-    (name, number), parts = bucket
+def _write_bucket(bucket: tuple[_Bucket, Iterable[_Pairs]], job: Job, work: str) -> _Bucket:
+    (name, number), pairs = bucket
     recipe = _recipe(job, work)
     dtype = shuffle.token_dtype(recipe)
-    ordered = sorted(parts, key=lambda part: part[:2])
+    ordered = sorted(pairs, key=lambda of_block: of_block[:2])
     joined = shuffle.join_buckets(
         ((np.frombuffer(pairs, PAIR), np.frombuffer(ids, dtype)) for *_, pairs, ids in ordered),
         dtype,
     )
-    path = f"{work}/{name}-{number}.part"
-    with _file_system(work).open(path, "wb") as stream:
-        blocks = instances.write_frames(
-            instances.frame_bucket(recipe, name, number, joined), stream
-        )
-    statistics = Statistics.of_bucket(recipe, joined).to_json()
+    parts.write(recipe, name, number, joined, parts.path_of(work, _KEY, name, number))
+    return name, number
+
+
+def _with_output(bucket: _Bucket, job: Job) -> tuple[tuple[str, int], int]:
+    """Returns the output of a bucket, and the bucket's number."""
+    (split,) = (split for split in job.splits if split.name == bucket[0])
+    return (split.name, bucket[1] % len(split.outputs)), bucket[1]
+
+
+def _join(output: tuple[tuple[str, int], Iterable[int]], job: Job, work: str) -> None:
+    (name, number), buckets = output
     (split,) = (split for split in job.splits if split.name == name)
-    return (name, number % len(split.outputs)), (number, path, blocks, statistics)
-
-
-def _write_output(
-    output: tuple[tuple[str, int], Iterable[_Written]], job: Job, work: str
-) -> None:
-    (name, number), parts = output
-    fs, path, written = _file_system(work), f"{work}/{name}-{number}.records", []
-    with fs.open(path, "wb") as stream:
-        for _, part, blocks, statistics in sorted(parts, key=lambda part: part[0]):
-            with fs.open(part, "rb") as content:
-                shutil.copyfileobj(content, stream, 1 << 20)
-            written.append([blocks, statistics])
-    fs.pipe_file(f"{path}.json", json.dumps(written).encode())
-
-
-def _read_output(job: Job, work: str, name: str, number: int) -> Output:
-    (split,) = (split for split in job.splits if split.name == name)
-    path, fs = f"{work}/{name}-{number}.records", _file_system(work)
-    output = Output(split, split.outputs[number], path)
-    if fs.exists(f"{path}.json"):
-        for blocks, statistics in json.loads(fs.cat_file(f"{path}.json")):
-            output.add(blocks, Statistics.from_json(statistics))
-    return output
+    parts.join(job, split, number, work, _KEY, buckets)
 
 
 # === Beam itself ===

@@ -88,14 +88,13 @@ class TrainingInstance:
     masked_lm_labels: list[str]
     is_random_next: bool
     token_boundary: list[int]
-    lost: int = dataclasses.field(default=0, repr=False)  # truncated tokens
 
     def __str__(self) -> str:
         lines = []
-        for field in filter(lambda field: field.repr, dataclasses.fields(self)):
-            value = getattr(self, field.name)
+        for name, value in vars(self).items():
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            lines.append(f"{field.name}: {text}")
+            if text:  # records without masks have no predictions
+                lines.append(f"{name}: {text}")
         return "\n".join(lines) + "\n"
 
 

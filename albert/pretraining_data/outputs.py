@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Callable
@@ -30,6 +31,8 @@ class Output:
     work_path: str  # current path
     blocks: Blocks = dataclasses.field(default_factory=list)
     statistics: Statistics = dataclasses.field(default_factory=Statistics)
+    examples: list[str] = dataclasses.field(default_factory=list)  # some records as text
+    sha256: str = ""  # of its content
 
     def add(self, blocks: Blocks, statistics: Statistics) -> None:
         """Counts records that were appended."""
@@ -47,6 +50,9 @@ def publish(
 ) -> None:
     """Publishes all record files, then their manifests, and logs a report.
 
+    Until its manifest is complete, a file is marked as unfinished, so that no reader takes old and
+    new files for one data set.
+
     Args:
       publish_file: moves or copies a file from its work path.
 
@@ -54,15 +60,17 @@ def publish(
       DataError: an output is empty.
     """
     _check(job, outputs, counts.documents)
+    for example in itertools.chain.from_iterable(output.examples for output in outputs):
+        log.info("a record:\n%s", example)
     _publish_vocabulary(job)
     report = Report.of(job, [(o.split, o.statistics) for o in outputs], counts)
     texts = [
         records.Manifest.of(output.blocks, job.recipe.feature_spec(),
-                            _manifest_info(job, output, counts, report)).text()
+                            _manifest_info(job, output, outputs, counts, report)).text()
         for output in outputs
     ]
     for output in outputs:
-        records.remove_manifest(output.path)
+        records.mark_unfinished(output.path)
     for output in outputs:
         publish_file(output.work_path, output.path)
     for output, text in zip(outputs, texts, strict=True):
@@ -120,7 +128,7 @@ def _check(job: Job, outputs: list[Output], documents: int) -> None:
 
 
 def _manifest_info(
-    job: Job, output: Output, counts: ReadingCounts, report: Report
+    job: Job, output: Output, outputs: list[Output], counts: ReadingCounts, report: Report
 ) -> dict[str, Any]:
     recipe, folder = job.recipe, os.path.dirname(os.path.abspath(output.path))
     return {
@@ -135,7 +143,10 @@ def _manifest_info(
         "vocabulary": _vocabulary(job, output.path),
         **dynamic_masking.manifest_info(vocabulary_info(recipe)[1], recipe.pairs),
         "documents": counts.documents,
-        "shards": [os.path.relpath(os.path.abspath(p), folder) for p in output.split.outputs],
+        "shards": {
+            os.path.relpath(os.path.abspath(shard.path), folder): shard.sha256
+            for shard in outputs if shard.split == output.split
+        },
         "flags": job.flags,
         "report": report.to_json(),
     }

@@ -1,8 +1,8 @@
 """Makes records with the processes of one machine.
 
-The work folder `.<output>.work` holds the files of shuffled pairs, then the record files, which grow
-bucket by bucket. Whatever ends a run, the same command resumes there. The outputs appear when all of
-them are complete.
+The work folder `.<output>.work` holds the files of shuffled pairs, then a part of the records for each
+bucket. Whatever ends a run, the same command resumes there. The outputs appear when all of them are
+complete.
 """
 
 import collections
@@ -13,14 +13,11 @@ import logging
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
 
 from albert import __version__
 from albert.errors import UserError
-from albert.pretraining_data import instances, report, shuffle
-from albert.pretraining_data.instances import Blocks, Statistics
+from albert.pretraining_data import parts, report, shuffle
 from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
@@ -30,7 +27,7 @@ from albert.text.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
-_LAYOUT = 7  # version of the work folder; others are emptied
+_LAYOUT = 8  # version of the work folder; others are emptied
 _CHECKED_DISK = 64 << 20  # bytes of text times passes from which disk space is checked
 
 
@@ -41,7 +38,7 @@ def make_records(job: Job, processes: int) -> None:
              job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
     with (
         preemptible("rerun the command to resume"),
-        locks.work_folder(job.outputs[0], _identity(job)) as work,
+        locks.work_folder(job.outputs, identity_of(job)) as work,
     ):
         _check_disk(job, work)
         with Workers(processes) as pool:
@@ -61,7 +58,7 @@ def read(job: Job, counts: ReadingCounts) -> Iterator[list[str]]:
     return read_documents(job.inputs, preprocess, counts, job.break_between_files, job.form)
 
 
-def _identity(job: Job) -> str:
+def identity_of(job: Job) -> str:
     """Returns a digest of what determines the records, except the text, whose blocks have digests."""
     values = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, __version__, _LAYOUT]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -87,7 +84,8 @@ def needed_disk(job: Job) -> float:
     length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.max_predictions_per_seq
     record = 5 * length + 7 * predictions + 200 if job.recipe.static_masks else 3 * length + 100
     tokens = job.text_bytes * passes / 6  # with 4 to 5 bytes per token, this is a lower bound
-    return tokens * 2 + tokens / length * (record + 24)
+    # Records are in the work folder twice: as parts, and joined.
+    return tokens * 2 + 2 * tokens / length * (record + 24)
 
 
 # === Shuffled pairs ===
@@ -143,90 +141,38 @@ def _remove(work: str, is_stale: Callable[[str], bool]) -> None:
 def _write_split(
     job: Job, split: OutputSplit, paths: list[str], work: str, pool: Workers
 ) -> list[Output]:
-    """Writes the records of a split, except those that an earlier run has written.
+    """Writes the records of a split, except the parts that an earlier run has written.
 
     Args:
       paths: the files of its pairs.
     """
-    digest = hashlib.sha256("\n".join(map(os.path.basename, paths)).encode()).hexdigest()[:16]
-    prefix = os.path.join(work, f"{split.name}-{digest}")
-    _remove(work, lambda path: path.startswith(os.path.join(work, f"{split.name}-"))
-            and not path.endswith(".pairs") and not path.startswith(prefix))
-    outputs = [
-        Output(split, path, f"{prefix}-{k}.records") for k, path in enumerate(split.outputs)
-    ]
+    key = hashlib.sha256("\n".join(map(os.path.basename, paths)).encode()).hexdigest()[:16]
+    _remove(work, lambda path: os.path.basename(path).startswith(f"{split.name}-")
+            and not path.endswith(".pairs") and f"-{key}" not in path)
     buckets = split.num_buckets(job.text_bytes) if paths else 0
+    listing = os.path.join(work, f"{split.name}-{key}.files")
+    with files.writing(listing), open(listing, "w", encoding="utf-8") as stream:
+        stream.write("\n".join(paths))
+    missing = [number for number in range(buckets)
+               if not parts.is_complete(parts.path_of(work, key, split.name, number))]
+    if len(missing) < buckets:
+        log.info("resumed an unfinished run: %d of %d buckets were written",
+                 buckets - len(missing), buckets)
     progress = Progress(f"wrote {split.name}", buckets, "buckets")
-    with files.writing(work), open(f"{prefix}.journal", "ab+") as journal:
-        with open(f"{prefix}.files", "w", encoding="utf-8") as stream:
-            stream.write("\n".join(paths))
-        first = _resume(journal, outputs)
-        if first:
-            log.info("resumed an unfinished run: %d of %d buckets were written", first, buckets)
-        tasks = ((job.recipe, split.name, number, buckets, prefix)
-                 for number in range(first, buckets))
-        for number, (part, examples, *result) in enumerate(pool.map(write_bucket, tasks), first):
-            for example in examples:
-                log.info("a record:\n%s", example)
-            output = outputs[number % len(outputs)]
-            with open(part, "rb") as content, open(output.work_path, "ab") as stream:
-                shutil.copyfileobj(content, stream, 1 << 20)
-                stream.flush()
-                os.fsync(stream.fileno())
-            entry = json.dumps([result[0], result[1].to_json()]).encode()
-            journal.write(b"%08x %s\n" % (zlib.crc32(entry), entry))
-            journal.flush()
-            os.unlink(part)
-            output.add(*result)
-            progress.update(number + 1)
+    tasks = ((job.recipe, split.name, number, buckets, work, key) for number in missing)
+    for done, _ in enumerate(pool.map(write_bucket, tasks), buckets - len(missing) + 1):
+        progress.update(done)
     progress.clear()
-    return outputs
-
-
-def _resume(journal: BinaryIO, outputs: list[Output]) -> int:
-    """Adds what was written according to the journal; returns the number of buckets."""
-    entries, size = read_journal(journal)
-    for number, (blocks, statistics) in enumerate(entries):
-        outputs[number % len(outputs)].add(blocks, Statistics.from_json(statistics))
-    for output in outputs:
-        with open(output.work_path, "ab") as stream:
-            if os.path.getsize(output.work_path) < output.bytes:
-                raise UserError(
-                    f"{output.work_path} is damaged: remove {os.path.dirname(output.work_path)}"
-                )
-            stream.truncate(output.bytes)
-    journal.truncate(size)
-    return len(entries)
-
-
-def read_journal(journal: BinaryIO) -> tuple[list, int]:
-    """Returns the entries of a journal up to a truncated one, and their bytes."""
-    journal.seek(0)
-    entries, size = [], 0
-    for line in journal:
-        checksum, _, entry = line.partition(b" ")
-        if checksum != b"%08x" % zlib.crc32(entry.rstrip(b"\n")):
-            break
-        entries.append(json.loads(entry))
-        size += len(line)
-    return entries, size
+    count = len(split.outputs)
+    return [parts.join(job, split, number, work, key, range(number, buckets, count))
+            for number in range(count)]
 
 
 def write_bucket(
-    recipe: Recipe, split: str, number: int, num_buckets: int, prefix: str
-) -> tuple[str, list[str], Blocks, Statistics]:
-    """Gathers, masks and serializes a bucket.
-
-    Returns:
-      The file of its records, some of them as text, the blocks of that file, and statistics.
-    """
-    with open(f"{prefix}.files", encoding="utf-8") as stream:
+    recipe: Recipe, split: str, number: int, num_buckets: int, work: str, key: str
+) -> None:
+    """Gathers a bucket and writes its part."""
+    with open(os.path.join(work, f"{split}-{key}.files"), encoding="utf-8") as stream:
         paths = stream.read().splitlines()
     bucket = shuffle.read_bucket(paths, number, num_buckets, shuffle.token_dtype(recipe))
-    # Not the same file as a process whose owner was killed, which may still be writing.
-    part = f"{prefix}-{number}-{os.getpid()}.part"
-    with files.writing(part), open(part, "wb") as stream:
-        examples = None if number or split != "train" else []
-        frames = instances.frame_bucket(recipe, split, number, bucket, examples)
-        blocks = instances.write_frames(frames, stream)
-    return part, examples or [], blocks, Statistics.of_bucket(recipe, bucket)
+    parts.write(recipe, split, number, bucket, parts.path_of(work, key, split, number))

@@ -99,12 +99,16 @@ class RecordFiles:
     # === Their records ===
 
     @functools.cached_property
+    def _sizes(self) -> list[Sizes]:
+        """The blocks of each file, from the manifest; else from the lengths of all records."""
+        return [manifest.blocks or _scanned_blocks(path) for path, manifest in self.manifests()]
+
+    @functools.cached_property
     def counts(self) -> list[int]:
-        """The number of records in each file, from the manifest or counted."""
-        return [
-            manifest.records if manifest else count_records(path)
-            for path, manifest in zip(self.paths, self._manifests, strict=True)
-        ]
+        """The number of records in each file."""
+        if all(self._manifests):
+            return [manifest.records for manifest in self._manifests]
+        return [sum(count for count, _ in sizes) for sizes in self._sizes]
 
     @property
     def count(self) -> int:
@@ -121,8 +125,7 @@ class RecordFiles:
           DataError: a file cannot be read or is truncated, or its manifest is invalid.
         """
         columns = []
-        for number, (path, manifest) in enumerate(self.manifests()):
-            sizes = manifest.blocks or _scanned_blocks(path)
+        for number, sizes in enumerate(self._sizes):
             counts, spans = np.array(sizes, np.int64).reshape(-1, 2).T
             file = np.full(len(counts), number)
             offset, first = np.cumsum(spans) - spans, np.cumsum(counts) - counts
@@ -181,21 +184,37 @@ class RecordFiles:
         """
         if vocab_size is not None:
             self.check_vocabulary(vocab_size)
-        absent = set()
         for path, manifest in zip(self.paths, self._manifests, strict=True):
             if manifest:
                 _check_manifest(path, manifest, expected)
-                shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
-                absent.update(shard for shard in shards if not filesystem.exists(shard))
+        self._check_shards()
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
                 raise DataError(f"{path} holds no records")
             if not manifest:
                 lengths = {name: len(values) for name, values in first_record(path).items()}
                 _check_features(path, lengths, expected)
-        if absent:
-            log.warning("missing files that were written with these: %s", ", ".join(sorted(absent)))
         return self
+
+    def _check_shards(self) -> None:
+        """Refuses files of different runs as shards of one data set; warns of missing ones.
+
+        Raises:
+          DataError: names two files that were not written together.
+        """
+        digests: dict[str, dict[str | None, str]] = {}  # {shard: {its digest: who says so}}
+        for path, manifest in self.manifests():
+            for name, digest in manifest.shards.items():
+                shard = _normalized(os.path.join(os.path.dirname(path), name))
+                digests.setdefault(shard, {}).setdefault(digest, path)
+        given = set(map(_normalized, self.paths))
+        for shard, sources in digests.items():
+            if shard in given and len(sources) > 1:
+                one, other = list(sources.values())[:2]
+                raise DataError(f"{one} and {other} were written by different runs, and are not parts of "
+                                "one data set: make the records again")
+        if absent := [shard for shard in sorted(digests.keys() - given) if not filesystem.exists(shard)]:
+            log.warning("missing files that were written with these: %s", ", ".join(absent))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Refuses records that were made with another vocabulary than the model's.
@@ -213,6 +232,10 @@ class RecordFiles:
                     f"vocab_size is {vocab_size:,}: make the records with the model's vocabulary, "
                     f"or set vocab_size to {manifest.vocab_size} in the config of a new model"
                 )
+
+
+def _normalized(path: str) -> str:
+    return path if filesystem.is_remote(path) else os.path.normpath(path)
 
 
 def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_size: int) -> None:

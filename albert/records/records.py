@@ -13,9 +13,10 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records.examples import DTYPES, FeatureSpec, frame_examples
-from albert.storage import files, filesystem, temporary
+from albert.storage import files, filesystem
 
 FORMAT_VERSION = 1
+_UNFINISHED = "unfinished"  # key of the manifest of a file that is being replaced
 BATCH = 1024  # records per block, which are serialized together
 # (records, bytes) of all blocks of a file.
 Sizes = Sequence[tuple[int, int]]
@@ -58,6 +59,9 @@ class Manifest:
         if value["format_version"] != FORMAT_VERSION:
             raise DataError(f"{where}: format version {value['format_version']}, this toolkit reads "
                             f"{FORMAT_VERSION}: write {os.path.basename(path)} again")
+        if value.get(_UNFINISHED):
+            raise DataError(f"{path} is unfinished: the command that writes it was interrupted, or is "
+                            "still running: rerun that command, then this one")
         if missing := [key for key in ("records", "bytes", "features", "info") if key not in value]:
             raise DataError(f"{where}: lacks {', '.join(missing)}")
         if bad := _invalid_keys(value):
@@ -110,9 +114,10 @@ class Manifest:
         return self.info.get("sentence_objective", "sop")
 
     @property
-    def shards(self) -> Sequence[str]:
-        """Relative paths of all files that were written together."""
-        return self.info.get("shards", ())
+    def shards(self) -> Mapping[str, str | None]:
+        """{relative path: SHA-256} of all files that were written together."""
+        shards = self.info.get("shards", {})
+        return shards if isinstance(shards, Mapping) else dict.fromkeys(shards)  # of 0.3
 
 
 def manifest_path(path: str) -> str:
@@ -120,9 +125,9 @@ def manifest_path(path: str) -> str:
     return path + files.MANIFEST_SUFFIX
 
 
-def remove_manifest(path: str) -> None:
-    """Removes the manifest of `path`, if there is one."""
-    files.remove(manifest_path(path))
+def mark_unfinished(path: str) -> None:
+    """Marks a file that is about to be replaced, until its manifest is written."""
+    files.write_sealed_json(manifest_path(path), {"format_version": FORMAT_VERSION, _UNFINISHED: True})
 
 
 def _invalid_keys(value: Mapping[str, Any]) -> list[str]:
@@ -148,9 +153,9 @@ def _invalid_keys(value: Mapping[str, Any]) -> list[str]:
     def is_info(info: Any) -> bool:
         if not isinstance(info, dict):
             return False
-        shards, strings = info.get("shards", []), ("tokenizer_sha256", "sentence_objective")
+        strings = ("tokenizer_sha256", "sentence_objective")
         return (
-            isinstance(shards, list) and all(isinstance(name, str) for name in shards)
+            isinstance(info.get("shards", []), list | dict)
             and (info.get("vocab_size") is None or is_count(info["vocab_size"]))
             and all(isinstance(info.get(name, ""), str | None) for name in strings)
             and all(isinstance(info.get(name), dict | None) for name in ("flags", "vocabulary"))
@@ -215,17 +220,17 @@ def publish_frames(
 ) -> int:
     """Publishes the blocks of a record file, then its manifest; returns the number of records.
 
-    The manifest of an earlier file is removed first, so that it never describes this one.
+    The manifest of an earlier file never describes this one.
     """
     blocks = []
-    # The manifest's file is begun first and gets its name last, see `refuse_foreign`.
-    with files.atomic_write(manifest_path(path)) as note, files.atomic_write(path, "wb") as stream:
+    with files.atomic_write(path, "wb") as stream:
         for content, count in frames:
             stream.write(content)
             blocks.append((count, len(content)))
-        manifest = Manifest.of(blocks, spec, info)
-        note.write(manifest.text())
-        remove_manifest(path)
+        mark_unfinished(path)
+    manifest = Manifest.of(blocks, spec, info)
+    with files.atomic_write(manifest_path(path)) as stream:
+        stream.write(manifest.text())
     return manifest.records
 
 
@@ -236,9 +241,6 @@ def refuse_foreign(path: str) -> None:
       DataError: the file exists, and has no manifest.
     """
     where = manifest_path(path)
-    if (
-        filesystem.exists(path) and not filesystem.exists(where)
-        and not temporary.leftovers(where)  # of a process that died while it published the file
-    ):
+    if filesystem.exists(path) and not filesystem.exists(where):
         raise DataError(f"{path} is not overwritten: it has no {os.path.basename(where)}, unlike record "
                         "files of this toolkit; remove it, or choose another name")

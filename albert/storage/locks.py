@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from albert.errors import FlagError, RunDirBusyError, UserError
@@ -89,35 +89,63 @@ def work_folder_of(path: str) -> str:
 
 
 @contextlib.contextmanager
-def work_folder(path: str, identity: str) -> Iterator[str]:
-    """Yields the folder in which a job makes `path`; it is removed on success only.
+def work_folder(paths: Sequence[str], identity: str) -> Iterator[str]:
+    """Yields the folder in which a job makes these files; it is removed on success only.
 
-    It is locked, and keeps the work of earlier runs of the same job; that of a job with another
-    identity is removed.
+    It is that of the first file, and locked; those of the others are links to it, so that no other
+    job makes one of these files at the same time. It keeps the work of earlier runs of the same job;
+    that of a job with another identity is removed.
 
     Raises:
-      RunDirBusyError: another process is making `path`.
+      RunDirBusyError: another process is making one of the files.
     """
-    folder = work_folder_of(path)
-    identity_file = os.path.join(folder, "job")
+    folder = work_folder_of(paths[0])
+    if os.path.islink(folder):
+        _remove_idle(folder)
     with hold(folder):
         fsync(os.path.dirname(folder))  # otherwise outputs could survive without their work folder
-        if not os.path.exists(identity_file) or _text_of(identity_file) != identity:
-            for entry in os.scandir(folder):
-                if entry.name != _LOCK_FILE:
-                    is_dir = entry.is_dir(follow_symlinks=False)
-                    (shutil.rmtree if is_dir else os.unlink)(entry.path)
-            with open(identity_file, "w", encoding="utf-8") as stream:
-                stream.write(identity)
-            fsync(identity_file)
-            fsync(folder)
+        _keep_work_of(folder, identity)
+        links = [work_folder_of(path) for path in paths[1:]]
+        is_done = False
         try:
+            for link in links:
+                if os.path.realpath(link) != os.path.realpath(folder):
+                    _remove_idle(link)
+                    os.makedirs(os.path.dirname(link), exist_ok=True)
+                    os.symlink(os.path.relpath(folder, os.path.dirname(link)), link)
             yield folder
-        except BaseException:
-            if set(os.listdir(folder)) <= {_LOCK_FILE, "job"}:  # nothing to resume
+            is_done = True
+        finally:
+            if is_done or set(os.listdir(folder)) <= {_LOCK_FILE, "job"}:  # nothing to resume
+                for link in links:
+                    if os.path.realpath(link) == os.path.realpath(folder):
+                        os.unlink(link)
                 shutil.rmtree(folder, ignore_errors=True)
-            raise
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_idle(path: str) -> None:
+    """Removes a work folder or a link to one; a RunDirBusyError if a process works there."""
+    if os.path.isdir(path):
+        with hold(os.path.realpath(path)):
+            if not os.path.islink(path):
+                shutil.rmtree(path)
+    if os.path.islink(path):
+        os.unlink(path)
+
+
+def _keep_work_of(folder: str, identity: str) -> None:
+    """Empties a work folder unless it is of a job with this identity."""
+    identity_file = os.path.join(folder, "job")
+    if os.path.exists(identity_file) and _text_of(identity_file) == identity:
+        return
+    for entry in os.scandir(folder):
+        if entry.name != _LOCK_FILE:
+            is_dir = entry.is_dir(follow_symlinks=False)
+            (shutil.rmtree if is_dir else os.unlink)(entry.path)
+    with open(identity_file, "w", encoding="utf-8") as stream:
+        stream.write(identity)
+    fsync(identity_file)
+    fsync(folder)
 
 
 # === Leases ===

@@ -11,7 +11,6 @@ import pathlib
 import re
 import shutil
 import signal
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ from albert.errors import UserError
 from albert.formats import checkpoints, huggingface, model_card, pretrained, run_states
 from albert.formats.model_metadata import Metadata
 from albert.modeling import AlbertForPreTraining, named_weights
-from albert.pretraining_data import pipeline
 from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
@@ -213,25 +211,12 @@ def read_corpus(folder):
     return [tokenizer.encode_text(line) for document in found for line in document]
 
 
-def make_work(folder):
-    entries = [json.dumps([[[number, 9]], [1, 2, 3, 4, [5]]]).encode() for number in (1, 2)]
-    (folder / "train.journal").write_bytes(
-        b"".join(b"%08x %s\n" % (zlib.crc32(entry), entry) for entry in entries)
-    )
-
-
-def read_work(folder):  # a killed run's unfinished work; if damaged, it is ignored
-    with open(folder / "train.journal", "rb") as stream:
-        return pipeline.read_journal(stream)[0]
-
-
 READERS = {
     "results": Reader("eval_results.json", make_results, read_results),
     "conll": Reader(
         "train.txt", jobs.token_flags, lambda d: conll.read_sentences(str(d / "train.txt"))
     ),
     "corpus": Reader("corpus.txt", make_corpus, read_corpus),
-    "work": Reader("train.journal", make_work, read_work),
     "checkpoint": Reader(
         "model.ckpt-3.index model.ckpt-3.data-00000-of-00001", make_checkpoint,
         lambda d: all_tensors(checkpoints.open_weights(str(d / "model.ckpt-3"))), is_checked=True,

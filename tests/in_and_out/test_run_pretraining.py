@@ -188,7 +188,7 @@ def write_foreign_records(path, change):
         row["masked_lm_ids"] = np.array([row["masked_lm_ids"][0], 7, 0])
         change(number, row)
     records.write_records(str(path), rows, SPEC, {})
-    records.remove_manifest(str(path))
+    os.unlink(records.manifest_path(str(path)))
     return str(path)
 
 

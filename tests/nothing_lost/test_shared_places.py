@@ -24,6 +24,7 @@ from albert import (
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
 from albert.records import records
+from albert.records.record_files import RecordFiles
 from albert.storage import files, locks, temporary
 from albert.tokenization import FullTokenizer
 
@@ -85,7 +86,7 @@ def test_files_are_published_where_there_are_no_locks(tmp_path, monkeypatch):
 
 def begin_work(path, identity, error=KeyboardInterrupt) -> bool:
     """Does a job that gets stopped; returns whether it found earlier work."""
-    with contextlib.suppress(error), locks.work_folder(str(path), identity) as folder:
+    with contextlib.suppress(error), locks.work_folder([str(path)], identity) as folder:
         done = pathlib.Path(folder, "done")
         found = done.exists()
         done.touch()
@@ -97,11 +98,11 @@ def test_a_work_folder_stays_until_its_job_succeeds(tmp_path):
     path = tmp_path / "x"
     assert not begin_work(path, "one") and begin_work(path, "one")
     assert not begin_work(path, "two")  # of another job
-    with locks.work_folder(str(path), "two"):
-        with pytest.raises(RunDirBusyError), locks.work_folder(str(path), "two"):
+    with locks.work_folder([str(path)], "two"):
+        with pytest.raises(RunDirBusyError), locks.work_folder([str(path)], "two"):
             pass
     assert not os.listdir(tmp_path)
-    with contextlib.suppress(ValueError), locks.work_folder(str(path), "two"):
+    with contextlib.suppress(ValueError), locks.work_folder([str(path)], "two"):
         raise ValueError
     assert not os.listdir(tmp_path)  # no work was done, so none is kept
 
@@ -111,7 +112,7 @@ def test_a_job_removes_no_work_but_its_own(tmp_path):
     (tmp_path / "x").write_text("of the user")
     (tmp_path / ".x.1.tmp-notes").mkdir()
     before = snapshot(tmp_path)
-    with locks.work_folder(str(tmp_path / "x.2"), "b"):
+    with locks.work_folder([str(tmp_path / "x.2")], "b"):
         files.write_json(str(tmp_path / "x.2"), {})
     (tmp_path / "x.2").unlink()
     assert snapshot(tmp_path) == before and (tmp_path / ".x.1.tmp-notes").exists()
@@ -284,16 +285,43 @@ def test_a_file_of_the_users_is_never_overwritten_with_records_or_results(tmp_pa
 
 
 def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
-    """A process that died between two renames leaves the temporary file of a manifest."""
+    """A process that died between two renames leaves a file that its manifest calls unfinished."""
     path, spec = str(tmp_path / "x.tfrecord"), records.FeatureSpec({"x": ("int64", 1)})
     for value in range(2):
         records.write_records(path, [{"x": [value]}], spec, {})
         records.refuse_foreign(path)
-    with temporary.temporary_dir(records.manifest_path(path)):
-        records.remove_manifest(path)
-        records.refuse_foreign(path)
+    records.mark_unfinished(path)
+    records.refuse_foreign(path)
+    with pytest.raises(DataError, match="x.tfrecord is unfinished: the command that writes it was"):
+        RecordFiles([path]).check(spec)
+    os.unlink(records.manifest_path(path))
     with pytest.raises(DataError, match="is not overwritten: it has no x.tfrecord.manifest.json"):
         records.refuse_foreign(path)
+
+
+def test_two_jobs_never_make_the_same_file_at_once(tmp_path):
+    one, two, shared = (str(tmp_path / name) for name in ("one", "two", "shared"))
+    for paths, others in (([one, shared], [two, shared]), ([one, shared], [shared]),
+                          ([shared], [two, shared]), ([shared, one], [two, shared])):
+        with locks.work_folder(paths, "first"):
+            with pytest.raises(RunDirBusyError, match="in use by pid"), locks.work_folder(others, "x"):
+                pass
+            with locks.work_folder([two], "another output"):
+                pass
+        assert not os.listdir(tmp_path)
+
+
+def test_a_job_takes_over_a_file_that_a_dead_job_began_and_leaves_its_other_work(tmp_path):
+    one, two, shared = (str(tmp_path / name) for name in ("one", "two", "shared"))
+    for others in ([two, shared], [shared]):
+        with contextlib.suppress(KeyboardInterrupt), locks.work_folder([one, shared], "1") as folder:
+            pathlib.Path(folder, "done").touch()
+            raise KeyboardInterrupt
+        with locks.work_folder(others, "2") as folder:
+            assert not os.path.exists(f"{folder}/done") and os.path.exists(f"{tmp_path}/.one.work/done")
+        assert os.listdir(tmp_path) == [".one.work"]
+        with locks.work_folder([one, shared], "1") as folder:
+            assert os.path.exists(f"{folder}/done")
 
 
 def test_many_outputs_are_published_with_few_open_files(tmp_path):

@@ -305,22 +305,36 @@ def test_a_failure_keeps_the_records_of_before(corpus, monkeypatch):
     def fail(*_):
         raise DataError("no")
 
-    monkeypatch.setattr(beam, "_write_output", fail)
+    monkeypatch.setattr(beam.parts, "write", fail)
     assert run(*arguments(corpus, random_seed=2), "--runner=DirectRunner") == 2
     assert {p.name: p.read_bytes() for p in corpus.iterdir()} == before
 
 
-def test_a_terminated_pipeline_leaves_nothing(corpus):
+@pytest.mark.parametrize("number", [
+    signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_whatever_ends_a_pipeline_the_same_command_resumes_it_to_the_same_bytes(number, corpus):
     needs_beam()
-    process = start_process(
-        COMMAND, *arguments(corpus, dupe_factor=100000), "--runner=DirectRunner"
-    )
-    deadline = time.monotonic() + 60
-    while not any(name.endswith(".work") for name in os.listdir(corpus)):
+    changes = {"dupe_factor": 1500, "eval_output_file": None, "held_out_fraction": None}
+    assert run(*arguments(corpus, **changes)) == 0
+    plain = outputs(corpus)
+    process = start_process(COMMAND, *arguments(corpus, **changes), "--runner=DirectRunner")
+    deadline = time.monotonic() + 120
+    while not list(corpus.glob(".out-0*.work/*.part.json")):
         assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(1)
-    process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 143 and "stopped by SIGTERM" in err, err
-    assert not [path for path in corpus.iterdir() if path.suffix != ".txt"]
+    if number == signal.SIGTERM:
+        assert process.returncode == 143 and "stopped by SIGTERM: rerun the command to resume" in err
+    done = {path: path.stat().st_mtime_ns for path in corpus.glob(".out-0*.work/*.part")
+            if path.with_name(f"{path.name}.json").exists()}
+    process = start_process(COMMAND, *arguments(corpus, **changes), "--runner=DirectRunner")
+    kept = {}
+    while process.poll() is None:
+        kept |= {path: path.stat().st_mtime_ns for path in done if path.exists()}
+        time.sleep(0.01)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert f"resuming an unfinished run: {len(done)} buckets were written" in err
+    assert kept == done and outputs(corpus) == plain
+    assert not list(corpus.glob(".*"))

@@ -11,8 +11,10 @@ from invariants import snapshot
 from making_records import files_made, flags_of, make, take
 
 from albert.errors import DataError, RunDirBusyError
-from albert.pretraining_data import instances, job, outputs, pipeline, shuffle
+from albert.pretraining_data import instances, job, outputs, parts, pipeline, shuffle
 from albert.pretraining_data.job import OutputSplit
+from albert.records import records
+from albert.records.record_files import RecordFiles
 
 WORK = ".out.tfrecord.work"
 PAIRING, FRAMING = (shuffle, "deal_pairs"), (instances, "frame_bucket")
@@ -123,9 +125,9 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
     for owner, name, number, kept_pairings, framings in (
         (*PAIRING, 2, 2, 4),
         (*FRAMING, 1, whole["deal_pairs"], 3),
-        (outputs.Output, "add", 2, whole["deal_pairs"], 1),  # the third bucket is in the journal
+        (parts, "join", 1, whole["deal_pairs"], 0),
         (outputs, "_publish_file", 1, whole["deal_pairs"], 0),  # between the two files
-        (outputs.records, "manifest_path", 4, whole["deal_pairs"], 0),  # before their manifests
+        (records, "manifest_path", 4, whole["deal_pairs"], 0),  # before their manifests
     ):
         make_and_die(monkeypatch, owner, name, number, tiny, **paths)
         counts.update(deal_pairs=0, frame_bucket=0)
@@ -135,6 +137,40 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
         assert counts == {"deal_pairs": pairings, "frame_bucket": framings}, name
         assert "resumed an unfinished run: " in caplog.text
         assert take(tiny) == expected, name
+
+
+def test_readers_refuse_files_that_a_killed_run_left_between_old_and_new(tiny, monkeypatch):
+    paths = [f"{tiny}/out-0.tfrecord", f"{tiny}/out-1.tfrecord"]
+    changes = {"output_file": ",".join(paths)}
+    for is_made_anew in (True, False):
+        if is_made_anew:  # over records of another seed
+            make(tiny, random_seed=1, **changes)
+        for owner, name, number in (
+            (outputs, "_publish_file", 0), (outputs, "_publish_file", 1),
+            (records, "manifest_path", 5),  # after the first manifest
+        ):
+            make_and_die(monkeypatch, owner, name, number, tiny, **changes)
+            there = [path for path in paths if os.path.exists(path)]
+            if there:
+                with pytest.raises(DataError, match="is unfinished: the command that writes it"):
+                    RecordFiles(there).counts
+        make(tiny, **changes)
+        assert RecordFiles(paths).count > 0
+        take(tiny)
+
+
+def test_shards_of_two_runs_are_no_data_set(tiny):
+    paths = [f"{tiny}/out-0.tfrecord", f"{tiny}/out-1.tfrecord"]
+    spec = records.FeatureSpec({"input_ids": ("int64", 32)})
+    make(tiny, output_file=",".join(paths))
+    kept = {name: (tiny / name).read_bytes() for name in files_made(tiny) if "out-0" in name}
+    make(tiny, output_file=",".join(paths), random_seed=1)
+    RecordFiles(paths).check(spec)
+    for name, content in kept.items():
+        (tiny / name).write_bytes(content)
+    RecordFiles(paths[:1]).check(spec)
+    with pytest.raises(DataError, match="written by different runs, and are not parts of one data set"):
+        RecordFiles(paths).check(spec)
 
 
 def test_only_the_blocks_of_a_corrected_line_are_made_again(tiny, monkeypatch):
