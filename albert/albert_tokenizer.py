@@ -21,7 +21,7 @@ from albert.storage import files, filesystem, scratch, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
-from albert.text.offsets import encode_with_offsets
+from albert.text.offsets import encode_with_offsets, without_space
 from albert.tokenization import FullTokenizer
 
 MASK = "[MASK]"
@@ -349,7 +349,7 @@ class AlbertTokenizer:
     def _spans(self, text: str) -> list[Span]:
         """Returns the characters of each token of a text."""
         encode = functools.partial(encode_with_offsets, self.tokenizer)
-        return self._mask.encode_with_offsets(text, encode)[1]
+        return [without_space(text, span) for span in self._mask.encode_with_offsets(text, encode)[1]]
 
 
 def _has_no_model(directory: str) -> bool:

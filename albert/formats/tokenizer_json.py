@@ -10,14 +10,16 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from albert.errors import DataError
+from albert.errors import DataError, first_line
 from albert.storage import files
 from albert.tokenization import FullTokenizer, TextSettings, ends_in_digit_comma
 
 # Normalizers that do the same as our preprocessing, or SentencePiece.
-_SPACES = {" {2,}", r"\s+"}
+_SPACES = {" {2,}", "^ +| +$", r"\s+", r"[\s\x1C-\x1F]+"}
 _QUOTES = {("``", '"'), ("''", '"')}
 _NEVER = -1e4  # far below the score of any token of a trained model
+# What parsing a malformed file raises.
+_ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
 _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
@@ -27,6 +29,8 @@ def sentencepiece_model(path: str) -> tuple[bytes, TextSettings, list[dict[str, 
     Raises:
       DataError: it is damaged, of another kind than Unigram, or preprocesses texts differently.
     """
+    import sentencepiece
+
     values = files.read_json_object(path)
     model = values.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
@@ -40,10 +44,11 @@ def sentencepiece_model(path: str) -> tuple[bytes, TextSettings, list[dict[str, 
         pieces = [(str(piece), float(score)) for piece, score in model["vocab"]]
         made = _model_of(pieces, int(model["unk_id"]), kinds, charsmap)
         added = [token for token in tokens if token["id"] >= len(pieces)]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise DataError(f"{path} is damaged: {type(error).__name__} {error}") from error
-    settings = _settings(steps, path)
-    _check_words(values.get("pre_tokenizer"), bool(model.get("byte_fallback")), path)
+        settings = _settings(steps, path)
+        _check_words(values.get("pre_tokenizer"), bool(model.get("byte_fallback")), path)
+        sentencepiece.SentencePieceProcessor(model_proto=made)
+    except _ERRORS as error:
+        raise DataError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from error
     return made, settings, added
 
 
@@ -193,7 +198,8 @@ def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
     def replace(pattern: str, content: str) -> dict[str, Any]:
         return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
-    steps = [replace(r"\s+", " ")] if settings.remove_space else []
+    # Python's white space, to which these control characters belong.
+    steps = [replace(r"[\s\x1C-\x1F]+", " ")] if settings.remove_space else []
     if not settings.keep_accents:
         steps += [{"type": "NFKD"}, replace(combining_characters(), "")]
     if settings.do_lower_case:
@@ -205,9 +211,8 @@ def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
     if spec.precompiled_charsmap:
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode("ascii")
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
-    steps.append(replace(" {2,}", " "))
-    if settings.remove_space:
-        steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    if spec.remove_extra_whitespaces:  # SentencePiece knows no white space but the space
+        steps += [replace(" {2,}", " "), replace("^ +| +$", "")]
     return steps
 
 

@@ -54,7 +54,7 @@ class QuestionAnswerer(TaskPredictor):
         for window in squad_features.make_windows(
             examples, self.session.tokenizer, max_seq_length=self.session.max_seq_length,
             doc_stride=self.setting("doc_stride", 128),
-            max_query_length=self.max_query_length(), is_training=False, keeps_all=True,
+            max_query_length=self.max_query_length(), is_training=False,
         ):
             windows[window.example_index].append(window)
         rows = [[self._row(window) for window in of_one] for of_one in windows]

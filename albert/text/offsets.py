@@ -9,9 +9,21 @@ from albert.tokenization import FullTokenizer
 
 
 def encode_with_offsets(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:
-    """Returns the ids of `tokenizer.encode_text(text)`, and the span of each token in `text`."""
+    """Returns the ids of `tokenizer.encode_text(text)`, and the span of each token in `text`.
+
+    The span of a SentencePiece token that begins with "▁" begins with the space before it, if there
+    is one.
+    """
     encode = _sentencepiece if tokenizer.is_spm else _wordpiece
     return tokenizer.added.encode_with_offsets(text, functools.partial(encode, tokenizer))
+
+
+def without_space(text: str, span: Span) -> Span:
+    """Returns a span without the white space that it begins with."""
+    begin, end = span
+    while begin < end and text[begin].isspace():
+        begin += 1
+    return begin, end
 
 
 def _sentencepiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:
@@ -31,21 +43,21 @@ def _sentencepiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list
             tokens.append(piece.piece)
             spans.append((begin, end))
             continue
-        begin += clean[begin] == " "
         for part in split_digit_comma(tokenizer.sp_model, piece.piece):
-            stop = min(begin + len(part.lstrip(SPIECE_UNDERLINE)), end)
+            has_space = part[0] == SPIECE_UNDERLINE and clean[begin] == " "
+            stop = min(begin + len(part.lstrip(SPIECE_UNDERLINE)) + has_space, end)
             tokens.append(part)
             spans.append((begin, stop))
             begin = stop
-    origins = _origins(text, tokenizer, len(clean))
+    origins = origins_of(text, tokenizer)
     spans = [_in_original(span, clean, origins) for span in spans]
     return tokenizer.convert_tokens_to_ids(tokens), spans
 
 
 def _in_original(span: Span, clean: str, origins: list[int]) -> Span:
-    """Returns the span in the original text, without the white space before a word."""
     begin, end = span
-    while begin < end and clean[begin] == " ":
+    # SentencePiece reads characters such as the zero-width space as spaces.
+    while begin + 1 < end and not clean[begin].isprintable():
         begin += 1
     if begin < end:
         return origins[begin], origins[end - 1] + 1
@@ -53,24 +65,23 @@ def _in_original(span: Span, clean: str, origins: list[int]) -> Span:
     return position, position
 
 
-def _origins(text: str, tokenizer: FullTokenizer, length: int) -> list[int]:
-    """Returns, for each character of the preprocessed text, the index of its original.
+def origins_of(text: str, tokenizer: FullTokenizer) -> list[int]:
+    """Returns, for each character of `tokenizer.preprocess(text)`, the index of its original.
 
     A character's preprocessing hardly depends on its neighbours; where it does (the Greek final
     sigma), the length stays the same.
     """
     origins: list[int] = []
-    is_after_space = False
+    is_after_word = is_after_space = False
     for i, char in enumerate(text):
         if char.isspace() and tokenizer.settings.remove_space:
-            is_after_space = bool(origins)
+            is_after_space = is_after_word
             continue
-        clean = tokenizer.preprocess_character(char)
-        if clean and is_after_space:
+        if is_after_space:  # before a word that preprocessing may leave empty, as a lone accent
             origins.append(i - 1)
-            is_after_space = False
-        origins += [i] * len(clean)
-    return (origins + [len(text) - 1] * length)[:length]
+        origins += [i] * len(tokenizer.preprocess_character(char))
+        is_after_word, is_after_space = True, False
+    return origins
 
 
 def _wordpiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:

@@ -1,6 +1,7 @@
 """Languages that need their accents and marks: the same ids from the vocabulary to the answers."""
 
 import json
+import random
 import shutil
 
 import apart
@@ -11,9 +12,12 @@ from helpers import assert_one_clear_line, parse_with_tensorflow, run_here, writ
 
 import albert
 from albert import extend_vocabulary, train_sentencepiece
+from albert.formats import tokenizer_files
 from albert.records import features
+from albert.storage import shipped
 from albert.text import sentencepiece
 from albert.text.cleaning import LostMarks
+from albert.tokenization import FullTokenizer
 
 # Pairs of sentences that differ only in their marks, and their labels.
 PAIRS = {
@@ -100,6 +104,32 @@ def test_marks_are_kept_from_the_vocabulary_to_the_answers(tmp_path):
     for pair in PAIRS.values():
         one, other = session.classify(list(pair))
         assert one["probability"] != other["probability"]
+
+
+SPACES = [
+    " ", "  ", *"\t\n\x0b\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2028\u2029\u202f\u205f\u3000\u200b\ufeff\u180e\x00\xad",
+]
+WORDS = ["The", "boys", "2010,", "naïve", "ﬁne", "…", "’s", "１２", "½", "a\u0301", "\u0301", "日本", "İ", "Σας",
+         "(hi)", "``", "1,000", "ⅷ", "™", "ｶﾞ"]
+
+
+def test_transformers_makes_the_same_ids_whatever_white_space_there_is(tmp_path):
+    apart.needs("transformers", "torch", extra="interop")
+    rng = random.Random(0)
+    texts = [before + "a" + space + after for space in SPACES for before in ("", space) for after in ("", "b")]
+    texts += [
+        "".join(rng.choice(SPACES if rng.random() < 0.45 else WORDS) for _ in range(rng.randrange(7)))
+        for _ in range(2500)
+    ]
+    for remove_space in (True, False):
+        ours = FullTokenizer(
+            None, spm_model_file=shipped.vocabulary_of("small_en"), remove_space=remove_space)
+        folder = tmp_path / str(remove_space)
+        folder.mkdir()
+        tokenizer_files.write(ours, str(folder))
+        with apart.process() as call:
+            theirs = call(their_transformers.encode, str(folder), texts)
+        assert theirs == [ours.encode_text(text) for text in texts]
 
 
 def test_transformers_makes_the_same_ids_of_the_files(tmp_path):

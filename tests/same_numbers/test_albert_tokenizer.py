@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import shutil
 
 import numpy as np
@@ -14,7 +15,7 @@ import albert
 from albert import tokenization
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.export import text_graph
-from albert.text.offsets import encode_with_offsets
+from albert.text.offsets import encode_with_offsets, origins_of, without_space
 
 
 @pytest.fixture(scope="module", params=["30k-clean.model", "albert_zh_vocab.txt"])
@@ -140,12 +141,13 @@ def test_every_token_is_found_where_it_stands(tokenizer, golden_path):
     assert offsets[0] == offsets[-1] == [0, 0]
     assert offsets[1][0] == 2 and text[offsets[2][0]] in "naN"
     assert offsets[1:-1] == [
-        list(span) for span in encode_with_offsets(tokenizer.tokenizer, text)[1]
+        list(without_space(text, span)) for span in encode_with_offsets(tokenizer.tokenizer, text)[1]
     ]
     cases = json.loads(golden_path("tokenization.json").read_text("utf-8"))["cases"]
     total = right = 0
     for text in (text, *(case["text"] for case in cases)):
         ids, spans = encode_with_offsets(tokenizer.tokenizer, text)
+        spans = [without_space(text, span) for span in spans]
         assert ids == tokenizer.tokenizer.encode_text(text)
         begins = [begin for begin, _ in spans]
         assert begins == sorted(begins)
@@ -157,6 +159,20 @@ def test_every_token_is_found_where_it_stands(tokenizer, golden_path):
                 right += normal(text[begin:end]) == plain
     # The rest are characters that expand to several ("½"), or that a normaliser drops.
     assert right / total > 0.98
+
+
+def test_every_character_of_a_preprocessed_text_has_its_origin(golden_path):
+    spm = str(golden_path("spm/30k-clean.model"))
+    rng, odd = random.Random(0), "a B\t\u0301\u0300 é½ﬁ\u200b\u1e9b\u0323\u212bİΣσ한か\u3099\x1c…🙂\ud800"
+    for settings in ({}, {"keep_accents": True}, {"remove_space": False}, {"do_lower_case": False}):
+        tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm, **settings)
+        for _ in range(500):
+            text = "".join(rng.choice(odd) for _ in range(rng.randrange(12)))
+            clean, origins = tokenizer.preprocess(text), origins_of(text, tokenizer)
+            assert len(origins) == len(clean) and origins == sorted(origins), ascii(text)
+            for char, i in zip(clean, origins, strict=True):
+                of_one = tokenizer.preprocess_character(text[i])
+                assert char in of_one or char == " " and text[i].isspace() or char in "σς", ascii(text)
 
 
 # --- Added tokens ---

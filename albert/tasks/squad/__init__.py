@@ -1,7 +1,6 @@
 """SQuAD 1.1 and 2.0, except for the commands.
 
     task       losses, statistics and predictions
-    alignment  positions of an answer's characters in the tokens
     questions  SQuAD files, and similar ones
     features   questions and passages as windows
     records    windows as records

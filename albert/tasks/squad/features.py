@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from albert import tokenization
-from albert.errors import DataError, some
-from albert.tasks.squad import alignment
+from albert.errors import some
 from albert.tasks.squad.questions import SquadExample
 from albert.text.offsets import encode_with_offsets
 from albert.tokenization import FullTokenizer
@@ -60,55 +58,8 @@ class _Passage:
     token_of_end: np.ndarray
 
 
-def _passage(
-    example: SquadExample, tokenizer: FullTokenizer, codes: dict[str, int], keeps_all: bool
-) -> _Passage | None:
-    """Returns the passage of a question; None if it has no tokens, or can't be aligned with them."""
-    text, passage = example.paragraph_text, None
-    try:
-        passage = _spm_passage(text, tokenizer, codes) if tokenizer.is_spm else None
-    except DataError as error:
-        raise DataError(f"{example.place}: {error}") from error
-    if passage is None and (keeps_all or not tokenizer.is_spm):
-        return _passage_of_spans(text, tokenizer)
-    return passage
-
-
-def _spm_passage(
-    text: str, tokenizer: FullTokenizer, codes: dict[str, int]
-) -> _Passage | None:
-    """Tokenizes a preprocessed text and aligns it with the text itself, as the original does.
-
-    Returns None if that fails, as for lists of numbers.
-
-    Args:
-      codes: cache of each character's code point after preprocessing, -1 if that does not give one
-        character; those of `text` are added.
-    """
-    pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-    cleaned = "".join(pieces).replace(tokenization.SPIECE_UNDERLINE, " ")
-    for char in set(text).difference(codes):
-        clean = tokenizer.preprocess_character(char)
-        codes[char] = ord(clean) if len(clean) == 1 else -1
-    aligned = alignment.align([codes[char] for char in text], list(map(ord, cleaned)))
-    if aligned is None:
-        return None
-    convert = alignment.convert_indices
-    lengths = np.array([len(piece) for piece in pieces])
-    ends = np.cumsum(lengths)  # in the cleaned text
-    starts = convert(aligned.to_original, ends - lengths, len(text), is_start=True)
-    lasts = convert(aligned.to_original, ends - 1, len(text), is_start=False)
-    token_of = np.repeat(np.arange(len(pieces)), lengths)  # of each cleaned character
-    everywhere = np.arange(len(text))
-    return _Passage(
-        tokenizer.convert_tokens_to_ids(pieces), starts.tolist(), lasts.tolist(),
-        token_of[convert(aligned.to_cleaned, everywhere, is_start=True)],
-        token_of[convert(aligned.to_cleaned, everywhere, is_start=False)],
-    )
-
-
-def _passage_of_spans(text: str, tokenizer: FullTokenizer) -> _Passage | None:
-    """Returns the passage, with the positions that the tokenizer reports."""
+def _passage(text: str, tokenizer: FullTokenizer) -> _Passage | None:
+    """Returns the passage, with the positions that the tokenizer reports; None without any token."""
     ids, spans = encode_with_offsets(tokenizer, text)
     if not ids:
         return None
@@ -132,21 +83,18 @@ def make_windows(
     doc_stride: int,
     max_query_length: int,
     is_training: bool,
-    keeps_all: bool = False,
 ) -> Iterator[Window]:
     """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
 
     A passage that does not fit becomes several windows, which begin `doc_stride` tokens apart.
-    Questions whose passage has no tokens are skipped, with a warning, and so are those whose passage
-    can't be aligned with its tokens, as in the original, unless `keeps_all`.
+    Questions whose passage has no tokens are skipped, with a warning.
     """
     unique_id, left_out = _FIRST_UNIQUE_ID, []
     passages: dict[str, _Passage | None] = {}  # several questions share one
-    codes: dict[str, int] = {}
     for index, example in enumerate(examples):
         text = example.paragraph_text
         if text not in passages:
-            passages[text] = _passage(example, tokenizer, codes, keeps_all)
+            passages[text] = _passage(text, tokenizer)
         passage = passages[text]
         if passage is None:
             left_out.append(example.qas_id)
@@ -169,7 +117,7 @@ def make_windows(
             unique_id += 1
             yield window
     if left_out:
-        log.warning("skipped %s of %s questions, whose passage cannot be aligned with its tokens: %s",
+        log.warning("skipped %s of %s questions, whose passage has no tokens: %s",
                     f"{len(left_out):,}", f"{len(examples):,}", some(left_out))
 
 
