@@ -35,6 +35,7 @@ setup(
         "sentencex>=1.0.30",
         "absl-py>=2.1",
         "google-crc32c>=1.6",
+        "protobuf>=6.31",
         "ml_dtypes>=0.5",
         "numpy>=2.0",
         "scipy>=1.11",
@@ -51,6 +52,7 @@ setup(
         "jax": ["jax>=0.7"],
         "jax-cuda": ["jax[cuda12]>=0.7"],
         "jax-tpu": ["jax[tpu]>=0.7"],
+        "torch": ["torch>=2.10"],  # reads pytorch_model.bin
         "text": ["tensorflow-text>=2.20,<2.22"],  # raw-text SavedModels
         "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.60"],
