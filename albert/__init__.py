@@ -18,13 +18,15 @@ Compute with a model, which is a Keras 3 model:
     AlbertForQuestionAnswering, ...BeamQuestionAnswering   SQuAD 1.1, SQuAD 2.0
     AlbertForMultipleChoice                                RACE
     compiled                                               compiles a model's call
-    HubLayer                                               a TF-Hub module as a Keras layer
 
 Each command, such as `python -m albert.run_classifier`, has `--help`. docs/reference/python.md has
 an example of each of the main names.
 """
 
 import importlib
+import os
+import signal
+import sys
 from typing import Any
 
 __version__ = "0.3.0"
@@ -42,13 +44,25 @@ _MODULE_OF = {
     "AlbertModel": "modeling",
     "AlbertTokenizer": "albert_tokenizer",
     "AnsweringSession": "inference.answering_session",
-    "HubLayer": "export.hub_layer",
     "compiled": "inference.compiled_call",
     "from_pretrained": "modeling",
     "open_session": "inference.answering_session",
 }
 _MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
 __all__ = sorted(_MODULE_OF)
+
+
+def end_at_interrupt(*_: Any) -> None:
+    """Ends a command that is still importing its modules, as `cli.flags.run_command` does later."""
+    os.write(2, b"stopped by SIGINT\n")
+    os._exit(130)
+
+
+# A library import never changes a handler: this is for `python -m albert.NAME` and `albert-NAME`.
+_program = os.path.basename((sys.argv or [""])[0])
+if _program == "-m" or _program.startswith("albert-"):
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_interrupt)
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,6 @@ from albert import optimization as optimization
 from albert import tokenization as tokenization
 from albert.albert_tokenizer import AlbertTokenizer as AlbertTokenizer
 from albert.config import AlbertConfig as AlbertConfig
-from albert.export.hub_layer import HubLayer as HubLayer
 from albert.inference.answering_session import AnsweringSession as AnsweringSession
 from albert.inference.answering_session import open_session as open_session
 from albert.inference.compiled_call import compiled as compiled

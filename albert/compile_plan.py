@@ -13,8 +13,8 @@ import os
 
 from albert import engines
 from albert.cli import engine_start, flags, run_flags
-from albert.config import AlbertConfig
 from albert.errors import FlagError
+from albert.formats import huggingface
 from albert.model import costs
 from albert.model.costs import GIB, Workload
 
@@ -39,7 +39,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "topology", "albert_config_file")
-    config = AlbertConfig.from_flag(values.albert_config_file)
+    config = huggingface.read_config(values.albert_config_file)
     config.check_length(values.max_seq_length, values.albert_config_file)
     if not all(map(engines.is_installed, ("jax", "libtpu"))):
         raise FlagError("XLA's compiler for TPUs is not installed: install albert-keras[jax-tpu]")

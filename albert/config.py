@@ -30,6 +30,8 @@ BUILT_IN = ("quickstart", "tiny", "mini", "small")  # of configs/; docs/guides/p
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
 )
+# Each layer is a step of every computation; no weight's shape limits their number.
+_MAX = {"num_hidden_layers": 1000, "inner_group_num": 1000}
 # Leftovers of the authors' experiments in the released files.
 _RELEASED_BUT_UNUSED = ("net_structure_type", "gap_size", "num_memory_blocks")
 
@@ -169,8 +171,11 @@ class AlbertConfig:
         Raises:
           ConfigError: see `from_dict`; DataError: no such file, or not JSON.
         """
-        local_path = filesystem.local_copy(path, "albert_config_file")
-        return cls.from_dict(files.read_json(local_path), origin=path)
+        values = files.read_json(filesystem.local_copy(path, "albert_config_file"))
+        if is_theirs(values):  # whose "gelu" is another function, and whose defaults differ
+            raise ConfigError(f"{path} is a configuration of Hugging Face: open its directory with "
+                              "albert.from_pretrained, or give it as --albert_config_file")
+        return cls.from_dict(values, origin=path)
 
     @classmethod
     def released(cls, name: str) -> "AlbertConfig":
@@ -182,15 +187,6 @@ class AlbertConfig:
         if name not in RELEASED + BUILT_IN:
             raise DataError(f"no architecture {name!r}: there are {', '.join(RELEASED + BUILT_IN)}")
         return cls.from_json_file(_released_file(name))
-
-    @classmethod
-    def from_flag(cls, value: str) -> "AlbertConfig":
-        """Reads the value of --albert_config_file: a path, or the name of an architecture.
-
-        Raises:
-          ConfigError: see `from_dict`; DataError: it is neither.
-        """
-        return cls.from_json_file(files.require_file(config_file(value), "albert_config_file"))
 
     def check_length(self, max_seq_length: int | None, origin: str) -> None:
         """Raises a FlagError if --max_seq_length exceeds the maximum of `origin`'s model."""
@@ -212,6 +208,11 @@ class AlbertConfig:
     def to_json_string(self) -> str:
         """Returns the text of `albert_config.json`."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+def is_theirs(values: Any) -> bool:
+    """Whether parsed values are Hugging Face's `config.json`, which `formats.huggingface` reads."""
+    return isinstance(values, Mapping) and "model_type" in values
 
 
 def config_file(value: str) -> str:
@@ -255,6 +256,8 @@ def _problems(config: AlbertConfig) -> list[str]:
         if field.type is int:
             check(is_integer, f"{name} must be an integer, got {value!r}")
             check(not is_integer or value >= 1, f"{name} must be at least 1, got {value}")
+            limit = _MAX.get(name, value)
+            check(not is_integer or value <= limit, f"{name} must be at most {limit:,}, got {value}")
         elif field.type is float:
             is_number = is_integer or isinstance(value, float)
             check(is_number, f"{name} must be a number, got {value!r}")

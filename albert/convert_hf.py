@@ -95,8 +95,10 @@ def main(values: flags.FlagValues) -> None:
                 scratch, model, tokenizer, source.vocabulary.max_length, values.dtype,
                 keeps_pooler=False,
             )
-        name = os.path.basename(os.path.abspath(values.output_dir))
-        model_card.of_model(scratch, model, tokenizer, name, **_card(values, source, model, name))
+        model_card.write(
+            scratch, model.config, pretrained.metadata_of(model), parameters=model.count_params(), tokenizer=tokenizer,
+            **_card(values, source, model),
+        )
     flags.log.info("%s: %s", model.metadata.architecture, values.output_dir)
 
 
@@ -126,20 +128,17 @@ def _load(values: flags.FlagValues, source: Pretrained) -> "keras.Model":
     return model
 
 
-def _card(
-    values: flags.FlagValues, source: Pretrained, model: "keras.Model", name: str
-) -> dict[str, Any]:
-    architecture = model.metadata.architecture
-    has_tokenizer = bool(source.vocabulary or values.spm_model_file or values.vocab_file)
-    parts = model_card.of_class(architecture, name, has_tokenizer)
-    origin = os.path.basename(os.path.abspath(source.directory))
+def _card(values: flags.FlagValues, source: Pretrained, model: "keras.Model") -> dict[str, Any]:
+    """Returns the parts of the card that a conversion determines."""
+    name = os.path.basename(os.path.abspath(values.output_dir))
+    typed = flags.as_typed(values, "hf_directory" if values.hf_directory else "albert_directory")
+    origin = os.path.basename(os.path.abspath(typed)) if os.path.exists(typed) else typed
     precision = "bit for bit" if values.dtype == "float32" else f"in {values.dtype}"
-    parts["summary"] += f" Converted from `{origin}`, {precision}."
+    parts = {"name": name, "note": f"Converted from `{origin}`, {precision}."}
     if values.albert_directory:
-        inputs = model_card.input_lines(
-            MODEL_CLASSES[architecture], ', return_tensors="pt", padding=True'
-        )
-        parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name, inputs=inputs)
+        kind = MODEL_CLASSES[model.metadata.architecture]
+        inputs = model_card.input_lines(kind, ', return_tensors="pt", padding=True')
+        parts["usage"] = _THEIR_USAGE.format(architecture=kind.name, name=name, inputs=inputs)
         parts["run_state"] = run_states.read_run_state(source.weights().origin)
     return parts
 

@@ -86,9 +86,9 @@ def _write_metadata(prefix: str, source: Pretrained, tensors: Mapping[str, Any])
     if os.path.realpath(directory) == os.path.realpath(source.directory):
         return  # which has a card already
     model_card.of_weights(
-        directory, source.weights(), source.config, title="ALBERT checkpoint", label_names=None,
-        usage="",
-        summary="Variables under the original toolkit's names, without those of the optimizer.",
+        directory, source.weights(), source.config, metadata=source.metadata,
+        usage='import albert\n\nmodel = albert.from_pretrained("FOLDER")  # with its albert_config.json',
+        note="Variables under the original toolkit's names, without those of the optimizer.",
         parameters=sum(value.size for value in tensors.values()),
     )
 

@@ -10,7 +10,7 @@
 Face's layout or a TF-Hub module.
 
 A path that does not end in `.tflite` or `.onnx` becomes a directory with a SavedModel from texts
-to answers, with the tokenizer inside, for any fine-tuned model. It needs tensorflow-text.
+to labels, of the text or of its words, with the tokenizer inside. It needs tensorflow-text.
 
 A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with, or the
 encoder of a pretrained model. Inputs are `input_ids`, `input_mask` and `segment_ids`, int32:
@@ -21,18 +21,19 @@ encoder of a pretrained model. Inputs are `input_ids`, `input_mask` and `segment
 with the model's. `albert.open_session` and `albert.predict` can run an `.onnx` file.
 """
 
+import dataclasses
 import json
 import logging
 import os
+import re
 
 from albert.cli import answering, flags
 from albert.errors import CheckpointError, FlagError
 from albert.formats import model_card, pretrained
-from albert.formats.model_classes import EXPORT_HEADS, MODEL_CLASSES, ModelClass
+from albert.formats.model_classes import CHOICE, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS, ModelClass
 from albert.formats.pretrained import Pretrained
 from albert.inference import fine_tuned, onnx_file
-from albert.inference.predictors import ChoicePredictor, TaskPredictor
-from albert.inference.question_answering import QuestionAnswerer
+from albert.inference.predictors import TaskPredictor
 from albert.inference.session import Session
 from albert.storage import files
 
@@ -41,12 +42,6 @@ log = logging.getLogger("albert")
 _TOLERANCE = 1e-4  # of the largest value: other runtimes sum in a different order
 
 _PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
-
-# Suffixes of other formats: a directory with such a name would mislead.
-_FOREIGN = (
-    ".bin", ".ckpt", ".engine", ".gguf", ".h5", ".hdf5", ".keras", ".lite", ".mlmodel",
-    ".mlpackage", ".npz", ".pb", ".plan", ".pt", ".pth", ".safetensors", ".torchscript", ".zip",
-)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -60,8 +55,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Head of the .tflite or .onnx file. Default: the fine-tuned one; for a pretrained "
                  "model encoder, or masked_lm if it has no pooler.", enum_values=list(EXPORT_HEADS))
     flags.define("integer", values, "max_seq_length", None,
-                 "Length of LiteRT's input (by default 128, or the model's maximum if shorter), or "
-                 "maximum length of a SavedModel's texts in tokens (by default as in training).",
+                 "Length of LiteRT's input, or maximum length of a SavedModel's texts, in tokens. Default: "
+                 "as in fine-tuning; of a pretrained model 128, or its maximum if shorter.",
                  lower_bound=1)
     answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
@@ -72,10 +67,10 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "model_dir", "export_path")
     suffix = os.path.splitext(values.export_path)[1].lower()
-    if suffix in _FOREIGN:
+    is_file = suffix in (".tflite", ".onnx")
+    if not is_file and re.fullmatch(r"\.[a-z]\w*", suffix):  # a directory of that name would mislead
         raise FlagError(f"--export_path={values.export_path}: cannot write {suffix}: give a *.tflite "
                         "or *.onnx file, or a directory for a SavedModel")
-    is_file = suffix in (".tflite", ".onnx")
     ineffective = flags.given_as_typed(
         values, *(("spm_model_file", "vocab_file") if is_file else ("head", "quantize"))
     )
@@ -109,7 +104,7 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
     model = pretrained.load(getattr(modeling, kind.name), source, complete=True)
     labels = source.metadata.label_names if head == trained and kind.has_labels else None
     limit = model.config.max_position_embeddings
-    length = values.max_seq_length or min(128, limit)
+    length = values.max_seq_length or min(source.metadata.max_seq_length or 128, limit)
     model.config.check_length(length, values.model_dir)
     if suffix == ".onnx":
         content = model_conversion.to_onnx(
@@ -139,10 +134,11 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
         stream.write(content)
         stream.flush()
         model_card.of_weights(
-            f"{os.path.splitext(values.export_path)[0]}.{model_card.NAME}", source.weights(),
-            source.config, name=name, title=f"{name}: {kind.name}", label_names=labels,
-            summary=f"An ALBERT as {suffix[1:]}, {exact}. Its outputs, compared with the model's on "
-                    f"four sequences: {outputs}.",
+            f"{values.export_path}.{model_card.NAME}", source.weights(),
+            source.config, name=name,
+            metadata=dataclasses.replace(source.metadata, architecture=kind.name, label_names=labels),
+            note=f"A {suffix[1:]} file, {exact}. Its outputs, compared with the model's on four "
+                 f"sequences: {outputs}.",
             usage=_USAGES[suffix].format(
                 name=name, sizes=sizes, inputs=_inputs_of_ids(values, source, kind, length)
             ),
@@ -158,7 +154,7 @@ def _inputs_of_ids(values: flags.FlagValues, source: Pretrained, kind: ModelClas
     if not values.export_path.lower().endswith(".onnx"):  # any length
         padding = f'padding="max_length", max_length={length}'
     return (f"import albert  # its tokenizer\n\ntokenizer = albert.AlbertTokenizer.from_pretrained("
-            f"{values.model_dir!r})\n"
+            f"{flags.as_typed(values, 'model_dir')!r})\n"
             + model_card.input_lines(kind, f', {padding}, return_tensors="np"'))
 
 
@@ -177,6 +173,9 @@ def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
     predictor = fine_tuned.predictor_of(
         Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
     )
+    if predictor.task in (QUESTIONS, CHOICE):
+        raise FlagError(f"--export_path={values.export_path}: a SavedModel answers with labels alone: "
+                        "serve a session over HTTP, or export a *.onnx or *.tflite file")
     flags.start_tensorflow()
     from albert.export import text_models
 
@@ -185,9 +184,8 @@ def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
     def complete(scratch: str) -> None:
         model_card.of_weights(
             scratch, source.weights(), source.config, tokenizer=tokenizer, name=name,
-            title=f"{name}: texts in, answers out", label_names=predictor.labels,
-            summary=f"A SavedModel for {predictor.task}, with the tokenizer inside. It needs "
-                    "tensorflow and tensorflow-text.",
+            metadata=source.metadata,
+            note="A SavedModel with the tokenizer inside. It needs tensorflow and tensorflow-text.",
             usage=_USAGES["texts"].format(name=name, inputs=_example_inputs(predictor)),
         )
 
@@ -197,14 +195,7 @@ def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
 
 def _example_inputs(predictor: TaskPredictor) -> str:
     inputs = {"text": ["A text."]}
-    if isinstance(predictor, QuestionAnswerer):
-        inputs = {"question": ["Who sat?"], "passage": ["A cat sat."]}
-    elif isinstance(predictor, ChoicePredictor):
-        inputs = {
-            "passage": ["A cat sat."], "question": ["Who sat?"],
-            "options": [["A cat.", "A dog.", "I did.", "None."]],
-        }
-    elif predictor.min_texts > 1:
+    if predictor.min_texts > 1:
         inputs["text_pair"] = ["Another."]
     return ", ".join(f"{name}=tf.constant({json.dumps(x)})" for name, x in inputs.items())
 

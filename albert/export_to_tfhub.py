@@ -11,8 +11,7 @@
 `tokens`, `sop`, `mlm` and `tokenization_info`.
 
 With tensorflow-text, --export_preprocessor_path writes a module from texts to
-these inputs (`tokenize`, `bert_pack_inputs`), and --export_text_embedding_path
-one from texts to vectors. Each module has a model card, README.md.
+these inputs (`tokenize`, `bert_pack_inputs`). Each module has a model card, README.md.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ from albert.storage import files
 
 log = logging.getLogger("albert")
 
-PATHS = ("export_path", "export_preprocessor_path", "export_text_embedding_path")
+PATHS = ("export_path", "export_preprocessor_path")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -43,18 +42,13 @@ def define_flags(values: flags.FlagValues) -> None:
                             "directory says, else true.")
     flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
     flags.define("path", values, "export_path", None,
-                 "Directory for the encoder. One of the three paths is required.", use="output")
+                 "Directory for the encoder. One of the two paths is required.", use="output")
     flags.define("path", values, "export_preprocessor_path", None,
                  "Directory for the encoder's preprocessing (needs tensorflow-text).", use="output")
-    flags.define("path", values, "export_text_embedding_path", None,
-                 "Directory for preprocessing plus encoder (needs tensorflow-text).", use="output")
     flags.define("integer", values, "max_seq_length", None,
-                 "Length of packed texts in tokens: the preprocessing's default, the text "
-                 "embedding's maximum. Default: 128, or the model's maximum if shorter.",
+                 "Default length of packed texts in tokens, for the preprocessing. Default: 128, or the "
+                 "model's maximum if shorter.",
                  lower_bound=3)
-    flags.define("enum", values, "text_embedding", "pooled",
-                 "Vector of the text embedding: the pooler's output, the last layer's output at "
-                 "[CLS], or its mean.", enum_values=["pooled", "cls", "mean"])
     flags.define("path", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.", use="file")
     flags.define("path", values, "spm_model_file", None,
@@ -118,21 +112,16 @@ def main(values: flags.FlagValues) -> None:
             hub_export.export_preprocessor(
                 tokenizer, config, assets, scratch["export_preprocessor_path"], seq_length
             )
-        if "export_text_embedding_path" in scratch:
-            hub_export.export_text_embedding(
-                model, tokenizer, assets, scratch["export_text_embedding_path"],
-                seq_length=seq_length, pooling=values.text_embedding,
-            )
+        names = {name: os.path.basename(os.path.abspath(path)) for name, path in paths.items()}
         for name, directory in scratch.items():
             has_weights = name != "export_preprocessor_path"
             model_card.of_weights(
-                directory, source.weights(), config, title=_TITLES[name],
-                summary=_SUMMARIES[name], tokenizer=tokenizer,
-                parameters=model.count_params() if has_weights else None,
-                usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),
+                directory, source.weights(), config, name=names[name], note=_SUMMARIES[name],
+                metadata=source.metadata, tokenizer=tokenizer, parameters=model.count_params() if has_weights else None,
+                usage=_USAGES[name].format(name=names[name]),
             )
     for name, path in paths.items():
-        log.info("%s: %s (load it with tensorflow_hub.load)", _TITLES[name], path)
+        log.info("%s: %s (load it with tensorflow_hub.load)", _SUMMARIES[name], path)
 
 
 def _collect_assets(
@@ -151,17 +140,9 @@ def _collect_assets(
     return paths + [shutil.copy(vocabulary, folder) for vocabulary in vocabularies]
 
 
-_TITLES = {
-    "export_path": "ALBERT encoder",
-    "export_preprocessor_path": "Preprocessing for an ALBERT encoder",
-    "export_text_embedding_path": "ALBERT text embedding",
-}
 _SUMMARIES = {
-    "export_path": "A reusable TensorFlow 2 SavedModel: packed ids to vectors, for each text "
-                   "(`pooled_output`) and each id (`sequence_output`); it can be fine-tuned.",
-    "export_preprocessor_path": "A TensorFlow 2 SavedModel: texts to the inputs of the encoder "
-                                "that it was made with.",
-    "export_text_embedding_path": "A reusable TensorFlow 2 SavedModel: texts to vectors.",
+    "export_path": "A reusable TensorFlow 2 SavedModel: packed ids to vectors.",
+    "export_preprocessor_path": "A TensorFlow 2 SavedModel: texts to the inputs of the encoder.",
 }
 _USAGES = {
     "export_path": """
@@ -183,13 +164,6 @@ preprocess = hub.load("{name}")
 print(preprocess(["A text.", "Another one."]))
 pair = [preprocess.tokenize(["A text."]), preprocess.tokenize(["Its second part."])]
 print(preprocess.bert_pack_inputs(pair, 32))
-""",
-    "export_text_embedding_path": """
-import tensorflow_hub as hub
-import tensorflow_text  # the operations of the module
-
-embed = hub.load("{name}")
-print(embed(["A text.", "Another one."]))
 """,
 }
 

@@ -7,7 +7,6 @@ Texts are arguments, lines of --input_file, or lines of the standard input. For 
 --format=json, as one JSON object per text. An empty line has no masks.
 """
 
-import json
 from typing import Any
 
 from albert import tokenization
@@ -44,7 +43,7 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
     answers = dict(zip(nonempty, MaskFiller(opened, values.top_k).predict(inputs), strict=True))
     for i, text in enumerate(texts):
         masks = answers.get(i, [])
-        print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False)
+        print(answering.as_json({"text": text, "masks": masks})
               if values.format == "json" else _as_table(text, masks), flush=True)
 
 

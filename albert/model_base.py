@@ -116,7 +116,14 @@ class PretrainedModel(keras.Model):
         """Exports the model as Keras does; by default with ids, mask and segments of any shape.
 
         On JAX, which compiles one length, sequences have the model's maximum length.
+
+        Raises:
+          ValueError: the format is "litert": Keras's file would not run without TensorFlow.
         """
+        if format == "litert":
+            raise ValueError("a LiteRT file of Keras would need TensorFlow's own operations: call "
+                             "save_pretrained, then python -m albert.export_model --model_dir=MODEL "
+                             "--export_path=model.tflite")
         if input_signature is None:
             names = ("input_ids", "input_mask", "segment_ids")
             is_jax = keras.backend.backend() == "jax"

@@ -18,6 +18,7 @@ from typing import Any
 from albert.cli import flags
 from albert.config import AlbertConfig, config_file
 from albert.errors import FlagError
+from albert.formats import huggingface
 from albert.model import costs
 from albert.model.costs import DEVICES, Device, Workload
 from albert.storage import files
@@ -81,7 +82,7 @@ def main(values: flags.FlagValues) -> None:
         )
     named = [config_file(name.strip()) for name in values.albert_config_file.split(",")]
     paths = files.expand_globs(",".join(named), "albert_config_file")
-    models = [describe(AlbertConfig.from_json_file(path), workload, path, device) for path in paths]
+    models = [describe(huggingface.read_config(path), workload, path, device) for path in paths]
     info = {"workload": dataclasses.asdict(workload), "models": models}
     if device:
         info["device"] = dataclasses.asdict(device)

@@ -24,7 +24,6 @@ independent of each other. A regression gives `value`.
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -94,7 +93,7 @@ def main(values: flags.FlagValues) -> None:
         if values.output_file:
             stream = stack.enter_context(files.atomic_write(values.output_file))
         for answer in _answers(values, predictor, inputs):
-            print(json.dumps(answer, ensure_ascii=False), file=stream, flush=stream is None)
+            print(answering.as_json(answer), file=stream, flush=stream is None)
 
 
 def _answers(values: flags.FlagValues, predictor: TaskPredictor, inputs):

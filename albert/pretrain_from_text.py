@@ -86,9 +86,11 @@ def main(values: flags.FlagValues) -> None:
              "--fit_sentences", "--document_layout=blank_lines", f"--random_seed={values.seed}")
     plan.set_steps(text, _TRAINED * (values.hours * 3600 - (time.monotonic() - started)))
     model = os.path.join(out, "model")
-    start = [f"--init_checkpoint={values.start_from}"] if values.start_from else []
+    start = vocabulary
+    if values.start_from:  # which has the vocabulary
+        start = [f"--init_checkpoint={flags.as_typed(values, 'start_from')}"]
     _run("run_pretraining", f"--input_file={train}", f"--eval_input_file={held_out}",
-         f"--output_dir={model}", *start, *plan.training_flags(), *vocabulary,
+         f"--output_dir={model}", *start, *plan.training_flags(),
          f"--seed={values.seed}")
     log.info("report: %s", text_report.write(
         os.path.join(out, "report.md"), model, held_out, plan.as_text(text)

@@ -1,9 +1,11 @@
 """What the inference commands share: flags, the model, lines of text. Imports no engine."""
 
 import contextlib
+import json
 import logging
 import os
 import sys
+from typing import Any
 
 from albert import tokenization
 from albert.cli import flags
@@ -103,6 +105,19 @@ def read_texts(path: str) -> list[str]:
     if not texts:
         raise DataError(f"{name}: empty input")
     return texts
+
+
+def as_json(answer: Any) -> str:
+    """Returns an answer as a line of JSON.
+
+    Raises:
+      DataError: it has a number that is none, which JSON cannot express.
+    """
+    try:
+        return json.dumps(answer, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise DataError("the model computes NaN or infinity: its weights are damaged, or too large for "
+                        "this precision") from error
 
 
 def source_name(path: str) -> str:

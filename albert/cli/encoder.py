@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import logging
+import os
 from typing import Any
 
 from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import model_hub, pretrained
+from albert.formats import huggingface, layouts, model_hub, pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.storage import files
 
@@ -49,7 +50,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
                 log.warning("--%s=%s: no effect, the module's vocabulary has its own", name, asked)
     elif values.albert_config_file and any(given):
         origin = values.albert_config_file
-        config = AlbertConfig.from_flag(origin)
+        config = huggingface.read_config(origin)
         vocabulary = Vocabulary().override(*given, flags.text_settings(values))
         flag = "spm_model_file" if values.spm_model_file else "vocab_file"
         files.require_file(getattr(values, flag), flag)
@@ -58,7 +59,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         source = pretrained.open_path(origin, "init_checkpoint")
         config = source.config
         if values.albert_config_file:
-            config = AlbertConfig.from_flag(values.albert_config_file)
+            config = huggingface.read_config(values.albert_config_file)
         vocabulary = source.vocabulary.override(*given, flags.text_settings(values))
         if not vocabulary:
             raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
@@ -85,7 +86,11 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
                         ", ".join(ineffective))
         return
     # A model's directory provides what the flags leave out.
-    is_model = model_hub.is_model(values.init_checkpoint or "")
+    start = values.init_checkpoint or ""
+    config = os.path.join(os.path.dirname(start), layouts.CONFIG_FILE)
+    is_model = bool(start) and (
+        model_hub.is_model(start) or os.path.isfile(config) or not values.albert_config_file
+    )
     if not (values.albert_config_file or is_model):
         raise FlagError(
             "--albert_config_file or --albert_hub_module_handle is required (or the directory of "

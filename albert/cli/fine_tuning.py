@@ -306,9 +306,8 @@ class FineTuning:
 
         def complete(scratch: str) -> None:
             model_card.of_weights(
-                scratch, result.weights, config,
-                title=f"{name}: a fine-tuned ALBERT for serving",
-                summary="A TensorFlow SavedModel with one signature, for TensorFlow Serving.",
+                scratch, result.weights, config, name=name,
+                note="A TensorFlow SavedModel with one signature, for TensorFlow Serving.",
                 usage=_EXPORT_USAGE.format(name=name),
             )
 

@@ -11,6 +11,7 @@ import difflib
 import logging
 import math
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from select import POLLERR, POLLOUT, poll
 
 from absl import flags as absl_flags
 
+import albert
 from albert import engines
 from albert.cli import remote_paths
 from albert.cli.engine_start import import_tensorflow as import_tensorflow
@@ -161,10 +163,12 @@ def require(values: FlagValues, *names: str) -> None:
 
 def to_dict(values: FlagValues) -> dict:
     """Returns {flag name: value} of a command, as recorded with its results."""
-    def value_of(flag):
-        return getattr(flag, "given", flag.value)
+    return {name: as_typed(values, name) for name in sorted(values) if name not in _SPECIAL}
 
-    return {name: value_of(values[name]) for name in sorted(values) if name not in _SPECIAL}
+
+def as_typed(values: FlagValues, name: str):
+    """Returns a flag's value before a name or an address in it was replaced by a path."""
+    return getattr(values[name], "given", values[name].value)
 
 
 def select(values: FlagValues, names) -> dict:
@@ -210,9 +214,9 @@ def parse_with_arguments(
     for name in values:
         flag = values[name]
         if flag.value and getattr(flag, "use", None) == "model":
-            flag.value = shipped.path_of(flag.value)
+            remote_paths.replace(flag, shipped.path_of(flag.value))
         elif flag.value and name.endswith("spm_model_file"):
-            flag.value = shipped.vocabulary_of(flag.value)
+            remote_paths.replace(flag, shipped.vocabulary_of(flag.value))
     return values, rest
 
 
@@ -292,6 +296,8 @@ def run_command(
     wants_help = bool({"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]))
     set_up_logging()
     try:
+        if signal.getsignal(signal.SIGINT) is albert.end_at_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if wants_help:
             print(_help_text(doc, define_flags))
         else:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from albert.cli import flags
-from albert.config import AlbertConfig, config_file
+from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError, DataError, FlagError, UserError
 from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
@@ -43,12 +43,7 @@ def architecture(values: flags.FlagValues, start: Pretrained | None) -> AlbertCo
     """Returns the architecture: from the flag, the model to start from, or the run's directory."""
     of_run = os.path.join(values.output_dir, "albert_config.json")
     if values.albert_config_file:
-        # Our file, Hugging Face's, or a name.
-        path = files.require_file(config_file(values.albert_config_file), "albert_config_file")
-        if (theirs := files.read_json_object(path)).get("model_type"):
-            config = huggingface.config_from_theirs(theirs, values.albert_config_file)
-        else:
-            config = AlbertConfig.from_json_file(path)
+        config = huggingface.read_config(values.albert_config_file)
     elif start:
         config = start.config
     elif os.path.isfile(of_run):

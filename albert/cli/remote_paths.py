@@ -35,7 +35,7 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
             if getattr(flag, "use", None) == "model" and flag.value:
                 from albert.formats import model_hub  # imports NumPy, which not all commands need
 
-                flag.value = model_hub.local_path(flag.value, flag.name)
+                replace(flag, model_hub.local_path(flag.value, flag.name))
         flags = [values[name] for name in values if "://" in str(values[name].value)]
         flags = [flag for flag in flags if getattr(flag, "use", None)]
         for flag in sorted(flags, key=lambda flag: (flag.use in _WRITTEN, flag.name)):
@@ -43,10 +43,17 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
                 continue
             several = flag.use in (*_STREAMED, "outputs")
             parts = [part.strip() for part in flag.value.split(",")] if several else [flag.value]
+            value = ",".join(_local(part, flag, inputs) for part in parts if part)
             if any(map(filesystem.is_remote, parts)):
-                flag.given = flag.value
-            flag.value = ",".join(_local(part, flag, inputs) for part in parts if part)
+                replace(flag, value)
+            flag.value = value
         yield
+
+
+def replace(flag, value: str) -> None:
+    """Sets a flag's value; `given` remains what the user typed, for what is recorded."""
+    if value != flag.value:
+        flag.given, flag.value = getattr(flag, "given", flag.value), value
 
 
 def _local(path: str, flag, inputs: set[str]) -> str:

@@ -1,7 +1,6 @@
 """The SavedModels of `export_to_tfhub`, each with TF-Hub's common API for its kind.
 
-They are a text encoder (packed ids to vectors), its preprocessor (texts to packed ids), and a text
-embedding (texts to vectors), which contains both.
+They are a text encoder (packed ids to vectors) and its preprocessor (texts to packed ids).
 
 Legend: B batch, L sequence, H hidden, P predictions, V vocabulary. All ids are int32.
 """
@@ -240,44 +239,3 @@ def _bert_pack_inputs(tokenizer: FullTokenizer, config: AlbertConfig, default: i
             [ragged] * segments, seq_length=tf.TensorSpec([], tf.int32, name="seq_length")
         )
     return bert_pack_inputs
-
-
-def export_text_embedding(
-    model: AlbertForPreTraining, tokenizer: FullTokenizer, assets: Sequence[str], path: str,
-    *, seq_length: int, pooling: str,
-) -> None:
-    """Writes the module from texts [B] to vectors [B, H], following TF-Hub's API for embeddings.
-
-    Args:
-      seq_length: maximum sequence length in tokens.
-      pooling: "pooled", the pooler's output; "cls", the last layer at [CLS]; or "mean", its mean
-        over all tokens, [CLS] and [SEP] included.
-    """
-    encoder = {n: v for n, v in named_weights(model).items() if n.startswith("bert/")}
-    ids = text_graph.ids_of(tokenizer)
-    encode = _encode(model)
-
-    def compute(text, training=False):
-        rows = ids(text)
-        # Padded only to the longest text, since padding costs as much as tokens.
-        longest = tf.cast(tf.reduce_max(tf.concat([[0], rows.row_lengths()], 0)), tf.int32)
-        inputs = text_graph.pack([rows], tf.minimum(longest + 2, seq_length), tokenizer)
-        outputs = encode(inputs, training)
-        sequence = outputs["sequence_output"]
-        if pooling == "pooled":
-            return outputs["pooled_output"]
-        if pooling == "cls":
-            return sequence[:, 0]
-        mask = tf.cast(inputs["input_mask"], sequence.dtype)[:, :, None]
-        return tf.reduce_sum(sequence * mask, 1) / tf.reduce_sum(mask, 1)
-
-    root = _part(encoder, tf.function(compute), _TEXTS)
-    root.ids = ids
-    root.weights = {name: v.value for name, v in named_weights(model).items()}
-    root.assets = [tf.saved_model.Asset(asset) for asset in assets]
-
-    @tf.function(input_signature=[_TEXTS])
-    def serve(text):
-        return {"default": compute(text)}
-
-    saved_model.save(root, path, {"serving_default": serve})

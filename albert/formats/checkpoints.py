@@ -26,10 +26,10 @@ log = logging.getLogger("albert")
 BEST = "model.ckpt-best"
 RUN_FOLDER = "seed-{}"  # of one of the --num_runs runs, with its seed
 _STEP = re.compile(r"model\.ckpt-(\d+)$")
-_FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz")
 _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
 _SLOT = re.compile(r"/((adam|lamb)_[mv]|momentum|average)$|^global_step$")
 _GROUP = re.compile(r"/group_\d+/")
+_BLOCK = re.compile(r"bert/encoder/transformer/group_\d+/inner_group_\d+/")
 # Models of other architectures, by a scope that only they have.
 _OTHER_LAYOUTS = {
     "bert/encoder/layer_shared/": (
@@ -108,11 +108,8 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
         detail = f"several ({', '.join(others)}): name one" if others else "no *.index file in it"
         raise CheckpointError(f"--{flag}: directory {path} has {detail}")
     if os.path.isfile(path):
-        kind = " (pickled or foreign files are never opened)" if path.endswith(_FOREIGN) else ""
-        raise CheckpointError(
-            f"--{flag}: {path} is not a TensorFlow checkpoint; expected a prefix with "
-            f".index and .data files{kind}"
-        )
+        raise CheckpointError(f"--{flag}: {path} is not a TensorFlow checkpoint; expected a prefix with "
+                              ".index and .data files")
     folder, name = os.path.split(prefix)
     near = difflib.get_close_matches(name, checkpoint_files.prefixes(folder or "."), n=3, cutoff=0.3)
     hint = f"; there are: {', '.join(near)}" if near else ""
@@ -191,6 +188,36 @@ def check_architecture(
     if differ:
         raise MismatchError(f"{origin} has another architecture ({'; '.join(differ)}): use its config, "
                             "or another --output_dir")
+
+
+def check_sizes(config: AlbertConfig, weights: Weights) -> None:
+    """Refuses a config that the weights contradict, before a model of its sizes is built.
+
+    Raises:
+      MismatchError: lists the differences.
+    """
+    hidden, width = config.hidden_size, config.embedding_size
+    table, last = "bert/embeddings/", config.num_hidden_layers - 1
+    block = "bert/encoder/transformer/group_{}/inner_group_{}/"
+    inner = config.inner_group_num - 1
+    attention = block.format(config.attention_group(last), inner) + "attention_1/self/query/kernel"
+    feed_forward = block.format(config.feed_forward_group(last), inner) + "ffn_1/intermediate/dense/kernel"
+    sizes = {
+        table + "word_embeddings": (config.vocab_size, width),
+        table + "position_embeddings": (config.max_position_embeddings, width),
+        table + "token_type_embeddings": (config.type_vocab_size, width),
+        attention: (hidden, hidden), feed_forward: (hidden, config.intermediate_size),
+    }
+    if config.has_embedding_projection:
+        sizes["bert/encoder/embedding_hidden_mapping_in/kernel"] = width, hidden
+    blocks = {name[: match.end()] for name in weights.shapes if (match := _BLOCK.match(name))}
+    absent = [
+        f"{name}: not in the checkpoint" for name in (attention, feed_forward)
+        if blocks and _BLOCK.match(name)[0] not in blocks
+    ]
+    known = {name: shape for name, shape in sizes.items() if name in weights.shapes}
+    if problems := _misfits(dict(zip(known, known, strict=True)), known, weights) or absent:
+        raise MismatchError(f"{weights.origin} does not fit the model: {some(problems)}")
 
 
 def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

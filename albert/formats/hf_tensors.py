@@ -1,4 +1,4 @@
-"""Reads Hugging Face's tensor files as data: safetensors, shards, HDF5, PyTorch's pickles.
+"""Reads Hugging Face's tensor files as data: safetensors, HDF5, PyTorch's pickles.
 
 Their TensorFlow classes wrote HDF5 (`tf_model.h5`): a group for each layer, whose attribute
 `weight_names` lists the data sets. Keras, which could execute code from a file, never opens it.
@@ -13,25 +13,22 @@ import numpy as np
 import safetensors
 
 from albert.errors import CheckpointError, first_line
-from albert.formats import torch_pickle
-from albert.storage import files
+from albert.formats import torch_file
 
 Shapes = dict[str, tuple[int, ...]]
 Read = Callable[[str], np.ndarray]
 
 
 def open_tensors(path: str) -> tuple[Shapes, Read]:
-    """Returns ({name: shape}, read) of a .safetensors, .h5 or .bin file, or of a set of shards.
+    """Returns ({name: shape}, read) of a .safetensors, .h5 or .bin file.
 
     Raises:
       CheckpointError: it is damaged.
     """
-    if path.endswith(".json"):
-        return _open_shards(path)
     if path.endswith(".h5"):
         return _open_h5(path)
     if path.endswith(".bin"):
-        return torch_pickle.open_tensors(path)
+        path = torch_file.converted(path)
     try:
         stream = safetensors.safe_open(path, framework="np")
         shapes = {n: tuple(stream.get_slice(n).get_shape()) for n in stream.keys()}  # noqa: SIM118
@@ -41,28 +38,10 @@ def open_tensors(path: str) -> tuple[Shapes, Read]:
     def read(name: str) -> np.ndarray:
         try:
             return stream.get_tensor(name)
-        except (TypeError, safetensors.SafetensorError) as error:
+        except (TypeError, AttributeError, safetensors.SafetensorError) as error:  # as for float8
             raise CheckpointError(f"{path}: cannot read {name}: {error}") from error
 
     return shapes, read
-
-
-def _open_shards(path: str) -> tuple[Shapes, Read]:
-    index = files.read_json(path)
-    owners = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(owners, dict) or not all(isinstance(v, str) for v in owners.values()):
-        raise CheckpointError(f"{path}: no weight_map from tensor to file")
-    shapes, readers = {}, {}
-    for name in sorted(set(owners.values())):
-        if os.path.basename(name) != name or not name.endswith((".safetensors", ".bin")):
-            raise CheckpointError(f"{path}: {name!r} is not the name of a *.safetensors or *.bin file")
-        shard = os.path.join(os.path.dirname(path), name)
-        if not os.path.isfile(shard):
-            raise CheckpointError(f"{path}: shard {name} is missing")
-        part, read = open_tensors(shard)
-        shapes |= part
-        readers |= dict.fromkeys(part, read)
-    return shapes, lambda name: readers[name](name)
 
 
 def _open_h5(path: str) -> tuple[Shapes, Read]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from albert.config import AlbertConfig
+from albert.config import AlbertConfig, config_file, is_theirs
 from albert.errors import CheckpointError, ConfigError, DataError
 from albert.formats import hf_tensors, model_metadata
 from albert.formats.hf_names import (
@@ -26,17 +26,15 @@ from albert.formats.hf_names import (
 )
 from albert.formats.model_classes import MODEL_CLASSES, is_labelled
 from albert.formats.model_metadata import Metadata
-from albert.storage import files
+from albert.formats.weights import as_floats
+from albert.storage import files, filesystem
 
 log = logging.getLogger("albert")
 
 CONFIG_FILE = "config.json"
 # Files with weights, in order of preference.
 WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_FILES = (
-    WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5", "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+WEIGHTS_FILES = (WEIGHTS_FILE, "tf_model.h5", "pytorch_model.bin")
 METADATA_KEY = "albert_facts"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
@@ -50,6 +48,19 @@ _RELEASED = {
 
 
 # --- Configuration ---
+
+
+def read_config(value: str) -> AlbertConfig:
+    """Returns the architecture that --albert_config_file names: a file of ours or theirs, or a name.
+
+    Raises:
+      ConfigError: it is malformed; DataError: there is no such file or name.
+    """
+    path = files.require_file(config_file(value), "albert_config_file")
+    values = files.read_json(filesystem.local_copy(path, "albert_config_file"))
+    if is_theirs(values):
+        return config_from_theirs(values, value)
+    return AlbertConfig.from_dict(values, path)
 
 
 def check_kind(values: Any, origin: str) -> None:
@@ -316,12 +327,7 @@ class TensorFile:
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor by our name, float32."""
-        value = self._read(self._keys[name])
-        if value.dtype != np.float32:
-            try:
-                value = value.astype(np.float32)
-            except (TypeError, ValueError) as error:
-                raise CheckpointError(f"{self.path}: {name} does not hold numbers") from error
+        value = as_floats(self._read(self._keys[name]), f"{self.path}: {self._keys[name]}")
         return np.ascontiguousarray(value.T) if self._is_turned(name) else value
 
     def _check_ties(self, prefixed: Mapping[str, str]) -> None:

@@ -86,6 +86,12 @@ def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
         )
     if layout is Layout.CHECKPOINTS:
         return CheckpointError(f"--{flag}: {path} has checkpoints, but no {CONFIG_FILE}")
+    if os.path.isfile(os.path.join(path, huggingface.CONFIG_FILE)):
+        return CheckpointError(
+            f"--{flag}: {path} has a {huggingface.CONFIG_FILE}, but none of "
+            f"{', '.join(huggingface.WEIGHTS_FILES)}. Weights in several files: save the model again "
+            "with transformers and max_shard_size='10GB'"
+        )
     wanted = Layout.ALBERT, Layout.HUGGING_FACE, Layout.HUB_MODULE
     return CheckpointError(
         f"--{flag}: {path} holds neither " + ", nor ".join(layout.value for layout in wanted)

@@ -1,36 +1,24 @@
-"""Downloads released models: by name from a hub, or an archive at an https:// address.
+"""Downloads released models: by name from a hub, or (with `archives`) from an https:// address.
 
 The hub is Hugging Face's, or that of $HF_ENDPOINT; its library has a cache, and respects
 $HF_HUB_OFFLINE, $HF_HOME and $HF_TOKEN. No TensorFlow.
 """
 
 import glob
-import http.client
 import logging
 import os
 import re
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-
-import filelock
 
 from albert.errors import CheckpointError, first_line
 from albert.formats import archives, checkpoint_files, huggingface, tokenizer_files
-from albert.runtime.progress import Progress
-from albert.storage import files, filesystem, shipped
+from albert.storage import files, shipped
 
 log = logging.getLogger("albert")
 
 _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 _ARCHIVE = re.compile(r"https?://[^?#]+\.(tar\.gz|tgz|tar)", re.IGNORECASE)
-_ATTEMPTS = 5
-_TIMEOUT = 30  # seconds without a byte
-_CHUNK = 1 << 20  # bytes
 _RERUN = "Rerun the command to resume the download"
-_FIRST_ANSWER = 3  # seconds until a hub counts as out of reach, if the cache has nothing of the model
 
 
 def is_model(path: str) -> bool:
@@ -64,7 +52,7 @@ def with_revision(path: str, revision: str | None) -> str:
 
 
 def local_path(path: str, flag: str = "path", with_weights: bool = True) -> str:
-    """Downloads the model of a name or an address and returns its path; other paths are unchanged.
+    """Downloads the model of a name or an address and returns its folder; other paths are unchanged.
 
     Args:
       with_weights: whether more than the tokenizer is needed.
@@ -75,7 +63,7 @@ def local_path(path: str, flag: str = "path", with_weights: bool = True) -> str:
     if is_name(path):
         return _download(path, flag, with_weights)
     if _ARCHIVE.fullmatch(path):
-        return _download_archive(path, flag)
+        return archives.downloaded(path, flag)
     return path
 
 
@@ -91,9 +79,8 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
                               "pip install huggingface_hub") from error
     if not sys.stderr.isatty():
         utils.disable_progress_bars()
-    start = time.monotonic()
     try:
-        paths = list(_files(name, revision, with_weights))
+        directory = _snapshot(name, revision, with_weights)
     except errors.RevisionNotFoundError as error:
         raise CheckpointError(f"--{flag}: {name} has no revision {revision!r}") from error
     except errors.RepositoryNotFoundError as error:
@@ -111,141 +98,54 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
         raise CheckpointError(
             f"--{flag}: {name} at {constants.ENDPOINT} has no {huggingface.CONFIG_FILE}"
         ) from error
-    except (OSError, errors.HfHubHTTPError, errors.HFValidationError) as error:
-        raise CheckpointError(f"--{flag}: cannot download {name} from {constants.ENDPOINT}: "
+    except Exception as error:
+        is_of_http = type(error).__module__.startswith("httpx")  # httpx or httpx2, by their version
+        if not is_of_http and not isinstance(
+            error, OSError | errors.HfHubHTTPError | errors.HFValidationError
+        ):
+            raise
+        raise CheckpointError(f"--{flag}: the download of {name} from {constants.ENDPOINT} was cut: "
                               f"{first_line(error)}. {_RERUN}") from error
-    directory = os.path.dirname(paths[0])
     if with_weights:
-        size = sum(map(os.path.getsize, paths)) / 1e6
-        log.info("%s: %d files, %.1f MB, at commit %s (%.0f s)", name, len(paths), size,
-                 os.path.basename(directory)[:12], time.monotonic() - start)
+        log.info("%s: commit %s in %s", name, os.path.basename(directory)[:12], directory)
     return directory
 
 
-def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]:
-    """Yields the local paths of a model's files, each downloaded unless it is in the cache."""
-    from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
+def _snapshot(name: str, revision: str | None, with_weights: bool) -> str:
+    """Returns the folder of a model's files, of which those that the cache lacks are downloaded."""
+    from huggingface_hub import errors, snapshot_download
 
-    known = try_to_load_from_cache(name, huggingface.CONFIG_FILE, revision=revision)
-    if known is None and not constants.HF_HUB_OFFLINE:
-        _require_answer(name, revision)
-    config = hf_hub_download(name, huggingface.CONFIG_FILE, revision=revision)
-    yield config
-    if with_weights:  # before downloading them
-        huggingface.check_kind(files.read_json(config), f"{name}/{huggingface.CONFIG_FILE}")
-    commit = os.path.basename(os.path.dirname(config))  # all files must be from one commit
+    def get(*names: str) -> str:
+        patterns = [huggingface.CONFIG_FILE, *names]
+        return snapshot_download(
+            name, revision=revision, allow_patterns=patterns, local_files_only=not is_reachable
+        )
 
-    def get(file: str) -> str | None:
-        cached = try_to_load_from_cache(name, file, revision=commit)
-        if cached is not None:  # a path, or a mark that the commit has no such file
-            return cached if isinstance(cached, str) else None
-        try:
-            return hf_hub_download(name, file, revision=commit)
-        except errors.LocalEntryNotFoundError:  # missing, or the hub can't be reached
-            if constants.HF_HUB_OFFLINE:
-                return None
-            raise
-        except errors.EntryNotFoundError:
-            return None
-
-    yield from filter(None, map(get, tokenizer_files.NAMES))
+    is_reachable = _answers(name, revision)
+    directory = get(*tokenizer_files.NAMES)
+    config = os.path.join(directory, huggingface.CONFIG_FILE)
+    if not os.path.isfile(config):
+        raise errors.EntryNotFoundError(huggingface.CONFIG_FILE)
     if not with_weights:
-        return
-    weights = next(filter(None, map(get, huggingface.WEIGHTS_FILES)), None)
-    if weights is None:
-        raise CheckpointError(f"{name} has no readable weights: none of "
-                              f"{', '.join(huggingface.WEIGHTS_FILES)}")
-    yield weights
-    if weights.endswith(".json"):
-        for shard in sorted(set(files.read_json_object(weights).get("weight_map", {}).values())):
-            if (path := get(shard)) is None:
-                raise CheckpointError(f"{name}: shard {shard} is missing")
-            yield path
+        return directory
+    huggingface.check_kind(files.read_json(config), f"{name}/{huggingface.CONFIG_FILE}")
+    revision = os.path.basename(directory)  # all files must be from one commit
+    for weights in huggingface.WEIGHTS_FILES:
+        if os.path.isfile(os.path.join(get(weights), weights)):
+            return directory
+    raise CheckpointError(f"{name} has no readable weights: none of "
+                          f"{', '.join(huggingface.WEIGHTS_FILES)}")
 
 
-def _require_answer(name: str, revision: str | None) -> None:
-    """Raises a LocalEntryNotFoundError if the hub is out of reach; the library would try for minutes."""
-    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
+def _answers(name: str, revision: str | None) -> bool:
+    """Whether the hub answers within $HF_HUB_ETAG_TIMEOUT; `snapshot_download` would wait for ever."""
+    from huggingface_hub import HfApi, constants
 
-    wait = constants.HF_HUB_ETAG_TIMEOUT  # the user's, or the default
-    wait = _FIRST_ANSWER if wait == constants.DEFAULT_ETAG_TIMEOUT else wait
-    for pause in (0.5, None):  # a second chance for a connection that is just coming up
-        try:
-            get_hf_file_metadata(hf_hub_url(name, huggingface.CONFIG_FILE, revision=revision), timeout=wait)
-        except Exception as error:  # of httpx or httpx2, by the library's version
-            kinds = {kind.__name__ for kind in type(error).__mro__}
-            if "ConnectError" in kinds and pause:
-                time.sleep(pause)
-                continue
-            if kinds & {"ConnectError", "TimeoutException"}:
-                raise errors.LocalEntryNotFoundError(str(error)) from error
-        return  # whatever the answer, the download reports it better
-
-
-# === By address ===
-
-
-def _download_archive(url: str, flag: str) -> str:
-    """Returns a packed model's copy in the cache, updated when the original changes."""
-    target = filesystem.path_in_cache(url, "downloads")
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with filelock.FileLock(f"{target}.lock"):
-        for attempt in range(_ATTEMPTS):
-            try:
-                _fetch(url, target)
-                return target
-            except urllib.error.HTTPError as error:
-                if error.code < 500:
-                    raise CheckpointError(f"--{flag}: {url}: {error.code} {error.reason}") from error
-                problem = error
-            except (OSError, http.client.HTTPException) as error:
-                problem = error
-            time.sleep(min(0.5 * 2**attempt, 8))
-    reason = first_line(getattr(problem, "reason", None) or problem)
-    if os.path.exists(target):
-        log.warning("%s cannot be reached (%s): using the earlier download", url, reason)
-        return target
-    raise CheckpointError(f"--{flag}: cannot download {url}: {reason}. {_RERUN}") from problem
-
-
-def _fetch(url: str, target: str) -> None:
-    """Downloads a file unless the copy is current; resumes an interrupted download."""
-    part, known = f"{target}.part", f"{target}.json"
-    tags = files.read_json_object(known) if os.path.isfile(known) else {}
-    begun = os.path.getsize(part) if os.path.isfile(part) and tags.get("part") else 0
-    request = urllib.request.Request(url)
-    if begun:
-        request.add_header("Range", f"bytes={begun}-")
-        request.add_header("If-Range", tags["part"])
-    elif os.path.exists(target) and tags.get("whole"):
-        request.add_header("If-None-Match", tags["whole"])
+    if constants.HF_HUB_OFFLINE:
+        return False
     try:
-        answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.NOT_MODIFIED:
-            return
-        if begun and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            files.write_json(known, {**tags, "part": None})  # it was already complete: start over
-            raise ConnectionError(f"the file has fewer than {begun:,} bytes") from error
-        raise
-    with answer:
-        begun = begun if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
-        tag = answer.headers.get("ETag")
-        files.write_json(known, {"whole": tags.get("whole"), "part": tag})
-        length = answer.headers.get("Content-Length")
-        total = begun + int(length) if length else None
-        _receive(answer, part, begun, total, os.path.basename(target))
-    os.replace(part, target)
-    files.write_json(known, {"whole": tag, "part": None})
-
-
-def _receive(answer, part: str, begun: int, total: int | None, name: str) -> None:
-    progress = Progress(f"downloaded {name}", total and total / 1e6, "MB", begun / 1e6)
-    with open(part, "r+b" if begun else "wb") as stream:
-        stream.seek(begun)
-        while chunk := answer.read(_CHUNK):
-            stream.write(chunk)
-            progress.update(stream.tell() / 1e6)
-        progress.clear()
-        if total is not None and stream.tell() != total:
-            raise ConnectionError(f"got {stream.tell():,} of {total:,} bytes")
+        HfApi().repo_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # whatever else it answers, the download reports it better
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        return not kinds & {"ConnectError", "TimeoutException"}
+    return True

@@ -55,7 +55,14 @@ class Pretrained:
     weights: Callable[[], Weights]  # opened once; may raise a CheckpointError
 
     def __post_init__(self):
-        object.__setattr__(self, "weights", functools.cache(self.weights))
+        open_weights = self.weights
+
+        def checked() -> Weights:
+            weights = open_weights()
+            checkpoints.check_sizes(self.config, weights)
+            return weights
+
+        object.__setattr__(self, "weights", functools.cache(checked))
 
     def tokenizer(self, *given: Any) -> FullTokenizer | None:
         """Returns the tokenizer of the model's vocabulary or of a `given` one, None without either.
@@ -126,7 +133,7 @@ def open_archive(
     if (threshold := run_states.null_threshold(prefix, run_state)) is not None:
         settings = {**metadata.settings, "null_score_diff_threshold": threshold}
         metadata = dataclasses.replace(metadata, settings=settings)
-    config = AlbertConfig.from_flag(config_file or os.path.join(directory, layouts.CONFIG_FILE))
+    config = huggingface.read_config(config_file or os.path.join(directory, layouts.CONFIG_FILE))
     checkpoints.check_architecture(run_state, config, prefix)
     return Pretrained(
         path, directory, config, *_with_vocabulary(directory, metadata),
@@ -324,7 +331,16 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     older = checkpoints.BEST + checkpoint_files.INDEX  # of version 0.2
     with model_card.publish_model(path, huggingface.WEIGHTS_FILE, older) as scratch:
         write(scratch, model, tokenizer)
-        model_card.of_model(scratch, model, tokenizer, os.path.basename(os.path.abspath(path)))
+        model_card.write(
+            scratch, model.config, metadata_of(model), name=os.path.basename(os.path.abspath(path)),
+            parameters=model.count_params(), tokenizer=tokenizer,
+        )
+
+
+def metadata_of(model: "keras.Model") -> Metadata:
+    """Returns a model's metadata, with the settings that its constructor has."""
+    settings = dict(model.metadata.settings) | model_metadata.pick(model.get_config())
+    return dataclasses.replace(model.metadata, settings=settings)
 
 
 def write(
@@ -342,8 +358,7 @@ def write(
     from albert.model.weight_names import named_weights
 
     config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
-    settings = dict(model.metadata.settings) | model_metadata.pick(model.get_config())
-    metadata = dataclasses.replace(model.metadata, settings=settings)
+    metadata = metadata_of(model)
     if tokenizer is not None:
         check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}

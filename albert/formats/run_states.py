@@ -5,6 +5,7 @@ hand or come from elsewhere, so the type of every value is checked. No TensorFlo
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -34,6 +35,9 @@ from albert.formats.model_metadata import (
 )
 from albert.storage import files, filesystem
 from albert.tokenization import TextSettings
+
+
+_THRESHOLD = "null_score_diff_threshold"
 
 
 def _is_numbers(value: Any) -> bool:
@@ -120,12 +124,26 @@ def null_threshold(prefix: str, run_state: Mapping[str, Any]) -> float | None:
     """Returns the odds above which a SQuAD 2.0 checkpoint leaves a question unanswered.
 
     That is --null_score_diff_threshold of its run, else the threshold with the best F1 in the
-    checkpoint's evaluation, else None.
+    checkpoint's evaluation, else None. Runs before version 0.4 have the latter in other files.
     """
-    given = run_state.get("flags", {}).get("null_score_diff_threshold")
-    best = results_beside(prefix, run_state.get("step")).get("best_f1_thresh")
-    threshold = best if given is None else given
+    threshold = metadata_of(run_state).settings.get(_THRESHOLD)
+    if threshold is None:
+        threshold = results_beside(prefix, run_state.get("step")).get("best_f1_thresh")
     return threshold if threshold is not None and FINITE[0](threshold) else None
+
+
+def complete(prefix: str, results: Mapping[str, Any]) -> None:
+    """Stores what an evaluation determines of a model in the JSON next to its checkpoint.
+
+    So whoever copies the checkpoint has it, too.
+    """
+    run_state, threshold = read_run_state(prefix), results.get("best_f1_thresh")
+    if threshold is None or not run_state or run_state.get("flags", {}).get(_THRESHOLD) is not None:
+        return
+    metadata = metadata_of(run_state)
+    settings = {**metadata.settings, _THRESHOLD: threshold}
+    metadata = dataclasses.replace(metadata, settings=settings)
+    files.write_sealed_json(prefix + ".json", {**run_state, "facts": metadata.to_dict()})
 
 
 def of_metadata(metadata: Metadata, config: AlbertConfig) -> dict[str, Any]:

@@ -81,6 +81,9 @@ class Vocabulary:
         """
         if self.problem:
             raise DataError(self.problem)
+        if self.vocab_file and not self.spm_model_file and _lists_scores(self.vocab_file):
+            raise DataError(f"{self.vocab_file} only lists the tokens of a SentencePiece model: give the "
+                            "model itself, *.model, as --spm_model_file")
         return FullTokenizer(
             self.vocab_file, spm_model_file=self.spm_model_file, added_tokens=self.added,
             **dataclasses.asdict(self.text),
@@ -114,6 +117,14 @@ class Vocabulary:
                 raise FlagError(f"--{'no' * (not value)}{name}: {chosen.spm_model_file} was trained "
                                 "differently, and has no tokens for such text")
         return dataclasses.replace(chosen, text=dataclasses.replace(chosen.text, **given))
+
+
+def _lists_scores(path: str) -> bool:
+    """Whether a file is the `.vocab` beside a SentencePiece model: a token and its score on a line."""
+    if not path.endswith(".vocab") or not os.path.isfile(path):
+        return False
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return "\t" in stream.readline(1000)
 
 
 def find(directory: str, default: TextSettings | None = None) -> Vocabulary:

@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+import ml_dtypes
 import numpy as np
+
+from albert.errors import CheckpointError
+
+_FLOATS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)))
+_COUNTS = ("global_step",)
 
 
 class Reader(Protocol):
@@ -30,6 +36,26 @@ class Weights:
         """Returns one tensor.
 
         Raises:
-          CheckpointError: the file is damaged (checksums are verified where it has them).
+          CheckpointError: the file is damaged (checksums are verified where it has them), or the
+            tensor doesn't hold finite floating-point numbers.
         """
-        return self._reader.read(self._keys[name])
+        value = self._reader.read(self._keys[name])
+        if name not in _COUNTS:
+            as_floats(value, f"{self.origin}: {name}")
+        return value
+
+
+def as_floats(value: np.ndarray, origin: str) -> np.ndarray:
+    """Returns a float32 copy of a tensor, or the tensor itself if it is one.
+
+    Raises:
+      CheckpointError: it has another kind of numbers, NaN or infinity.
+    """
+    if value.dtype not in _FLOATS:
+        raise CheckpointError(f"{origin} holds {value.dtype}, not floating-point numbers")
+    with np.errstate(over="ignore"):
+        value = value.astype(np.float32, copy=False)
+    if not np.isfinite(value).all():
+        raise CheckpointError(f"{origin} holds NaN or infinity: the training diverged, or the file is "
+                              "damaged")
+    return value

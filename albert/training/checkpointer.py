@@ -12,7 +12,7 @@ import numpy as np
 from albert import __version__
 from albert.config import AlbertConfig
 from albert.errors import TrainingDivergedError, some
-from albert.formats import checkpoints
+from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
 from albert.runtime.processor import bfloat16_gain
 from albert.storage import files
@@ -58,6 +58,10 @@ class Checkpointer:
             shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
             tensors, account = checkpoints.warm_start(shapes, init, may_lack_pooler=True, **options)
             state.assign(tensors)
+            names = ("init_checkpoint", "albert_hub_module_handle")
+            # What the user typed, not where it was unpacked or downloaded to on this machine.
+            typed = next(filter(None, map(self.flags.get, names)), account["checkpoint"])
+            account = account | {"checkpoint": typed}
             if is_chief:
                 files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
             origin = checkpoints.describe_start(account)
@@ -123,6 +127,7 @@ class Checkpointer:
             "flags": dict(self.flags),
             "version": __version__,
         }
+        run_state["facts"] = run_states.metadata_of(run_state).to_dict()
         # Those from before a streak of bad steps stay while it lasts: see drop_bad_streak.
         keep = run.keep_checkpoint_max and (
             run.keep_checkpoint_max + self.history.divergence.consecutive

@@ -96,6 +96,7 @@ def keep_if_best(
     The best of earlier processes counts, too, unless `what_is_measured` differs. With
     `run.keep_last`, the checkpoint replaces any earlier one.
     """
+    run_states.complete(prefix, results)
     directory, step = os.path.dirname(prefix), int(results["global_step"])
     value = float(results[task.best_metric])
     if not math.isfinite(value):

@@ -6,6 +6,7 @@ from typing import Any
 
 from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
+from albert.formats import huggingface
 from albert.storage import files
 
 _PARTS = ("config", "data", "train")
@@ -44,7 +45,7 @@ class Setting:
         """
         own = dict(self.config)
         like = own.pop("like", None)
-        whole = AlbertConfig.from_flag(like).to_dict() if like else {}
+        whole = huggingface.read_config(like).to_dict() if like else {}
         return AlbertConfig.from_dict(
             whole | {"vocab_size": vocab_size} | own, f"setting {self.name}"
         )

@@ -44,8 +44,8 @@ from benchmarks import (  # noqa: E402
 )
 
 from albert.cli import engine_start, flags
-from albert.config import AlbertConfig  # noqa: E402
 from albert.errors import FlagError  # noqa: E402
+from albert.formats import huggingface  # noqa: E402
 from albert.storage import files  # noqa: E402
 
 
@@ -100,7 +100,7 @@ def main(values: flags.FlagValues, name: str) -> None:
     if unknown:
         raise FlagError(f"--precisions: {', '.join(sorted(unknown))} is not among "
                         + ", ".join(inputs.TOLERANCES))
-    config = AlbertConfig.from_flag(values.albert_config_file)
+    config = huggingface.read_config(values.albert_config_file)
     if values.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     engine_start.start(values.engine)

@@ -68,12 +68,12 @@ def main() -> None:
     parser.add_argument("--config", default="base_v2", help="a released architecture or a file")
     parser.add_argument("--rounds", type=int, default=5, help="times that each length is read")
     given = parser.parse_args()
-    from albert.config import AlbertConfig
+    from albert.formats import huggingface
 
     first: dict[str, float] = {}
     lengths: dict[str, float] = {}
     later: dict[str, list[float]] = {}
-    every = ways(AlbertConfig.from_flag(given.config))
+    every = ways(huggingface.read_config(given.config))
     for name, answer in every.items():
         first[name] = seconds(answer, LENGTHS[0])
         lengths[name] = sum(seconds(answer, n) for n in LENGTHS[1:])

@@ -40,7 +40,7 @@ METHODS = {
 SECTIONS = {  # of the other names
     "Other models": (
         "AlbertForPreTraining", "AlbertForTokenClassification", "AlbertForMultipleChoice",
-        "AlbertForBeamQuestionAnswering", "HubLayer",
+        "AlbertForBeamQuestionAnswering",
     ),
     "Optimizers": (
         "optimization.Lamb", "optimization.AdamWeightDecay", "optimization.Muon",

@@ -161,12 +161,6 @@ def make_theirs(folder, name="model.safetensors"):
     return theirs
 
 
-def make_shards(folder):
-    names = make_theirs(folder, "a.safetensors")
-    files.write_json(str(folder / "model.safetensors.index.json"),
-                     {"weight_map": dict.fromkeys(names, "a.safetensors")})
-
-
 def read_theirs(folder):
     source = pretrained.open_path(str(folder))
     return source.config, source.vocabulary.text, source.metadata, all_tensors(source.weights())
@@ -248,7 +242,6 @@ READERS = {
     "hugging face": Reader(
         "model.safetensors config.json tokenizer_config.json", make_theirs, read_theirs
     ),
-    "shards": Reader("model.safetensors.index.json a.safetensors", make_shards, read_theirs),
     "module variables": Reader(
         "variables/variables.index variables/variables.data-00000-of-00001", make_module,
         read_module, is_checked=True,

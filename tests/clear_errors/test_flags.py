@@ -84,7 +84,7 @@ ORIGINAL = {
     export_to_tfhub: {
         "albert_directory": None, "checkpoint_name": "model.ckpt-best", "do_lower_case": True,
         "use_einsum": True, "export_path": None, "export_preprocessor_path": None,
-        "export_text_embedding_path": None, "text_embedding": "pooled", "max_seq_length": None,
+        "max_seq_length": None,
     },
 }
 

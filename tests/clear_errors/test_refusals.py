@@ -57,6 +57,10 @@ REFUSED = [
     ("classify", "--output_dir={run} --cached_dir={d}/out", "was trained for pretraining, not sst-2"),
     ("classify", "--vocab_file= --init_checkpoint={run}",
      "has no vocabulary: give --spm_model_file or --vocab_file"),
+    ("classify", "--albert_config_file= --init_checkpoint=albert-base-v2",
+     "--init_checkpoint: no directory, checkpoint or archive 'albert-base-v2'.*albert/albert-base-v2"),
+    ("classify", "--vocab_file={d}/spm.vocab",
+     "spm.vocab only lists the tokens of a SentencePiece model: give the model itself, *.model, as"),
     ("pretrain", "--init_checkpoint={run}/model.ckpt-11",
      "--init_checkpoint: no checkpoint at .*model.ckpt-10"),
     ("pretrain", "--albert_config_file={d}/wrong.json",
@@ -107,6 +111,7 @@ def folder(tmp_path, monkeypatch):
     settings = vocabulary.Settings(vocab_size=50, character_coverage=1.0)
     model = vocabulary.train([str(tmp_path / "lines")], settings)
     (tmp_path / "spm.model").write_bytes(model)
+    (tmp_path / "spm.vocab").write_text("<unk>\t0\n▁a\t-2.5\n")
     (tmp_path / "cut.model").write_bytes(model[: len(model) // 2])
     write_pretraining_records(tmp_path / "40.tfrecord")
     sound = {name: flags_of(tmp_path) for name, (_, flags_of) in COMMANDS.items()}

@@ -52,9 +52,10 @@ ALLOWED = {
     ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("formats/archives", "extractall"): "with Python's filter for data, sizes checked first",
-    ("formats/torch_pickle", "pickle"): "an unpickler that calls what makes arrays, and nothing else",
+    ("formats/torch_file", "pickle"): "the name of an error",
+    ("formats/torch_file", "subprocess"): "a module of ours, which may crash",
+    ("formats/torch_file", "torch"): "weights_only, and only what lies in the file",
     ("formats/hf_tensors", "h5py"): "arrays by name, none that lies in another file",
-    ("export/hub_layer", "hub.load"): "to compute with a module's graph is its purpose",
 }
 
 
@@ -228,18 +229,13 @@ def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
 # --- False sizes, and paths that lead elsewhere ---
 
 
-def test_lengths_that_lie_and_paths_that_lead_elsewhere_are_refused(tmp_path):
+def test_lengths_that_lie_are_refused(tmp_path):
     (tmp_path / "in").mkdir()
     config = AlbertConfig.from_json_file(write_config(tmp_path))
     path = tmp_path / "in/model.safetensors"
     for length in (1 << 62, (1 << 64) - 1, 200_000_000):
         path.write_bytes(struct.pack("<Q", length) + b"{" + b" " * 64)
         with pytest.raises(CheckpointError, match="not a readable safetensors file"):
-            pretrained.open_tensors(str(path), config)
-    path = tmp_path / "in/model.safetensors.index.json"
-    for name in ("../out.safetensors", "/etc/out.safetensors", "a/b.safetensors", "..", "a.npz"):
-        path.write_text(json.dumps({"weight_map": {"albert.pooler.weight": name}}))
-        with pytest.raises(CheckpointError, match="is not the name of"):
             pretrained.open_tensors(str(path), config)
 
 

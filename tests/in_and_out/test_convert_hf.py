@@ -292,19 +292,18 @@ def change_tensors(change):
     return spoil
 
 
-def in_shards(folder: pathlib.Path) -> None:
-    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-    owners = {name: f"{'ab'[i % 2]}.safetensors" for i, name in enumerate(sorted(tensors))}
-    for file in ("a.safetensors", "b.safetensors"):
-        part = {n: tensors[n] for n, owner in owners.items() if owner == file}
-        safetensors.numpy.save_file(part, folder / file)
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": owners}))
+def in_8_bits(folder: pathlib.Path) -> None:
+    change_tensors(lambda tensors: tensors | {"predictions.bias": np.zeros(60, "u1")})(folder)
+    change_header({"dtype": "F8_E4M3"})(folder)
 
 
-def without_a_shard(folder: pathlib.Path) -> None:
-    in_shards(folder)
-    (folder / "b.safetensors").unlink()
+def change_config(change):
+    def spoil(folder: pathlib.Path) -> None:
+        values = json.loads((folder / "config.json").read_text())
+        del values["albert_facts"]
+        (folder / "config.json").write_text(json.dumps(values | change))
+
+    return spoil
 
 
 UNREADABLE = "model.safetensors is not a readable safetensors file"
@@ -317,12 +316,33 @@ BAD_FILES = {
     "an offset": (change_header({"data_offsets": [0, 10**12]}), UNREADABLE),
     # More such tricks are in test_security.
     "a type": (change_header({"dtype": "F99"}), UNREADABLE),
-    "a missing shard": (without_a_shard, "shard b.safetensors is missing"),
     "another model": (change_tensors(lambda _: {"bert.x.weight": np.zeros(3)}),
                       "holds no ALBERT encoder"),
     "another size": (
         change_tensors(lambda tensors: tensors | {POSITIONS: tensors[POSITIONS][:-1]}),
         "bert/embeddings/position_embeddings: checkpoint [15, 16], model [16, 16]"),
+    **{
+        f"{what} in the weights": (
+            change_tensors(lambda tensors, kind=kind: tensors | {POSITIONS: tensors[POSITIONS].astype(kind)}),
+            f"{POSITIONS} holds {np.dtype(kind)}, not floating-point numbers")
+        for what, kind in (("complex numbers", "c8"), ("truth values", "?"), ("integers", "i1"))
+    },
+    **{
+        f"{number} in the weights": (
+            change_tensors(lambda tensors, number=number: tensors | {POSITIONS: tensors[POSITIONS] * number}),
+            f"{POSITIONS} holds NaN or infinity")
+        for number in (np.float32("nan"), np.float32("inf"))
+    },
+    "numbers of 8 bits": (in_8_bits, "cannot read predictions.bias"),
+    **{
+        f"a false {key}": (change_config({key: value}), message) for key, value, message in (
+            ("hidden_size", 10**9, "model [16, 1000000000]"), ("vocab_size", 10**12, "model [1000000000000, 16]"),
+            ("max_position_embeddings", 10**9, "checkpoint [16, 16], model [1000000000, 16]"),
+            ("num_hidden_layers", 10**6, "num_hidden_layers must be at most 1,000, got 1000000"),
+            ("inner_group_num", 900, "inner_group_899/attention_1/self/query/kernel: not in the checkpoint"),
+            ("intermediate_size", 10**9, "model [16, 1000000000]"),
+        )
+    },
     "an output matrix": (
         change_tensors(lambda x: x | {"predictions.decoder.weight": np.ones((60, 16), "f4")}),
         "predictions.decoder.weight is not a copy"),
@@ -339,10 +359,9 @@ def test_a_file_that_is_damaged_or_of_another_model_is_refused(name, theirs, tmp
     assert not (tmp_path / "out").exists()
 
 
-def test_shards_and_half_precision_are_read_as_one_file_of_float32(theirs, masked_lm, tmp_path):
-    in_shards(theirs)
+def test_half_precision_is_read_as_float32(theirs, masked_lm, tmp_path):
     whole = safetensors.numpy.load_file(masked_lm / "model.safetensors")
-    path, header, body = theirs / "b.safetensors", {}, b""
+    path, header, body = theirs / "model.safetensors", {}, b""
     for name in safetensors.numpy.load_file(path):
         value = tf.cast(whole[name], tf.bfloat16).numpy()
         whole[name] = value.astype("f4")

@@ -1,5 +1,6 @@
 """Models for other runtimes: an exported file computes the same as the model."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -80,13 +81,33 @@ def test_a_litert_file_gives_the_models_outputs_and_int8_is_small_and_near(expor
 
 
 def test_a_litert_file_has_a_card_that_says_how_near_it_is_and_how_to_use_it(exported, monkeypatch):
-    card = exported.with_name("encoder.README.md").read_text()
+    card = exported.with_name("encoder.tflite.README.md").read_text()
     for fact in ("pooled_output` (differs by up to", f"int32 [1, {LENGTH}]", "hidden size | 64"):
         assert fact in card
     monkeypatch.chdir(exported.parent)
     found = {name: np.ones((1, LENGTH), np.int32) for name in ("ids", "mask", "segments")}
     exec(card.split("```python\n")[1].split("```")[0], found)
     assert sorted(found["outputs"]) == ["pooled_output", "sequence_output"]
+
+
+def test_every_file_has_a_card_of_its_own_and_the_length_of_the_training(tmp_path):
+    model = modeling.AlbertForSequenceClassification(AlbertConfig(**SIZES), 2)
+    model.metadata = dataclasses.replace(model.metadata, max_seq_length=7)
+    model.save_pretrained(str(tmp_path / "trained"))
+    for name in ("a.tflite", "a.onnx"):
+        assert export(tmp_path / "trained", tmp_path / name) == 0
+    for name, word in (("a.tflite", "int32 [1, 7]"), ("a.onnx", "onnxruntime")):
+        card = (tmp_path / f"{name}.README.md").read_text()
+        assert word in card and f"# {name}: " in card
+    [details, *_] = tf.lite.Interpreter(str(tmp_path / "a.tflite")).get_input_details()
+    assert list(details["shape"]) == [1, 7]
+
+
+def test_keras_export_for_litert_is_refused_with_the_command_whose_file_runs_alone(tmp_path):
+    model = modeling.AlbertForSequenceClassification(AlbertConfig(**SIZES), 2)
+    with pytest.raises(ValueError, match="python -m albert.export_model --model_dir=MODEL"):
+        model.export(tmp_path / "a.tflite", format="litert")
+    assert not (tmp_path / "a.tflite").exists()
 
 
 FINE_TUNED = {
@@ -119,7 +140,7 @@ def test_a_fine_tuned_model_is_exported_with_its_head_and_its_labels(kind, tmp_p
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=2e-5, rtol=1e-6)
-    card = (tmp_path / "trained.README.md").read_text()
+    card = (tmp_path / "trained.tflite.README.md").read_text()
     assert ("très bon" in card) == ("num_labels" in FINE_TUNED[kind])
     if "num_labels" in FINE_TUNED[kind]:
         assert zipfile.ZipFile(path).read("labels.txt").decode().splitlines() == labels

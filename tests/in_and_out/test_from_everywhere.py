@@ -2,9 +2,11 @@
 
 import io
 import json
+import random
 import shutil
 import tarfile
 
+import damage
 import h5py
 import jobs
 import numpy as np
@@ -14,8 +16,10 @@ from hf_models import load, packed, random_model, save
 
 import albert
 from albert import extract_features
-from albert.errors import CheckpointError, ConfigError, DataError
+from albert.errors import CheckpointError, ConfigError, DataError, UserError
 from albert.formats import archives, pretrained, tokenizer_files
+from albert.storage import shipped
+from albert.tokenization import FullTokenizer
 
 THEIRS = {
     "prediction_logits": "prediction_logits", "sop_logits": "sop_logits", "logits": "logits",
@@ -81,13 +85,17 @@ def test_what_could_be_several_models_or_lacks_a_part_is_not_guessed(golden_path
     assert weights.origin == str(folder / "model.ckpt-best")
 
 
-@pytest.mark.parametrize("what", ["cut", "text", "outside", "link", "large"])
+@pytest.mark.parametrize("what", ["cut", "text", "outside", "link", "large", "many"])
 def test_an_archive_that_is_damaged_or_leads_outside_is_refused(
     what, golden_path, tmp_path, cache, monkeypatch
 ):
     path = packed(golden_path("tf1_ckpt_tiny"), tmp_path / "model.tar.gz")
     if what == "large":
         monkeypatch.setattr(archives, "MAX_BYTES", 1000)
+    elif what == "many":
+        with tarfile.open(path, "w:gz") as archive:
+            for number in range(archives.MAX_MEMBERS + 1):
+                archive.addfile(tarfile.TarInfo(f"empty{number}"))
     elif what in ("cut", "text"):
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2] if what == "cut" else b"no archive at all")
@@ -245,3 +253,30 @@ def test_a_damaged_module_of_tf_models_is_refused(spoil, message, golden_path, t
         data.write_bytes(data.read_bytes()[:-100])
     with pytest.raises((CheckpointError, ConfigError), match=message):
         load("AlbertModel", folder)
+
+
+def test_a_malformed_tokenizer_json_gives_a_tokenizer_or_one_line(tmp_path):
+    golden = FullTokenizer(None, spm_model_file=shipped.vocabulary_of("small_en"))
+    tokenizer_files.write(golden, str(tmp_path))
+    for path in tmp_path.iterdir():
+        if path.name != "tokenizer.json":
+            path.unlink()
+    values = json.loads((tmp_path / "tokenizer.json").read_text())
+    values["model"]["vocab"] = values["model"]["vocab"][:40]
+    values["normalizer"]["normalizers"] = [
+        step for step in values["normalizer"]["normalizers"] if step["type"] != "Precompiled"
+    ]
+    content, opened = json.dumps(values).encode(), 0
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    assert tokenizer_files.find(str(tmp_path)).open().vocab_size == 40
+    odd = [(f"{key} is {one!r}", json.dumps(values | {key: one}).encode())
+           for key in values for one in damage.ODD_VALUES]
+    for seed in range(2):
+        for what, changed in [*odd, *damage.json_mutations(content, random.Random(seed))]:
+            (tmp_path / "tokenizer.json").write_bytes(changed)
+            try:
+                tokenizer_files.find(str(tmp_path)).open()
+                opened += 1
+            except UserError as error:
+                assert "tokenizer.json" in str(error) and "\n" not in str(error), what
+    assert opened > 50

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import REPO, SIZES, assert_one_clear_line, run_here, write_config, write_weights
+from helpers import SIZES, assert_one_clear_line, run_here, write_config, write_weights
 from jobs import SPECIALS
 
 from albert import export_to_tfhub
@@ -46,7 +46,7 @@ def cases(golden_path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def modules(golden_path, tmp_path_factory):
-    """The three modules of a tiny model with the released vocabulary."""
+    """The two modules of a tiny model with the released vocabulary."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "albert").mkdir()
     write_config(folder / "albert", vocab_size=30000)
@@ -56,7 +56,6 @@ def modules(golden_path, tmp_path_factory):
         f"--spm_model_file={golden_path('spm/30k-clean.model')}",
         f"--export_path={folder / 'encoder'}",
         f"--export_preprocessor_path={folder / 'preprocessor'}",
-        f"--export_text_embedding_path={folder / 'embedding'}", "--text_embedding=mean",
     )
     return folder
 
@@ -111,66 +110,6 @@ def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, golden_path
     expected = features.pack(a, None, 16, tokenizer.cls_id, tokenizer.sep_id)
     assert seen["packed"]["single"] == [expected["input_ids"].tolist()]
     assert "at most 16 ids" in seen["error"]
-
-
-EMBED = """
-import json, sys
-import tensorflow as tf, tensorflow_hub as hub, tensorflow_text
-assert not any(n.split(".")[0] == "albert" for n in sys.modules)
-texts = ["One text, of 1999, here and there and everywhere, and so on, and on.", "Two.", ""]
-preprocess, encoder = hub.load(sys.argv[1]), hub.load(sys.argv[2])
-embed = hub.load(sys.argv[3])
-inputs = preprocess(texts)
-outputs = encoder(inputs)
-mask = tf.cast(inputs["input_mask"], tf.float32)[:, :, None]
-expected = tf.reduce_sum(outputs["sequence_output"] * mask, 1) / tf.reduce_sum(mask, 1)
-with tf.GradientTape() as tape:
-    found = embed(texts, training=True)
-    loss = tf.reduce_sum(found)
-grads = tape.gradient(loss, embed.trainable_variables)
-print(json.dumps({
-    "difference": float(tf.reduce_max(tf.abs(embed(texts) - expected))),
-    "spread": float(tf.reduce_max(tf.abs(expected[0] - expected[1]))),
-    "dropout": float(tf.reduce_max(tf.abs(found - expected))),
-    "without gradient": sum(g is None for g in grads), "shape": list(expected.shape),
-    "served": float(tf.reduce_max(tf.abs(
-        embed.signatures["serving_default"](tf.constant(texts))["default"] - expected))),
-    "none": list(embed(tf.zeros([0], tf.string)).shape),
-}))
-"""
-
-
-def test_the_text_embedding_is_preprocessing_and_encoder_in_one(modules, tmp_path):
-    seen = stranger(
-        EMBED, *(modules / n for n in ("preprocessor", "encoder", "embedding")), folder=tmp_path
-    )
-    assert seen["shape"] == [3, 16] and seen["none"] == [0, 16]
-    assert seen["difference"] < 1e-5 and seen["served"] < 1e-5
-    assert seen["spread"] > 1e-3 and seen["dropout"] > 1e-4
-    assert seen["without gradient"] == 2  # the pooler's, which a mean does not use
-
-
-# Neither this nor Keras imports tensorflow_text: HubLayer does, because the module needs it.
-AS_A_LAYER = """
-import sys
-import keras, numpy as np, albert
-layer = albert.HubLayer(sys.argv[1])
-texts = ["One text.", "Another."]
-vectors = layer(texts)
-np.testing.assert_array_equal(layer(np.array(texts)), vectors)
-inputs = keras.Input((), dtype="string")
-model = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
-model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-before = model.predict(np.array(texts, object), verbose=0)
-model.fit(np.array(texts, object), np.array([0, 1]), verbose=0)
-moved = sum(float(abs(a - b).max()) > 0 for a, b in zip(layer(texts).numpy(), vectors.numpy()))
-import json; print(json.dumps({"shape": list(vectors.shape), "moved": moved}))
-"""
-
-
-def test_a_layer_around_the_text_embedding_takes_strings_and_trains(modules, tmp_path):
-    seen = stranger(AS_A_LAYER, modules / "embedding", folder=tmp_path, PYTHONPATH=str(REPO))
-    assert seen == {"shape": [2, 16], "moved": 2}
 
 
 @pytest.mark.parametrize("lower", [True, False])

@@ -14,7 +14,8 @@ from hf_models import HEADS, SIZES, convert
 import albert
 from albert import export_checkpoints
 from albert.config import AlbertConfig
-from albert.formats import pretrained
+from albert.formats import model_card, pretrained
+from albert.formats.model_metadata import Metadata
 from albert.tokenization import FullTokenizer
 
 
@@ -38,7 +39,7 @@ def test_a_trained_directory_tells_what_it_was_trained_on(whole):
     card = (whole.out / "README.md").read_text()
     model = albert.AlbertForPreTraining.from_pretrained(str(whole.out))
     for fact in (
-        "# AlbertForPreTraining (out)", "| hidden size | 16 |", "--input_file=", "train.tfrecord",
+        "# out\n", "pipeline_tag: fill-mask", "license: unknown", "| hidden size | 16 |", "--input_file=", "train.tfrecord",
         f"| parameters | {model.count_params():,} |", "of the task `pretraining`",
         "1909.11942", "Limitations",
     ):
@@ -53,13 +54,13 @@ KINDS = [name for name in albert.__all__ if name.startswith("AlbertFor") or name
     *((kind, True) for kind in KINDS), ("AlbertModel", False), ("AlbertForMultipleChoice", False),
 ])
 def test_the_code_of_every_classs_card_runs(kind, has_tokenizer, tmp_path):
-    sizes = SIZES | {"num_hidden_layers": 1}
+    sizes = SIZES | {"num_hidden_layers": 1, "max_position_embeddings": 128}
     model = getattr(albert, kind)(AlbertConfig(**sizes), **HEADS.get(kind, {}))
     (tmp_path / "vocab.txt").write_text("\n".join([*jobs.SPECIALS, *map(str, range(55))]))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, None) if has_tokenizer else None
     pretrained.save(model, str(tmp_path / "saved"), tokenizer)
     card = (tmp_path / "saved/README.md").read_text()
-    assert "Saved by a Python program" in card
+    assert "Data and settings are not recorded" in card and card.startswith("---\ntags:\n- albert\n")
     assert f"| parameters | {model.count_params():,} |" in card
     printed = use(tmp_path, code_of(card))
     assert bool(printed) == has_tokenizer and "nan" not in printed
@@ -76,7 +77,7 @@ def test_a_card_claims_results_of_its_own_step_alone_and_another_readme_is_left_
         path = f"--export_path={folder}/model.ckpt-best"
         assert run_here(export_checkpoints, exported, path) == 0
         card = (folder / "README.md").read_text()
-        assert "ALBERT checkpoint" in card and "--input_file=" in card
+        assert "without those of the optimizer" in card and "--input_file=" in card
         assert ("| loss | 0.4444 |" in card) == (evaluated == step)
         assert ("No evaluation" in card) == (evaluated == step + 2)
     (tmp_path / "README.md").write_text("mine")
@@ -94,3 +95,24 @@ def test_a_conversion_has_a_card_for_those_who_will_use_it(whole, tmp_path):
     ours = (tmp_path / "ours/README.md").read_text()
     assert "Converted from `model`" in ours
     use(tmp_path, code_of(ours))
+
+
+@pytest.mark.parametrize("kind, pipeline, call", [
+    ("AlbertForSequenceClassification", "text-classification", 'session.classify(["A text."])'),
+    ("AlbertForTokenClassification", "token-classification", 'session.tag(["A text."])'),
+    ("AlbertForQuestionAnswering", "question-answering", "session.answer("),
+    ("AlbertForMultipleChoice", "multiple-choice", 'session.choose([("A text.", "A question?", "1", "2")])'),
+    ("AlbertModel", "feature-extraction", 'session.embed(["A text."])'),
+])
+def test_a_card_says_what_the_hub_reads_and_asks_for_answers_not_logits(kind, pipeline, call, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(jobs.SPECIALS))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, None)
+    metadata = Metadata(kind, label_names=("a", "b"), settings={"num_choices": 2})
+    state = {"task": "tsv", "step": 7, "flags": {"init_checkpoint": "albert/albert-base-v2"}}
+    model_card.write(str(tmp_path), AlbertConfig(**SIZES), metadata, name="mine", tokenizer=tokenizer,
+                     run_state=state)
+    card = (tmp_path / "README.md").read_text()
+    for fact in (f"pipeline_tag: {pipeline}\n", "base_model: albert/albert-base-v2\n", "# mine\n", call,
+                 "--init_checkpoint=albert/albert-base-v2", '["a", "b"]'):
+        assert fact in card, fact
+    assert len(card.splitlines()) < 80

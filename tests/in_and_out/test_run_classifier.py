@@ -115,19 +115,20 @@ def test_every_file_of_an_output_directory_is_told(tuned):
 # --- Starting points ---
 
 
-@pytest.mark.parametrize("layout", ["ours", "huggingface"])
+@pytest.mark.parametrize("layout", ["ours", "prefix", "huggingface"])
 def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     given = dict(flag.removeprefix("--").split("=") for flag in jobs.classifier_flags(tmp_path))
     tokenizer = albert.tokenization.FullTokenizer(given["vocab_file"])
     model = modeling.AlbertForMaskedLM(AlbertConfig.from_json_file(given["albert_config_file"]))
     folder = tmp_path / "model"
-    if layout == "ours":
+    if layout != "huggingface":
         folder.mkdir()
         pretrained.write_archive(str(folder), model)
         shutil.copy(given["vocab_file"], folder)
     else:
         pretrained.save(model, str(folder), tokenizer)
-    values = flags.parse(run_classifier.define_flags, ["x", f"--init_checkpoint={folder}"])
+    start = folder / "model.ckpt-best" if layout == "prefix" else folder
+    values = flags.parse(run_classifier.define_flags, ["x", f"--init_checkpoint={start}"])
     found = encoder.open_encoder(values, 8)
     assert found.config == model.config
     assert found.tokenizer.vocab == tokenizer.vocab

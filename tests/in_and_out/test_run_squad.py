@@ -20,6 +20,7 @@ import albert
 from albert import modeling, predict, run_squad, run_squad_v2
 from albert.config import AlbertConfig
 from albert.formats import pretrained
+from albert.storage import files
 from albert.tasks.squad import metrics
 from albert.tasks.squad.task import SquadV1Task, SquadV2Task
 
@@ -230,13 +231,33 @@ def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(worksho
     assert answered(blind(f"--checkpoint={model}")) == answered(trained) != answered(model)
 
 
-def test_without_an_evaluation_of_this_step_the_threshold_is_0(trained, blind, tmp_path):
-    shutil.copytree(trained, tmp_path / "model")
+def test_a_checkpoint_that_is_copied_alone_keeps_the_threshold_of_its_evaluation(trained, blind, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in trained.glob("model.ckpt-best.*"):
+        shutil.copy(path, model)
+    for name in ("albert_config.json", "spiece.model", "tokenizer_config.json"):
+        shutil.copy(trained / name, model)
+    threshold = results_of(trained, "eval_results")["null_score_diff_threshold"]
+    assert threshold and pretrained.open_path(str(model)).metadata.settings[
+        "null_score_diff_threshold"] == threshold
+    assert answered(blind(f"--checkpoint={model}")) == answered(trained)
+
+
+def test_a_run_of_an_earlier_version_has_the_threshold_of_the_evaluation_beside_it_else_0(
+    trained, blind, tmp_path
+):
+    model = tmp_path / "model"
+    shutil.copytree(trained, model)
+    state = files.read_sealed_json(str(model / "model.ckpt-best.json"))
+    del state["facts"]
+    files.write_sealed_json(str(model / "model.ckpt-best.json"), state)
+    assert answered(blind(f"--checkpoint={model}")) == answered(trained)
     always = {"best_f1_thresh": 99.0, "null_score_diff_threshold": 99.0, "global_step": 999}
-    results = results_of(trained, "eval_results") | always
-    (tmp_path / "model/eval_results.json").write_text(json.dumps(results))
-    (tmp_path / "model/metrics.jsonl").unlink()
-    out = blind(f"--checkpoint={tmp_path / 'model'}")
+    results = results_of(model, "eval_results") | always
+    (model / "eval_results.json").write_text(json.dumps(results))
+    (model / "metrics.jsonl").unlink()
+    out = blind(f"--checkpoint={model}")
     assert answered(out) == within(out, 0)
 
 

@@ -1,13 +1,18 @@
 """The models that ship with the package."""
 
 import importlib
+import json
 import os
 import pathlib
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
-from helpers import REPO, assert_one_clear_line, run_here
+from helpers import REPO, assert_one_clear_line, run_here, start
 
 import albert
 from albert import (
@@ -17,11 +22,11 @@ from albert import (
     extract_features,
     modeling,
     predict,
+    run_classifier,
     score,
 )
 from albert.cli import flags
-from albert.config import AlbertConfig
-from albert.formats import pretrained
+from albert.formats import huggingface, pretrained
 from albert.storage import shipped
 
 NAMES = shipped.names()
@@ -33,7 +38,7 @@ TABLE = "bert/embeddings/word_embeddings"
 def test_a_model_is_opened_by_its_name_and_is_small_and_its_card_tells_licence_and_data(name):
     model, tokenizer = albert.from_pretrained(name), albert.AlbertTokenizer.from_pretrained(name)
     assert isinstance(model, modeling.AlbertForPreTraining)
-    assert model.config == AlbertConfig.from_flag(name)
+    assert model.config == huggingface.read_config(name)
     assert tokenizer.vocab_size == model.config.vocab_size
     np.testing.assert_array_equal(
         pretrained.open_any_weights(name).read(TABLE), modeling.named_weights(model)[TABLE]
@@ -79,7 +84,7 @@ def test_the_first_minute(tmp_path, capsys):
     flags_of_input = f"--model={NAMES[0]}", f"--input_file={text}"
     assert run_here(extract_features, *flags_of_input, f"--output_file={vectors}") == 0
     with np.load(vectors) as arrays:
-        width = AlbertConfig.from_flag(NAMES[0]).hidden_size
+        width = huggingface.read_config(NAMES[0]).hidden_size
         assert {array.shape for array in arrays.values()} == {(2, width)}
     # Errors name what the model was not trained to do, and the next step.
     for command, arguments, message in (
@@ -93,6 +98,24 @@ def test_the_first_minute(tmp_path, capsys):
         assert message in assert_one_clear_line(capsys.readouterr().err)
 
 
+def test_what_is_written_says_the_name_that_was_typed_and_no_path_of_this_machine(tmp_path):
+    table, run, name = tmp_path / "table.csv", tmp_path / "run", NAMES[0]
+    table.write_text("text,label\n" + "".join(f"Text {i}.,{'ab'[i % 2]}\n" for i in range(60)))
+    assert 0 == run_here(
+        run_classifier, f"--train_file={table}", f"--init_checkpoint={name}", f"--spm_model_file={name}",
+        f"--output_dir={run}", "--train_step=1", "--train_batch_size=2", "--max_seq_length=8",
+    )
+    warm_start = json.loads((run / "warm_start.json").read_text())
+    states = [json.loads(path.read_text()) for path in run.glob("model.ckpt-*.json")]
+    assert warm_start["checkpoint"] == name and states
+    assert all(state["flags"]["init_checkpoint"] == name for state in states)
+    for source, flag, out in ((name, "hf_directory", "ours"), (run, "albert_directory", "theirs")):
+        assert 0 == run_here(convert_hf, f"--{flag}={source}", f"--output_dir={tmp_path / out}")
+    assert 0 == run_here(export_model, f"--model_dir={name}", f"--export_path={tmp_path}/a.onnx")
+    for path in filter(pathlib.Path.is_file, tmp_path.rglob("*")):
+        assert os.fsencode(shipped.FOLDER) not in path.read_bytes(), path
+
+
 @pytest.mark.slow
 @EACH
 def test_it_becomes_a_module_and_an_archive(name, tmp_path):
@@ -102,6 +125,26 @@ def test_it_becomes_a_module_and_an_archive(name, tmp_path):
     for folder in ("module", "ours"):
         ours = pretrained.open_path(str(tmp_path / folder)).weights()
         np.testing.assert_array_equal(ours.read(TABLE), theirs.read(TABLE))
+
+
+def test_importing_albert_imports_no_tensorflow():
+    code = ("import sys, albert; assert 'AlbertModel' in albert.__all__\n"
+            "assert {'AlbertModel', 'from_pretrained'} <= set(dir(albert))\n"
+            "assert not {'tensorflow', 'keras'} & set(sys.modules)\n"
+            "try: albert.Nothing\nexcept AttributeError as e: print(e)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": str(REPO)})
+    assert done.stdout == "module 'albert' has no attribute 'Nothing'\n", done.stderr
+
+
+@pytest.mark.parametrize("seconds", [0.4, 0.8])
+def test_ctrl_c_while_a_command_is_starting_is_one_line(seconds):
+    process = start("albert.fill_mask", "--model=small_en", "a [MASK]", env={"PYTHONHASHSEED": "0"})
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    if process.returncode != -signal.SIGINT:  # Python itself was still starting
+        assert (process.returncode, out, err) == (130, "", "stopped by SIGINT\n")
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):

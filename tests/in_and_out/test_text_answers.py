@@ -145,54 +145,14 @@ def test_a_token_classifier_labels_the_words_that_the_session_finds(tmp_path):
     assert "" not in answers["labels"][-1][:10] and answers["labels"][-1][10] == ""
 
 
-@pytest.mark.parametrize("is_v2", [False, True], ids=["v1-wordpiece", "v2-sentencepiece"])
-def test_a_reader_answers_with_the_passages_own_characters(tmp_path, pieces, is_v2):
-    kind = "AlbertForBeamQuestionAnswering" if is_v2 else "AlbertForQuestionAnswering"
-    session = saved(tmp_path / "model", kind, length=90, pieces=pieces if is_v2 else None)
-    inputs = [(question, passage) for question in QUESTIONS for passage in PASSAGES]
-    questions, passages = zip(*inputs, strict=True)
-    found = ask(
-        exported(tmp_path / "model", tmp_path, 90),
-        serving_default={"question": questions, "passage": passages},
-    )["serving_default"]
-    expected = list(session.answer(inputs))
-    assert found["answer"] == [one["answer"] for one in expected]
-    assert not passages[1] and found["answer"][1] == ("" if is_v2 else "empty")
-    if is_v2:
-        assert found["best_answer"] == [one["best_answer"] for one in expected]
-    for name in found.keys() - {"answer", "best_answer"}:
-        assert_near(found[name], [one[name] for one in expected])
-    assert found.keys() == expected[0].keys() - {"start", "end"}
-    for (_, passage), one in zip(inputs, expected, strict=True):
-        is_part = one["answer"] not in ("", "empty")
-        assert passage[one["start"] : one["end"]] == (one["answer"] if is_part else "")
-
-
-def test_a_chooser_chooses_as_the_session_does(tmp_path, pieces):
-    session = saved(tmp_path / "model", "AlbertForMultipleChoice", length=40, pieces=pieces)
-    options = ["Z\u00fcrich ", "w1  \u00c9t\u00e9", "", "w2 _ w3"]
-    inputs = [
-        (passage, question, *options) for passage in PASSAGES
-        for question in (*QUESTIONS, "_ in _  w4", "Where _")
-    ]
-    found = ask(
-        exported(tmp_path / "model", tmp_path, 40),
-        serving_default={
-            "passage": [one[0] for one in inputs], "question": [one[1] for one in inputs],
-            "options": [one[2:] for one in inputs],
-        },
-    )["serving_default"]
-    expected = list(session.choose(inputs))
-    assert ["ABCD"[i] for i in found["choice"]] == [one["label"] for one in expected]
-    assert_near(found["probabilities"], [list(one["probabilities"].values()) for one in expected])
-
-
 def test_what_has_no_such_form_is_refused(tmp_path, capsys):
     saved(tmp_path / "model", "AlbertForPreTraining")
     saved(tmp_path / "untold", "AlbertForMultipleChoice")
+    saved(tmp_path / "reader", "AlbertForQuestionAnswering")
     change_json(tmp_path / "untold/config.json", architectures=None)  # which names its class
     for model, more, message in (
         ("model", [], "is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"),
+        ("reader", [], "a SavedModel answers with labels alone: serve a session over HTTP"),
         ("untold", [], "does not say what it was fine-tuned for: save it again"),
         ("model", ["--quantize"], "--quantize: only for .tflite and .onnx"),
     ):

@@ -1,10 +1,25 @@
 """What a config.json of Hugging Face's means here."""
 
+import json
+
 import pytest
+from absl.flags import FlagValues
 from hf_models import SIZES
 
+from albert import (
+    export_checkpoints,
+    run_classifier,
+    run_pretraining,
+    run_race,
+    run_squad_v1,
+    run_squad_v2,
+    run_token_classifier,
+)
+from albert.cli import flags, pretraining_start
+from albert.cli.encoder import open_encoder
+from albert.config import AlbertConfig
 from albert.errors import ConfigError
-from albert.formats import huggingface
+from albert.formats import huggingface, pretrained
 
 BASE = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 12,
         "num_attention_heads": 12}
@@ -24,6 +39,33 @@ def test_what_gelu_means_is_decided_and_told(change, flag, expected, caplog):
     assert config.hidden_act == expected
     is_doubtful = flag == "auto" and values["hidden_act"] == "gelu"
     assert is_doubtful == ("tanh" in caplog.text and "--gelu" in caplog.text)
+
+
+@pytest.mark.parametrize("command", [run_classifier, run_race, run_squad_v1, run_squad_v2, run_token_classifier,
+                                     run_pretraining, export_checkpoints])
+def test_every_command_reads_their_configuration_as_theirs(command, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "albert", **SIZES, "hidden_act": "gelu"}))
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(SIZES["vocab_size"] - 5))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    given = {"albert_config_file": config, "vocab_file": tmp_path / "vocab.txt", "output_dir": tmp_path}
+    values = FlagValues()
+    command.define_flags(values)
+    values = flags.parse(command.define_flags, ["", *(
+        f"--{name}={value}" for name, value in given.items() if name in values)])
+    if command is run_pretraining:
+        found = pretraining_start.architecture(values, None)
+    elif command is export_checkpoints:
+        found = pretrained.open_named(str(tmp_path), "model.ckpt-best", str(config)).config
+    else:
+        found = open_encoder(values, None).config
+    assert found.hidden_act == "gelu_erf"
+
+
+def test_their_configuration_is_not_taken_for_ours(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "albert", **SIZES}))
+    with pytest.raises(ConfigError, match=r"config\.json is a configuration of Hugging Face: open"):
+        AlbertConfig.from_json_file(str(tmp_path / "config.json"))
 
 
 def test_what_their_configuration_leaves_out_has_their_defaults(caplog):

@@ -23,6 +23,7 @@ from albert import (
 )
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
+from albert.formats.model_metadata import Metadata
 from albert.records import records
 from albert.records.record_files import RecordFiles
 from albert.storage import files, locks, temporary
@@ -198,7 +199,7 @@ def test_what_is_in_the_way_is_named_and_a_failure_changes_nothing(tmp_path):
 
 def test_a_model_card_replaces_nothing_but_a_model_card(tmp_path):
     def write(folder, title):
-        model_card.write(str(folder), config=stores.CONFIG, title=title, summary="")
+        model_card.write(str(folder), stores.CONFIG, Metadata(), name=title)
 
     for is_card in (True, False):
         (folder := tmp_path / str(is_card)).mkdir()

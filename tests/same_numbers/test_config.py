@@ -10,6 +10,7 @@ from albert import run_classifier, run_pretraining, run_race, run_squad_v1, run_
 from albert.cli import flags
 from albert.config import RELEASED, AlbertConfig
 from albert.errors import ConfigError, DataError
+from albert.formats import huggingface
 from albert.model.costs import parameter_count
 
 CONFIGS = REPO / "configs"
@@ -109,7 +110,7 @@ def test_released_architectures_have_the_released_sizes_and_keys(size):
         text = (CONFIGS / f"albert_{size}_{version}.json").read_text()
         assert set(json.loads(text)) == set(RELEASED_KEYS)
         name = f"{size}_{version}"
-        assert config == AlbertConfig.released(name) == AlbertConfig.from_flag(name)
+        assert config == AlbertConfig.released(name) == huggingface.read_config(name)
     assert len(RELEASED) == 2 * len(BACKBONE)
     # The contents of the released pretraining checkpoint.
     assert parameter_count(load("albert_base_v2"), heads=True) == 11_813_810
@@ -120,15 +121,15 @@ def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base_v2").write_text(json.dumps(SIZES))
-    assert AlbertConfig.from_flag("base_v2").hidden_size == 16
+    assert huggingface.read_config("base_v2").hidden_size == 16
     assert AlbertConfig.released("base_v2").hidden_size == 768
     said = "no such file: base_v3. Architectures with a name: base_v1, base_v2, large_v1"
     with pytest.raises(DataError, match=said):
-        AlbertConfig.from_flag("base_v3")
+        huggingface.read_config("base_v3")
     with pytest.raises(DataError, match="no architecture 'base_v3': there are base_v1"):
         AlbertConfig.released("base_v3")
     with pytest.raises(DataError, match="no such file: work/base.json$"):
-        AlbertConfig.from_flag(os.path.join("work", "base.json"))
+        huggingface.read_config(os.path.join("work", "base.json"))
     others = ["--input_file=x", "--output_dir=out", "--do_train"]
     assert run_here(run_pretraining, "--albert_config_file=base_v3", *others) == 2
     assert "base_v3. Architectures" in assert_one_clear_line(capsys.readouterr().err)

@@ -321,7 +321,7 @@ import albert
 from albert.errors import FlagError
 for entry in (
     lambda: albert.open_session("small_en"), lambda: albert.from_pretrained("small_en"),
-    lambda: albert.AlbertModel, lambda: __import__("albert.optimization"), lambda: albert.HubLayer,
+    lambda: albert.AlbertModel, lambda: __import__("albert.optimization"),
 ):
     try:
         entry()

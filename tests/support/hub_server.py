@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import http.server
+import json
 import pathlib
 import threading
 from collections.abc import Iterator
@@ -51,27 +52,52 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self) -> None:
         hub: Hub = self.server
         hub.requests.append((self.command, self.path))
-        parts = self.path.strip("/").split("/")
+        parts = self.path.partition("?")[0].strip("/").split("/")
         if hub.broken:
             return self._fail(503, "Unavailable")
+        if parts[:2] == ["api", "models"]:
+            return self._answer_api(*parts[2:])
         if len(parts) == 5 and parts[2] == "resolve":
             owner, name, _, revision, file = parts
-            model = hub.folder / owner / name
-            is_allowed = f"{owner}/{name}" not in hub.private
-            if not is_allowed and self.headers.get("Authorization") != "Bearer secret":
-                return self._fail(401, "RepoNotFound")
-            if not model.is_dir():
-                return self._fail(404, "RepoNotFound")
-            commits = {commit_of(folder): folder for folder in model.iterdir()}
-            folder = commits.get(revision, model / revision)
-            if not folder.is_dir():
-                return self._fail(404, "RevisionNotFound")
+            if (folder := self._folder_of(owner, name, revision)) is None:
+                return None
             path, commit = folder / file, commit_of(folder)
         else:
             path, commit = hub.folder / "files" / "/".join(parts), None
         if not path.is_file():
             return self._fail(404, "EntryNotFound", commit)
         self._send(path.read_bytes(), commit)
+
+    def _folder_of(self, owner: str, name: str, revision: str) -> pathlib.Path | None:
+        """Returns the folder of a model's revision, or None after refusing the request."""
+        model = self.server.folder / owner / name
+        is_allowed = f"{owner}/{name}" not in self.server.private
+        if not is_allowed and self.headers.get("Authorization") != "Bearer secret":
+            return self._fail(401, "RepoNotFound")
+        if not model.is_dir():
+            return self._fail(404, "RepoNotFound")
+        commits = {commit_of(folder): folder for folder in model.iterdir()}
+        folder = commits.get(revision, model / revision)
+        return folder if folder.is_dir() else self._fail(404, "RevisionNotFound")
+
+    def _answer_api(self, owner: str, name: str, what: str = "revision", revision: str = "main") -> None:
+        """Answers what a revision's commit is, and which files it has."""
+        if (folder := self._folder_of(owner, name, revision)) is None:
+            return
+        files = [path for path in folder.iterdir() if path.is_file()]
+        answer = [
+            {"type": "file", "path": path.name, "size": path.stat().st_size,
+             "oid": hashlib.sha256(path.read_bytes()).hexdigest()} for path in files
+        ] if what == "tree" else {
+            "id": f"{owner}/{name}", "sha": commit_of(folder), "private": False, "tags": [],
+            "siblings": [{"rfilename": path.name} for path in files],
+        }
+        content = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def _send(self, content: bytes, commit: str | None) -> None:
         tag, start = f'"{hashlib.sha256(content).hexdigest()}"', 0
