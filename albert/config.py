@@ -256,8 +256,8 @@ def _problems(config: AlbertConfig) -> list[str]:
         if field.type is int:
             check(is_integer, f"{name} must be an integer, got {value!r}")
             check(not is_integer or value >= 1, f"{name} must be at least 1, got {value}")
-            limit = _MAX.get(name, value)
-            check(not is_integer or value <= limit, f"{name} must be at most {limit:,}, got {value}")
+            if is_integer and value > _MAX.get(name, value):
+                problems.append(f"{name} must be at most {_MAX[name]:,}, got {value}")
         elif field.type is float:
             is_number = is_integer or isinstance(value, float)
             check(is_number, f"{name} must be a number, got {value!r}")
