@@ -45,7 +45,7 @@ def test_slots_and_strangers_are_left_out_and_nothing_is_overwritten(tmp_path, c
     assert "somebody/else" in capsys.readouterr().err
     for name, message in {
         "clean": "exists", "mine": "mine.json is a file of another kind",
-        "other": "checkpoint [16], model [32]",
+        "other": "checkpoint [16, 16], model [32, 32]",
     }.items():
         if name == "other":
             write_config(tmp_path, hidden_size=32)
