@@ -24,22 +24,25 @@ the best, unless --early_stopping_patience is given.
 """
 
 import dataclasses
+import math
 import os
+import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from albert.cli import classifier_report, fine_tuning_settings, flags, own_texts
-from albert.cli.classifier_report import Folds
+from albert.cli.classifier_report import Rows
 from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning import FineTuning, work_directory
+from albert.cli.fine_tuning import FineTuning, weights_to_use, work_directory
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
-from albert.formats import run_states
+from albert.formats import checkpoints, run_states
 from albert.formats.known_tasks import TSV
-from albert.storage import files
+from albert.formats.weights import REGRESSION_HEAD
 from albert.tasks import baselines, glue, glue_metrics, own_file
 from albert.tasks.glue import Example
+from albert.training import summaries
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -87,21 +90,23 @@ class ClassifierFineTuning(FineTuning):
     """Fine-tunes a classifier or a regression model.
 
     Args:
-      choices: columns, labels and settings of --train_file, for the report.
-      train_rows, folds: training data of the TF-IDF baseline, and cross-validation, for the report.
+      texts: --train_file, for the report.
+      train_rows: training data of the report's baselines.
     """
 
-    def __init__(self, values, settings, encoder, data, choices=(), train_rows=(), folds=None):
+    def __init__(self, values, settings, encoder, data, texts=None, train_rows=()):
         super().__init__(values, settings, encoder, data)
-        self.choices, self.train_rows, self.folds = choices, train_rows, folds
+        self.texts, self.train_rows = texts, train_rows
         self.class_weights: tuple[float, ...] = ()
-        self.has_report = bool(choices and data.labels) and settings.do_eval
+        self.held_out: Rows | None = None  # with the answers, once they were evaluated
+        self.tested: list[Rows] = []
+        self.training_seconds = 0.0  # of a training that this process made from its start
         if settings.do_train and values.class_weights == "balanced":
             if data.has_several:
                 raise FlagError("--class_weights has no effect where a text may have several labels")
             labels = [example.label for example in data.examples["train"]]
             self.class_weights = balanced_weights(labels, data.labels)
-        if self.has_report:
+        if texts and settings.do_eval:
             self.uses_weights = True
 
     def write_records(self, split):
@@ -121,11 +126,50 @@ class ClassifierFineTuning(FineTuning):
             data.task, self.settings.max_seq_length, len(labels) or 1, not labels, metric,
             glue_metrics.best_metric(metric), self.values.classifier_dropout, self.class_weights,
             labels if data.task == TSV else (), data.settings.get("label_threshold"),
+            **self._units(),
         )
 
+    def _units(self) -> dict[str, float]:
+        """Returns mean and deviation by which the labels of a regression are standardized."""
+        names, recorded = ("label_mean", "label_deviation"), self.data.settings
+        if names[0] not in recorded:
+            return {}
+        if not self.settings.do_train:  # those of the weights, if they are a run's own
+            weights = weights_to_use(
+                self.settings.checkpoint, self.settings.output_dir, self.encoder.weights
+            )
+            is_of_run = weights is not self.encoder.weights
+            recorded = run_states.read_run_state(weights.origin).get("flags", {}) if is_of_run else {}
+        return {name: recorded[name] for name in names if name in recorded}
+
+    def initial_weights(self):
+        # A regression's head gives values in the units of its own labels.
+        weights = super().initial_weights()
+        if weights and "label_mean" in self.data.settings:
+            return weights.without(*REGRESSION_HEAD)
+        return weights
+
+    def _train(self, run):
+        is_new, start = not checkpoints.newest_or_best(run.output_dir), time.monotonic()
+        evaluated = super()._train(run)
+        self.training_seconds = is_new * (time.monotonic() - start)
+        return evaluated
+
     def predict(self, result):
-        predictions = self.evaluate(result, "test").predictions
-        return glue.write_predictions(self.data, predictions, self.settings.output_dir)
+        predictions, directory = self.evaluate(result, "test").predictions, self.settings.output_dir
+        written = glue.write_predictions(self.data, predictions, directory)
+        gold = self.texts.test_labels if self.texts else None
+        if gold:
+            scored = [i for i, label in enumerate(gold) if label is not None]
+            rows = [dataclasses.replace(self.data.examples["test"][i], label=gold[i]) for i in scored]
+            predictions = {name: values[scored] for name, values in predictions.items()}
+            predictions["label_ids"] = np.array([self._answer_of(row) for row in rows])
+            name = f"{len(rows):,} rows of {os.path.basename(self.values.test_file)}"
+            self.tested = [self._rows(name, rows, predictions)]
+            results = self.task.score(predictions)
+            summaries.log_results(results, "Predict results")
+            written.append(summaries.write_results(directory, results, "predict_results"))
+        return written
 
     def export(self, model, directory, complete):
         from albert.tasks import serving  # imports TensorFlow
@@ -135,65 +179,119 @@ class ClassifierFineTuning(FineTuning):
 
     def finish(self, result):
         super().finish(result)
-        if not self.has_report:
+        if not (self.texts and self.settings.do_eval):
             return
         rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
-        settings, labels, train = self.settings, self.data.labels, self.train_rows
-        if has_several := self.data.has_several:
-            trained = np.array([[label in row.label for label in labels] for row in train])
-        else:
-            trained = np.array([labels.index(row.label) for row in train])
-        tfidf = baselines.tfidf_answers(_texts_of(train), trained, _texts_of(rows))
-        shown = settings.output_dir, _texts_of(rows), labels
-        if has_several:
-            path = classifier_report.write_several(
-                *shown, predictions["label_ids"] > 0, predictions["probabilities"],
-                self.data.settings["label_threshold"], self.choices,
-                None if tfidf is None else tfidf > 0,
-            )
+        self.held_out = self._rows(f"{len(rows):,} held-out rows", rows, predictions)
+        self.probabilities = predictions["probabilities"]
+        self.num_evaluations = 1 if self.settings.keep_last else len(
+            run_states.evaluations(result.run.output_dir))
+        self.write_report()
+
+    def write_report(self, validated: Rows | None = None) -> None:
+        """Publishes the report, with the rows of a cross-validation if there was one."""
+        rows = [self.held_out, *([validated] if validated else []), *self.tested]
+        shown = self.settings.output_dir, _texts_of(self.data.examples["dev"])
+        labels, choices = self.data.labels, self.texts.choices
+        if not labels:
+            path = classifier_report.write_regression(*shown, rows, choices)
+        elif self.data.has_several:
+            path = classifier_report.write_several(*shown, labels, rows, self.probabilities, choices)
         else:
             path = classifier_report.write(
-                *shown, predictions["label_ids"], predictions["logits"],
-                predictions["probabilities"], self.choices, tfidf,
-                1 if settings.keep_last else len(run_states.evaluations(result.run.output_dir)),
-                self.folds,
+                *shown, labels, rows, self.probabilities, choices, self.num_evaluations,
+                self.values.class_weights == "balanced",
             )
         flags.log.info("report: %s", path)
 
+    def _rows(self, name: str, rows: Sequence[Example], predictions) -> Rows:
+        """Returns rows with the answers to them, and those of the baselines."""
+        train, texts = _texts_of(self.train_rows), _texts_of(rows)
+        trained = np.array([self._answer_of(row) for row in self.train_rows])
+        expected = predictions["label_ids"]
+        if not self.data.labels:
+            usual, predicted = trained.mean(), predictions["logits"][:, 0]
+            tfidf = baselines.tfidf_values(train, trained, texts)
+        else:
+            tfidf = baselines.tfidf_answers(train, trained, texts)
+            predicted = predictions["logits"].argmax(-1)
+            usual = np.bincount(trained.ravel()).argmax()
+        if self.data.has_several:
+            expected, predicted = expected > 0, predictions["probabilities"] >= self.task.threshold
+            usual = np.arange(trained.shape[1]) == trained.sum(0).argmax()
+            tfidf = None if tfidf is None else tfidf > 0
+        return Rows(name, expected, predicted, np.repeat(usual[None], len(rows), axis=0), tfidf)
 
-def cross_validate(values, settings, encoder, data) -> Folds:
-    """Trains without each fold in turn, and returns the accuracies on the held-out folds."""
+    def _answer_of(self, row: Example):
+        """Returns the id of a row's label, whether it has each label, or its value."""
+        labels = self.data.labels
+        if self.data.has_several:
+            return [label in row.label for label in labels]
+        return labels.index(row.label) if labels else row.label
+
+
+def cross_validate(
+    values, settings, encoder, data, texts, count: int, seconds: float = math.inf
+) -> Rows:
+    """Trains without each of `count` folds in turn, and returns the held-out rows of the folds.
+
+    A fold is left out if with it they would probably take more than `seconds`; the first is not.
+    """
     if data.has_several or not settings.do_train:
         raise FlagError("--cross_validation needs --do_train, and one label per text")
-    accuracies, tfidf = [], []
-    rows = [*data.examples["train"], *data.examples["dev"]]
-    for number, (train, held_out) in enumerate(
-        own_file.folds(rows, values.cross_validation, values.seed), 1
-    ):
-        if not held_out:
-            raise FlagError(f"--cross_validation={values.cross_validation}: only {len(rows)} rows")
-        folder = os.path.join(work_directory(values), f"fold-{number}")
-        flags.log.info("fold %d of %d: %s", number, values.cross_validation, folder)
+    rows, parts, start = [*data.examples["train"], *data.examples["dev"]], [], time.monotonic()
+    _check_folds(rows, count, values.class_weights == "balanced")
+    for number, (train, held_out) in enumerate(own_file.folds(rows, count, values.seed), 1):
+        folder, passed = _fold_folder(values, number, count), time.monotonic() - start
+        if number > 1 and passed * number / (number - 1) > seconds and not os.path.isdir(folder):
+            break
+        flags.log.info("fold %d of %d: %s", number, count, folder)
+        share = len(train) / len(data.examples["train"])
+        steps = max(1, round(settings.train_step * share))
         # Evaluates the last weights: held-out rows must not choose the checkpoint.
         fold = dataclasses.replace(
             settings, output_dir=folder, do_predict=False, export_dir=None, num_runs=1,
-            early_stopping_patience=0, save_checkpoints_steps=settings.train_step,
+            early_stopping_patience=0, train_step=steps, save_checkpoints_steps=steps,
+            warmup_step=min(round((settings.warmup_step or 0) * share), steps),
         )
-        examples = {"train": train, "dev": held_out}
-        ClassifierFineTuning(
-            values, fold, encoder, dataclasses.replace(data, examples=examples)
-        ).run()
-        results = files.read_json_object(os.path.join(folder, "eval_results.json"))
-        accuracies.append(results["eval_accuracy"])
-        answers = baselines.tfidf_answers(
-            _texts_of(train), [row.label for row in train], _texts_of(held_out)
+        tuning = FoldFineTuning(
+            values, fold, encoder,
+            dataclasses.replace(data, examples={"train": train, "dev": held_out}), texts, train,
         )
-        if answers is not None:
-            tfidf.append(float(np.mean(answers == [row.label for row in held_out])))
-    folds = Folds(accuracies, tfidf, len(rows))
-    for name, score in folds.rows():
-        flags.log.info("%s: %s", name, score)
-    return folds
+        tuning.run()
+        parts.append(tuning.held_out)
+    size = sum(map(len, parts))
+    validated = Rows.joined(f"{size:,} rows in {len(parts)} of {count} folds", parts)
+    flags.log.info("accuracy on %s: %.3f", validated.name,
+                   np.mean(validated.predicted == validated.expected))
+    return validated
+
+
+def _fold_folder(values: flags.FlagValues, number: int, count: int) -> str:
+    return os.path.join(work_directory(values), f"fold-{number}-of-{count}")
+
+
+def _check_folds(rows: Sequence[Example], count: int, is_balanced: bool) -> None:
+    """Warns of labels that are too rare for the folds, or refuses what would end in one of them."""
+    if len(rows) < count:
+        raise FlagError(f"--cross_validation={count}: only {len(rows)} rows")
+    texts: dict[str, set] = {}
+    for row in rows:
+        texts.setdefault(row.label, set()).add(own_file.texts_of(row))
+    rare = {label: len(found) for label, found in texts.items() if len(found) < count}
+    for label, found in sorted(rare.items()):
+        flags.log.warning("--cross_validation=%d: label %s has only %d texts, so not every fold has it",
+                          count, label, found)
+    if is_balanced and 1 in rare.values():
+        raise FlagError(f"--cross_validation={count} with --class_weights=balanced: a label has only "
+                        "one text, without which it cannot be trained; label more, or leave one out")
+
+
+class FoldFineTuning(ClassifierFineTuning):
+    """Fine-tunes for a fold of a cross-validation, without a report."""
+
+    def write_report(self, validated=None):
+        pass
 
 
 def _texts_of(rows: Sequence[Example]) -> list[str]:
@@ -213,24 +311,52 @@ def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float
 
 
 def main(values: flags.FlagValues) -> None:
-    settings, train_rows, folds = classifier_settings(values), (), None
+    settings = classifier_settings(values)
     if values.train_file:
-        encoder = open_encoder(values, flags.given(values, "max_seq_length"))
-        texts = own_texts.OwnTexts(values, encoder)
-        settings, data, choices = texts.suit(settings), texts.data, texts.choices
-        train_rows = data.examples["train"]
-        if values.cross_validation:
-            folds = cross_validate(values, settings, encoder, data)
-        data = dataclasses.replace(
-            data, examples={split: data.examples[split] for split in settings.splits}
-        )
-    else:
-        encoder = open_encoder(values, settings.max_seq_length)
-        data, choices = glue.read_data(
-            glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
-            encoder.tokenizer.preprocess,
-        ), ()
-    ClassifierFineTuning(values, settings, encoder, data, choices, train_rows, folds).run()
+        return _tune_on_own_texts(values, settings)
+    encoder = open_encoder(values, settings.max_seq_length)
+    data = glue.read_data(
+        glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
+        encoder.tokenizer.preprocess,
+    )
+    ClassifierFineTuning(values, settings, encoder, data).run()
+
+
+def _tune_on_own_texts(values: flags.FlagValues, settings: FineTuningSettings) -> None:
+    encoder = open_encoder(values, flags.given(values, "max_seq_length"))
+    texts = own_texts.OwnTexts(values, encoder)
+    settings, data = texts.suit(settings), texts.data
+    validated, everything = None, (values, settings, encoder, data, texts)
+    if values.cross_validation:
+        validated = cross_validate(*everything, values.cross_validation)
+    in_use = {split: data.examples[split] for split in settings.splits}
+    tuning = ClassifierFineTuning(
+        values, settings, encoder, dataclasses.replace(data, examples=in_use), texts,
+        data.examples["train"],
+    )
+    tuning.run()
+    if not tuning.held_out:
+        return
+    if flags.given(values, "cross_validation") is None and _is_worth_folds(tuning):
+        flags.log.info("%s are too few for a verdict: cross-validating for at most %.0f s, the time of "
+                       "the training; --cross_validation=0 turns this off", tuning.held_out.name,
+                       tuning.training_seconds)
+        validated = cross_validate(*everything, 2, tuning.training_seconds)
+    if validated:
+        tuning.write_report(validated)
+
+
+def _is_worth_folds(tuning: ClassifierFineTuning) -> bool:
+    """Whether folds can lead to a verdict, at a cost below that of this process's training."""
+    values, data = tuning.values, tuning.data
+    if not data.labels or data.has_several or values.dev_file or not tuning.settings.do_train:
+        return False
+    rows, labels = max([tuning.held_out, *tuning.tested], key=len), [x.label for x in tuning.train_rows]
+    return (
+        classifier_report.is_undecided(rows) and tuning.engine.num_workers == 1
+        and min(map(labels.count, data.labels)) > 1
+        and (tuning.training_seconds > 0 or os.path.isdir(_fold_folder(values, 1, 2)))
+    )
 
 
 cli = flags.command(__doc__, define_flags, main)

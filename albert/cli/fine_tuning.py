@@ -89,6 +89,10 @@ class FineTuning:
         """Publishes a SavedModel; `complete(scratch)` adds its card."""
         raise NotImplementedError
 
+    def initial_weights(self) -> "Weights | None":
+        """Returns the weights that training starts from, if not from random ones."""
+        return self.encoder.weights
+
     def run(self) -> None:
         """Does everything the settings ask for."""
         if self.settings.do_train:
@@ -214,7 +218,7 @@ class FineTuning:
             ),
             self.files["train"],
             eval_files=self.files["dev"] if settings.do_eval else None,
-            init=self.encoder.weights,
+            init=self.initial_weights(),
             flags=self._recorded_flags() | {"seed": run.seed, "output_dir": output_dir}
             | self.identity.recorded(),
         )

@@ -40,9 +40,11 @@ def define_flags(values: flags.FlagValues) -> None:
                  above=0, below=1)
     flags.define("integer", values, "cross_validation", 0,
                  "Number of cross-validation folds of --train_file, for a better estimate in the "
-                 "report if rows are few; 0: none.", lower_bound=0)
+                 "report; 0: none. Default: two, where the held-out rows are too few for a verdict, as "
+                 "long as they take less time than the training.", lower_bound=0)
     flags.define("path", values, "test_file", None,
-                 "Texts for --do_predict, in the same columns as --train_file, labelled or not.",
+                 "Texts for --do_predict, in the same columns as --train_file; if they have labels, "
+                 "the report scores them.",
                  use="file")
     flags.define("string", values, "label_list", None,
                  "Comma-separated labels of --train_file, in the order of their ids. Default: those "
@@ -130,6 +132,7 @@ class OwnTexts:
     Attributes:
       data: the examples to train on and to evaluate on.
       choices: columns, labels and settings as (name, value), for the report.
+      test_labels: of the rows of --test_file, None for a row without one; None if no row has one.
     """
 
     def __init__(self, values: flags.FlagValues, encoder: Encoder):
@@ -171,6 +174,7 @@ class OwnTexts:
             held_out = values.dev_file + self._drop_copies(examples)
         else:
             held_out = self._hold_out(examples)
+        self.test_labels = self._labels_of_test(table, columns, files, examples, labels)
         trained = [one.label for one in examples["train"]]
         if has_several:
             trained = [label for several in trained for label in several]
@@ -178,7 +182,8 @@ class OwnTexts:
         self.data = FineTuningData(
             known_tasks.TSV, examples, labels,
             {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
-            | ({"label_threshold": values.threshold} if has_several else {}),
+            | ({"label_threshold": values.threshold} if has_several else {})
+            | (_scale_of(trained) if values.regression else {}),
         )
         self.report("file", values.train_file)
         self.report("columns", ", ".join(filter(None, [*names, *values.label_columns])))
@@ -227,6 +232,32 @@ class OwnTexts:
             )
         examples |= {"train": train, "dev": dev}
         return f"{len(dev):,} of {len(rows):,} rows"
+
+    def _labels_of_test(self, trained, columns, files, examples, labels) -> list[Any] | None:
+        """Returns the label of each row of --test_file, None where it has none, if any has one.
+
+        Rows that are in the training data do not count.
+        """
+        if "test" not in files:
+            return None
+        table, columns_of_test, _ = files["test"]
+        names = [trained.names[n] for n in columns.flags or (columns.label,)]
+        if not set(names) <= set(table.names):
+            return None
+        numbers = [table.names.index(name) for name in names]
+        columns = dataclasses.replace(
+            columns_of_test, label=None if columns.flags else numbers[0],
+            flags=tuple(numbers) if columns.flags else (),
+        )
+        found = own_file.known_labels(table, columns, labels, self._encoder.tokenizer.preprocess)
+        seen = {own_file.texts_of(one) for one in examples["train"]}
+        copies = [i for i, one in enumerate(examples["test"]) if own_file.texts_of(one) in seen]
+        if copies:
+            flags.log.warning("%s: %s of %s rows are training rows, and are not scored", table.path,
+                              f"{len(copies):,}", f"{len(found):,}")
+        for number in copies:
+            found[number] = None
+        return None if set(found) == {None} else found
 
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
         """Returns the settings, with those not given chosen by the sizes of model and data."""
@@ -294,6 +325,12 @@ class OwnTexts:
         """Adds a line to the choices, and to the log."""
         self.choices.append((name, value))
         flags.log.info("%s: %s", name, value)
+
+
+def _scale_of(values: Sequence[float]) -> dict[str, float]:
+    """Returns mean and deviation of a regression's labels, as a run records them."""
+    deviation = float(np.std(values))
+    return {"label_mean": float(np.mean(values)), "label_deviation": deviation or 1.0}
 
 
 def best_optimizer(hidden_size: int, has_pairs: bool) -> str:

@@ -53,6 +53,9 @@ SETTINGS: dict[str, Kind] = {
     ),
     "null_score_diff_threshold": FINITE,
     "label_threshold": RATE,  # minimum probability of a label, where a text may have several
+    # By which a regression's labels were standardized; see `Weights.in_units`.
+    "label_mean": FINITE,
+    "label_deviation": (lambda v: is_number(v) and 0 < v < math.inf, "a number above 0"),
 }
 _KINDS: dict[str, Kind] = {
     "architecture": TEXT,
@@ -105,6 +108,13 @@ class Metadata:
             check(known["settings"], SETTINGS, f"{origin}.settings")
             known["settings"] = pick(known["settings"])
         return cls(**known)
+
+
+def without_units(metadata: Metadata) -> tuple[Metadata, tuple[float, float] | None]:
+    """Returns the metadata for weights in the labels' units, and the mean and deviation, if any."""
+    settings = dict(metadata.settings)
+    units = settings.pop("label_mean", None), settings.pop("label_deviation", None)
+    return dataclasses.replace(metadata, settings=settings), None if None in units else units
 
 
 def pick(values: Mapping[str, Any]) -> dict[str, Any]:

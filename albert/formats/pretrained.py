@@ -135,10 +135,13 @@ def open_archive(
         metadata = dataclasses.replace(metadata, settings=settings)
     config = huggingface.read_config(config_file or os.path.join(directory, layouts.CONFIG_FILE))
     checkpoints.check_architecture(run_state, config, prefix)
-    return Pretrained(
-        path, directory, config, *_with_vocabulary(directory, metadata),
-        lambda: checkpoints.open_weights(prefix, flag),
-    )
+    metadata, units = model_metadata.without_units(metadata)
+
+    def weights() -> Weights:
+        opened = checkpoints.open_weights(prefix, flag)
+        return opened.in_units(*units) if units else opened
+
+    return Pretrained(path, directory, config, *_with_vocabulary(directory, metadata), weights)
 
 
 def _with_vocabulary(directory: str, metadata: Metadata) -> tuple[Vocabulary, Metadata]:

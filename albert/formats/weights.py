@@ -10,6 +10,7 @@ from albert.errors import CheckpointError
 
 _FLOATS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)))
 _COUNTS = ("global_step",)
+REGRESSION_HEAD = ("output_weights", "output_bias")
 
 
 class Reader(Protocol):
@@ -43,6 +44,31 @@ class Weights:
         if name not in _COUNTS:
             as_floats(value, f"{self.origin}: {name}")
         return value
+
+    def without(self, *names: str) -> "Weights":
+        """Returns the other tensors."""
+        kept = {name: key for name, key in self._keys.items() if name not in names}
+        return Weights(self.origin, self._reader, kept)
+
+    def in_units(self, mean: float, deviation: float) -> "Weights":
+        """Returns the weights of a regression that was trained on standardized labels.
+
+        Their head gives values in the labels' units, mean + deviation * standardized value.
+        """
+        return _InUnits(self.origin, self._reader, self._keys, mean, deviation)
+
+
+class _InUnits(Weights):
+    def __init__(self, origin, reader, keys, mean, deviation):
+        super().__init__(origin, reader, keys)
+        self._mean, self._deviation = mean, deviation
+
+    def read(self, name):
+        value = super().read(name)
+        if name not in REGRESSION_HEAD:
+            return value
+        scaled = value.astype(np.float64) * self._deviation
+        return (scaled + self._mean * (name == REGRESSION_HEAD[1])).astype(value.dtype)
 
 
 def as_floats(value: np.ndarray, origin: str) -> np.ndarray:

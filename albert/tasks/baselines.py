@@ -1,4 +1,4 @@
-"""A baseline for text classifiers: TF-IDF with logistic regression."""
+"""Baselines for models of texts: TF-IDF with logistic or ridge regression."""
 
 from collections.abc import Sequence
 
@@ -14,18 +14,33 @@ def tfidf_answers(
     None if the texts have no words.
     """
     # Imported here, because it takes a second.
-    from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.pipeline import make_pipeline
 
-    words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2))
     regression = LogisticRegression(C=10.0, max_iter=1000)
     if np.ndim(train_labels) == 2:
         regression = OneVsRestClassifier(regression)
-    model = make_pipeline(words, regression)
+    elif len({*train_labels}) == 1:  # which logistic regression refuses
+        return np.repeat(np.asarray(train_labels)[:1], len(texts))
+    return _answers(regression, train_texts, train_labels, texts)
+
+
+def tfidf_values(
+    train_texts: Sequence[str], train_values: Sequence[float], texts: Sequence[str]
+) -> np.ndarray | None:
+    """Returns the numbers predicted by ridge regression; None if the texts have no words."""
+    from sklearn.linear_model import Ridge
+
+    return _answers(Ridge(), train_texts, train_values, texts)
+
+
+def _answers(regression, train_texts, train_answers, texts) -> np.ndarray | None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)), regression)
     try:
-        model.fit(list(train_texts), np.asarray(train_labels))
+        model.fit(list(train_texts), np.asarray(train_answers))
     except ValueError:  # an empty vocabulary
         return None
     return model.predict(list(texts))

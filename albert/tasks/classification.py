@@ -22,7 +22,7 @@ from albert.tasks.task import Task, chosen, mean, real
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationTask(Task):
-    """Cross-entropy over C labels, or the squared error of one number, unscaled.
+    """Cross-entropy over C labels, or the squared error of one number, in label deviations.
 
     For multi-label tasks, the mean of the labels' binary cross-entropies.
     """
@@ -37,6 +37,10 @@ class ClassificationTask(Task):
     class_weights: tuple[float, ...] = ()  # of the labels in the training loss; none: all 1
     label_names: tuple[str, ...] = ()  # C; if given, the results include each label's F1
     threshold: float | None = None  # minimum probability of a label, for multi-label tasks
+    # Of the labels of a regression. The model learns standardized values, whose size suits its
+    # initialization and learning rate; predictions and scores are in the labels' units.
+    label_mean: float = 0.0
+    label_deviation: float = 1.0
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
@@ -76,9 +80,11 @@ class ClassificationTask(Task):
         return loss | {"eval_accuracy": mean(hits, real(batch))}
 
     def predictions(self, batch, outputs):
+        probabilities = self.probabilities(outputs["logits"])
+        logits = probabilities if self.is_regression else ops.cast(outputs["logits"], "float32")
         return {
-            "logits": ops.cast(outputs["logits"], "float32"),
-            "probabilities": self.probabilities(outputs["logits"]),
+            "logits": logits,
+            "probabilities": probabilities,
             "label_ids": batch["label_ids"],
             "is_real_example": batch["is_real_example"],
         }
@@ -94,16 +100,18 @@ class ClassificationTask(Task):
         return results
 
     def probabilities(self, logits: Any) -> Any:
-        """Returns [B, C] in float32; for a regression the value itself, as in the original."""
+        """Returns [B, C] in float32; for a regression the value in the labels' units."""
         logits = ops.cast(logits, "float32")
         if self.threshold is not None:
             return ops.sigmoid(logits)
-        return logits if self.is_regression else ops.softmax(logits, axis=-1)
+        if self.is_regression:
+            return logits * self.label_deviation + self.label_mean
+        return ops.softmax(logits, axis=-1)
 
     def _example_loss(self, batch, outputs) -> Any:  # [B]
         if self.is_regression:
             values = ops.cast(outputs["logits"], "float32")[:, 0]
-            return ops.square(values - batch["label_ids"])
+            return ops.square(values - (batch["label_ids"] - self.label_mean) / self.label_deviation)
         if self.threshold is not None:
             return keras.losses.binary_crossentropy(
                 ops.cast(batch["label_ids"], "float32"), ops.cast(outputs["logits"], "float32"),

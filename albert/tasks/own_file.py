@@ -299,6 +299,31 @@ def examples_of(
     return examples
 
 
+def known_labels(
+    table: Table, columns: Columns, labels: Sequence[str], normalize: Callable[[str], str] = str
+) -> list[Any]:
+    """Returns each row's label like `examples_of`, but None where it is missing or unknown; logs it.
+
+    Args:
+      labels: in the order of their ids; empty for a regression.
+    """
+    found: list[Any] = []
+    for number in range(len(table.rows)):
+        part = slice(number, number + 1)
+        row = dataclasses.replace(table, rows=table.rows[part], lines=table.lines[part])
+        try:
+            [example] = examples_of(row, columns, rows_of(row, columns), labels, normalize)
+        except DataError:
+            found.append(None)
+        else:
+            found.append(example.label)
+    if None in found:
+        first, count = table.place(found.index(None)), found.count(None)
+        log.warning("%s: %s of %s rows have none of the labels, the first at %s, and are not scored",
+                    table.path, f"{count:,}", f"{len(found):,}", first)
+    return found
+
+
 def split_off(
     examples: Sequence[Example], share: float, seed: int
 ) -> tuple[list[Example], list[Example]]:

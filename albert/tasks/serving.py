@@ -44,7 +44,7 @@ def export_classifier(
         logits = model(batch, training=False)["logits"]
         outputs = {"probabilities": task.probabilities(logits)}
         if task.is_regression:
-            outputs["predictions"] = logits[:, 0]
+            outputs["predictions"] = outputs["probabilities"][:, 0]
         elif task.threshold is not None:
             chosen = outputs["probabilities"] >= task.threshold
             outputs["predictions"] = tf.cast(chosen, tf.int32)

@@ -1,4 +1,4 @@
-"""The statements about its figures in the report on a classifier of your texts."""
+"""The statements about its figures in the report on a model of your texts."""
 
 import re
 
@@ -6,70 +6,129 @@ import jobs
 import numpy as np
 import pytest
 
-from albert.cli import classifier_report
+from albert import run_classifier
+from albert.cli import classifier_report, flags
+from albert.cli.classifier_report import Rows
+from albert.cli.encoder import open_encoder
+from albert.errors import FlagError
 from albert.tasks import baselines, own_file
 from albert.tasks.glue import Example
 
+LABELS = ("ham", "spam")
 
-def said(right: int, tfidf_right: int, count: int, confidence: float = 0.7, evaluations: int = 1) -> str:
-    """The verdict if the first `right` rows are right, and TF-IDF is right on the last ones."""
+
+def answered(right: int, tfidf_right: int, count: int, usual_right: int = 0, name: str = "") -> Rows:
+    """Rows of ham and spam; the model answers the first `right` right, TF-IDF the last ones."""
     row = np.arange(count)
-    return classifier_report.verdict(
-        row < right, row >= count - tfidf_right, np.full(count, confidence), evaluations
+    expected = (row % 2).astype(int)
+    return Rows(
+        name or f"{count} held-out rows", expected, np.where(row < right, expected, 1 - expected),
+        np.where(row < usual_right, expected, 1 - expected),
+        np.where(row >= count - tfidf_right, expected, 1 - expected),
     )
 
 
-def test_a_classifier_is_compared_with_tfidf_row_by_row():
-    assert "Better than TF-IDF by 20.0 points" in said(800, 600, 1000)
-    assert "**Worse than TF-IDF" in said(600, 800, 1000)
-    assert "**Not clearly better than TF-IDF" in said(620, 600, 1000)
-    assert "nan" not in said(1, 0, 1)
-    assert "TF-IDF" not in classifier_report.verdict(np.ones(600, bool), None, np.ones(600), 1)
+def said(*rows: Rows, **options) -> str:
+    return "\n".join(classifier_report.verdict(rows, LABELS, **options))
 
 
-def test_cross_validation_decides_the_comparison_if_there_is_one():
-    rows = np.ones(60, bool), np.zeros(60, bool), np.full(60, 0.7), 1  # on these, the model is better
-    folds = classifier_report.Folds([0.6, 0.62, 0.61, 0.63], [0.68, 0.67, 0.66, 0.69], 240)
-    text = classifier_report.verdict(*rows, folds)
-    # Differences -0.08, -0.05, -0.05, -0.06: mean -0.06, standard error 0.0141 / 2.
-    assert "**Worse than TF-IDF" in text and "(-6.0 ± 0.7 points)" in text
-    assert "cross_validation" in classifier_report.verdict(*rows) and "cross_validation" not in text
+def test_a_classifier_is_compared_row_by_row_with_the_most_frequent_label_and_then_tfidf():
+    first, second, *_ = said(answered(800, 600, 1000, 500)).splitlines()
+    assert first.startswith("Better than always answering ham (+30.0 points, 95 % interval: ")
+    # b = 400 rows gained, c = 200 lost: (400 - 200) / 1002 +- 1.96 sqrt(601 - 200**2 / 1002) / 1002.
+    assert second == "Better than TF-IDF with logistic regression (+20.0 points, 95 % interval: +15.3 to +24.6)."
+    text = said(answered(600, 800, 1000, 500))
+    assert "**Worse than TF-IDF" in text and "Start from a larger model" in text
+    text = said(answered(620, 600, 1000, 500))
+    assert "**No clear difference from TF-IDF with logistic regression** on 1,000 rows" in text
+    without = Rows("600 held-out rows", *(answered(600, 0, 600).expected,) * 3, None)
+    assert "TF-IDF" not in said(without)
 
 
-def test_overconfidence_few_rows_and_a_checkpoint_chosen_on_the_same_rows_are_said():
-    assert "Overconfident: its mean confidence is 95 %, its accuracy 80 %" in said(
-        800, 600, 1000, 0.95
-    )
-    assert "Overconfident" not in said(800, 600, 1000, 0.82)
-    assert "40 rows give a rough" in said(30, 20, 40) and "rough" not in said(400, 300, 500)
+def test_few_rows_decide_only_what_they_can():
+    text = said(answered(44, 42, 60, 42))
+    assert "**60 rows cannot tell** whether it is better than TF-IDF" in text
+    assert "**60 rows cannot tell** whether it is better than always answering ham" in text
+    assert "`--cross_validation=5`" in text and "larger model" not in text and "orse" not in text
+    clear = answered(58, 20, 60, 30)
+    assert "Better than TF-IDF" in said(clear) and "cannot" not in said(clear)
+    assert not classifier_report.is_undecided(clear)
+    assert classifier_report.is_undecided(answered(44, 42, 60, 34))
+    # A fifth of a point is no verdict on 60 rows, and one on 40,000.
+    assert classifier_report.is_undecided(answered(31, 30, 60))
+    assert not classifier_report.is_undecided(answered(499, 499, 500))
+
+
+def test_the_largest_number_of_rows_decides():
+    few, many = answered(58, 20, 60, 30), answered(400, 600, 800, 300, "800 rows in 2 of 2 folds")
+    text = said(few, many)
+    assert "**Worse than TF-IDF" in text and "cross_validation" not in text
+    joined = Rows.joined("all", [few, many])
+    assert len(joined) == 860 and joined.tfidf.tolist() == [*few.tfidf, *many.tfidf]
+
+
+def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advised():
+    expected, ham = np.array([0] * 995 + [1] * 5), np.zeros(1000, int)
+    rows = Rows("1,000 held-out rows", expected, ham, ham, ham)
+    text = said(rows)
+    assert text.startswith("**No clear difference from always answering ham** on 1,000 rows")
+    assert "**Never predicts spam**: add `--class_weights=balanced`." in text
+    assert "larger model" not in text
+    text = said(rows, is_balanced=True)
+    assert "**Never predicts spam**: label more texts" in text and "larger model" in text
+    absent = Rows("9 held-out rows", *(np.zeros(9, int),) * 4)
+    assert "No row has the label spam, so nothing is measured for it." in said(absent)
+    assert "Never predicts" not in said(absent)
+
+
+def test_overconfidence_and_a_checkpoint_chosen_on_the_same_rows_are_said():
+    def over(accuracy: float, confidence: float, count: int) -> list[str]:
+        right = np.arange(count) < accuracy * count
+        return classifier_report.overconfidence(right, np.full(count, confidence))
+
+    assert over(0.8, 0.95, 1000) == ["Overconfident: its mean confidence is 95 %, its accuracy 80 %."]
+    assert not over(0.8, 0.82, 1000) and not over(0.8, 0.849, 1000) and over(0.8, 0.851, 1000)
+    # With 100 rows, two standard errors are 8 points.
+    assert not over(0.8, 0.879, 100) and over(0.8, 0.881, 100)
     # The standard error is 1.26 points; sqrt(2 ln 8) = 2.04.
-    assert "best of 8 evaluations" in said(800, 600, 1000, evaluations=8)
-    assert "up to about 2.6 points" in said(800, 600, 1000, evaluations=8)
+    text = said(answered(800, 600, 1000), num_evaluations=8)
+    assert "best of 8 evaluations" in text and "up to about 2.6 points" in text
 
 
-def test_the_interval_is_wilsons():
+def test_the_intervals_are_wilsons_and_agrestis():
     # Newcombe 1998, Statistics in Medicine 17, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29.
     for hits, count, low, high in (
         (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611),
         (1, 29, 0.0061, 0.1718),
     ):
         assert classifier_report.interval(hits, count) == pytest.approx((low, high), abs=1e-4)
+    # Coverage, by simulation: the interval holds the true gain of 10 points in 95 of 100 tables.
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(1000):
+        model, other = rng.random((2, 80)) < [[0.7], [0.6]]
+        rows = Rows("", np.ones(80, int), model.astype(int), None, None)
+        _, low, high = classifier_report.gain_over(rows, other.astype(int))
+        hits += low < 10 < high
+    assert 935 <= hits <= 975
 
 
 def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_path):
     expected = np.array([[1, 0], [1, 1], [0, 1]], bool)
     probabilities = np.array([[0.9, 0.7], [0.2, 0.8], [0.1, 0.6]])
     tfidf = np.array([[1, 0], [1, 1], [0, 0]], bool)
+    rows = Rows("3 held-out rows", expected, probabilities >= 0.5, np.array([[1, 0]] * 3, bool), tfidf)
     report = open(classifier_report.write_several(
-        str(tmp_path), ["one", "two", "three"], ("a|b", "c"), expected, probabilities, 0.5, [], tfidf
+        str(tmp_path), ["one", "two", "three"], ("a|b", "c"), [rows], probabilities, []
     )).read()
-    # Of 4 labels 3 are found, one is wrong: F1 = 2 * 3 / (4 + 4). TF-IDF: 2 * 3 / (4 + 3).
-    assert "| micro F1 | 0.750 | 0.857 |" in report and "No better than TF-IDF" in report
-    assert "| F1 of a\\|b | 0.667 | 1.000 | 2 |" in report
+    # Of 4 labels 3 are found, one is wrong: F1 = 2 * 3 / (4 + 4). TF-IDF: 2 * 3 / (4 + 3). Always
+    # a|b: 2 * 2 / (4 + 3).
+    assert "| micro F1 | 0.750 | 0.571 | 0.857 |" in report
+    assert "**3 rows cannot tell** whether it is better than TF-IDF" in report
+    assert "| F1 of a\\|b | 0.667 | 0.800 | 1.000 | 2 |" in report
     assert "| two | a\\|b | yes | 0.200 |\n| one | c | no | 0.700 |\n" in report
 
 
-def test_tfidf_learns_words_and_gives_up_where_there_are_none():
+def test_tfidf_learns_words_and_numbers_and_gives_up_where_there_are_none():
     texts = ["a fine film", "fine acting", "a dull film", "dull acting"] * 5
     labels = ["good", "good", "bad", "bad"] * 5
     found = baselines.tfidf_answers(texts, labels, ["fine", "dull", "so dull a film"])
@@ -78,6 +137,10 @@ def test_tfidf_learns_words_and_gives_up_where_there_are_none():
     found = baselines.tfidf_answers(texts, several, ["fine acting", "a dull film"])
     assert found.tolist() == [[1, 1], [0, 0]]
     assert baselines.tfidf_answers(["!", "?"], ["good", "bad"], ["!"]) is None
+    assert baselines.tfidf_answers(texts[:2], labels[:2], ["dull"]).tolist() == ["good"]
+    values = [1000.0 if label == "good" else 0.0 for label in labels]
+    high, low = baselines.tfidf_values(texts, values, ["fine", "dull"])
+    assert high > 700 and low < 300
 
 
 def test_every_row_is_held_out_in_one_part_and_labels_are_spread_evenly():
@@ -92,18 +155,151 @@ def test_every_row_is_held_out_in_one_part_and_labels_are_spread_evenly():
     assert parts == own_file.folds(rows, 4, seed=1) != own_file.folds(rows, 4, seed=2)
 
 
-def test_cross_validation_measures_on_rows_that_chose_nothing(tmp_path):
-    table, out = tmp_path / "my.csv", tmp_path / "out"
-    lines = [f"w{i % 5} w{10 + i % 7} w3,{'good' if i % 5 < 2 else 'bad'}" for i in range(60)]
-    table.write_text("\n".join(["text,label", *lines]) + "\n")
+# --- The command ---
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Returns a table, whose labels follow from the first word, and the flags of a small run on it."""
+    path = tmp_path / "my.csv"
+    lines = [f"w{i % 5} w{10 + i % 7} w{20 + i % 11} w3,{'good' if i % 5 < 2 else 'bad'}" for i in range(60)]
+    path.write_text("\n".join(["text,label", *lines]) + "\n")
     own = ("data_dir", "task_name", "save_checkpoints_steps")
     given = [flag for flag in jobs.classifier_flags(tmp_path) if not flag[2:].startswith(own)]
-    command = [*given, f"--train_file={table}", "--cross_validation=2"]
-    assert jobs.classify(*command) == 0
+    return path, [*given, f"--train_file={path}"]
+
+
+def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(table, tmp_path, monkeypatch):
+    """Nor are the baselines fitted on held-out rows."""
+    path, given = table
+    runs, fitted, tune = [], [], run_classifier.ClassifierFineTuning.run
+
+    def run(tuning):
+        runs.append((tuning.settings, {name: [row.text_a for row in rows]
+                                       for name, rows in tuning.data.examples.items()}))
+        return tune(tuning)
+
+    def answers(train, labels, texts):
+        fitted.append((train, texts))
+        return np.zeros(len(texts), int)
+
+    monkeypatch.setattr(run_classifier.ClassifierFineTuning, "run", run)
+    monkeypatch.setattr(baselines, "tfidf_answers", answers)
+    assert jobs.classify(*given, "--cross_validation=2") == 0
+    (one, rows), (two, others), (whole, last) = runs
+    assert rows["train"] == others["dev"] and rows["dev"] == others["train"] and len(rows["dev"]) == 30
+    for settings in (one, two):
+        assert settings.save_checkpoints_steps == settings.train_step < whole.train_step
+        assert not settings.do_predict
+    for (train, texts), of_run in zip(fitted, (rows, others, last), strict=True):
+        assert (train, texts) == (of_run["train"], of_run["dev"])
+        assert not {*train} & {*texts}
+    report = (tmp_path / "out/report.md").read_text()
+    assert re.search(r"\|  \| \d+ held-out rows \| 60 rows in 2 of 2 folds \|", report)
+    assert re.search(r"\| accuracy \| .* \| [\d.]+ \(95 % interval: [\d.]+ to [\d.]+\) \|", report)
+    assert "60 rows" in report and "--cross_validation" not in report
+    assert not [*(tmp_path / "out").rglob("*.tf_record*")]
+    assert jobs.classify(*given, "--cross_validation=2", "--do_train=false", "--do_eval") == 2
+    assert jobs.classify(*given, "--cross_validation=1") == 2
+
+
+def test_held_out_rows_without_a_verdict_are_joined_by_folds_that_cost_less_than_the_training(
+    table, tmp_path, capsys, monkeypatch
+):
+    path, given = table
+    given = [*given, "--learning_rate=1e-9"]  # so that it is no better than anything
+    assert jobs.classify(*given, "--cross_validation=0") == 0
+    report = (tmp_path / "out/report.md").read_text()
+    assert "rows cannot tell" in report and "`--cross_validation=5`" in report
+    assert not [*tmp_path.glob(".out.work/fold-*")]
+    assert jobs.classify(*given) == 0  # rerun: the cost of its training is unknown
+    assert (tmp_path / "out/report.md").read_text() == report
+    out = tmp_path / "other"
+    assert jobs.classify(*given, f"--output_dir={out}") == 0
+    assert "are too few for a verdict: cross-validating" in capsys.readouterr().err
     report = (out / "report.md").read_text()
-    row = re.search(r"accuracy, 2-fold cross-validation on 60 rows \| ([\d.]+) ± [\d.]+", report)
-    assert row, report
-    assert 0 < float(row[1]) <= 1 and "--cross_validation" not in report
-    assert not [*out.rglob("*.tf_record*")]
-    assert jobs.classify(*command, "--do_train=false", "--do_eval") == 2
-    assert jobs.classify(*command[:-1], "--cross_validation=1") == 2
+    done = re.search(r" \| (\d+) rows in (\d) of 2 folds \|", report)
+    assert int(done[1]) >= 29 and int(done[2]) == len([*tmp_path.glob(".other.work/fold-*")])
+    assert f"**{done[1]} rows cannot tell**" in report or "orse than" in report
+    assert jobs.classify(*given, f"--output_dir={out}") == 0
+    assert (out / "report.md").read_text() == report
+
+
+def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(table, tmp_path, capsys):
+    path, given = table
+    path.write_text("text,label\n" + "".join(f"w{i} w{i + 1},good\n" for i in range(40)) + "w1 w3,bad\n")
+    assert jobs.classify(*given, "--cross_validation=3", "--train_step=2") == 0
+    said = capsys.readouterr().err
+    assert "label bad has only 1 texts, so not every fold has it" in said.partition("fold 1 of 3")[0]
+    assert "41 rows in 3 of 3 folds" in (tmp_path / "out/report.md").read_text()
+    values = flags.parse(run_classifier.define_flags, ["x", *given, "--class_weights=balanced"])
+    texts = run_classifier.own_texts.OwnTexts(values, open_encoder(values, None))
+    settings = texts.suit(run_classifier.classifier_settings(values))
+    with pytest.raises(FlagError, match="a label has only one text"):
+        run_classifier.cross_validate(values, settings, None, texts.data, texts, 3)
+
+
+def test_a_labelled_test_file_is_scored_in_the_report(table, tmp_path, capsys):
+    path, given = table
+    test = tmp_path / "test.csv"
+    rows = [f"w{i % 5} w{5 + i} w4,{'good' if i % 5 < 2 else 'bad'}" for i in range(20)]
+    test.write_text("\n".join(["text,label", *rows, "w1 w2,?", "w1 w2,"]) + "\n")
+    given = [*given, f"--test_file={test}", "--cross_validation=0", "--learning_rate=0.01"]
+    assert jobs.classify(*given) == 0
+    said = capsys.readouterr().err
+    assert f"{test}: 2 of 22 rows have none of the labels, the first at {test}:22" in said
+    answers = (tmp_path / "out/submit_results.tsv").read_text().splitlines()[1:]
+    assert len(answers) == 22
+    hits = sum(answer.split("\t")[1] == row.split(",")[1] for answer, row in zip(answers, rows))
+    report = (tmp_path / "out/report.md").read_text()
+    assert re.search(r"\|  \| \d+ held-out rows \| 20 rows of test.csv \|", report)
+    assert re.search(rf"\| accuracy \| .* \| {hits / 20:.3f} \(95 % interval: ", report)
+    results = (tmp_path / "out/predict_results.txt").read_text()
+    assert f"eval_accuracy = {hits / 20}" in results
+    # Training rows among them do not count.
+    test.write_text(path.read_text() + "\n".join(rows) + "\n")
+    assert jobs.classify(*given) == 0
+    said = capsys.readouterr().err
+    held_out = int(re.search(r"held out: (\d+) of 60 rows", said)[1])
+    assert f"{test}: {60 - held_out} of 80 rows are training rows, and are not scored" in said
+    assert f"| {20 + held_out} rows of test.csv |" in (tmp_path / "out/report.md").read_text()
+
+
+def test_a_regression_learns_and_reports_in_the_units_of_its_labels(tmp_path, capsys):
+    """Wherever the model goes."""
+    import albert
+    from albert import convert_hf, modeling
+    from helpers import run_here
+
+    encoder = jobs.save_encoder(tmp_path)
+    path, out = tmp_path / "my.csv", tmp_path / "out"
+    rows = [(f"w{i % 3} w{10 + i % 7} w{20 + i % 11}", 10_000 + 3_000 * (i % 3)) for i in range(90)]
+    path.write_text("text,label\n" + "".join(f"{text},{value}\n" for text, value in rows))
+    assert jobs.classify(
+        encoder, f"--train_file={path}", "--regression", f"--output_dir={out}", f"--test_file={path}",
+        "--learning_rate=0.005", "--num_train_epochs=20", f"--export_dir={tmp_path / 'served'}",
+    ) == 0
+    found = np.array([float(x) for x in (out / "test_results.tsv").read_text().split()])
+    expected = np.array([value for _, value in rows])
+    assert np.abs(found - expected).mean() < 1000  # always the mean: 2,000
+    report = (out / "report.md").read_text()
+    error = float(re.search(r"mean absolute error \| ([\d.e+]+)", report)[1])
+    assert error < 1000 and re.search(r"always the mean \(1[23]\d+\): mean absolute error \|", report)
+    assert "TF-IDF with ridge regression: mean absolute error |" in report
+    assert re.search(r"(Better|Worse|tell|difference).* the mean", report), report
+    texts = [text for text, _ in rows[:5]]
+    answers = [answer["value"] for answer in albert.open_session(str(out)).classify(texts)]
+    np.testing.assert_allclose(answers, found[:5], rtol=1e-5)
+    model = modeling.AlbertForSequenceClassification.from_pretrained(str(out))
+    model.save_pretrained(str(tmp_path / "saved"))
+    jobs.write_vocabulary(tmp_path / "saved")
+    assert run_here(convert_hf, f"--albert_directory={out}", f"--output_dir={tmp_path}/theirs") == 0
+    for folder in ("saved", "theirs"):
+        answers = [one["value"] for one in albert.open_session(str(tmp_path / folder)).classify(texts)]
+        np.testing.assert_allclose(answers, found[:5], rtol=1e-5, err_msg=folder)
+    again = jobs.classify(
+        f"--init_checkpoint={out}", f"--train_file={path}", "--regression", "--learning_rate=0.005",
+        f"--output_dir={tmp_path / 'again'}", "--num_train_epochs=1",
+    )
+    loss = float(re.search(r"eval_loss = (\S+)", (tmp_path / "again/eval_results.txt").read_text())[1])
+    assert again == 0 and loss < 5  # in deviations: a head in other units would start at thousands
