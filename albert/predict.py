@@ -17,24 +17,25 @@ The answer to a row without text is null. An --output_file *.csv, *.tsv or *.jso
 with the answers as additional columns: `predicted_label`, `predicted_probability`, and
 `probability_LABEL` for each label.
 
+With --output_file, rerun the command and it resumes after the answers that are computed; the file
+appears when it is complete.
+
 A classifier gives `label`, its `probability` and all `probabilities`. A multi-label classifier
 gives `labels`, those with a probability of 0.5 or more, and all `probabilities`, which are
 independent of each other. A regression gives `value`.
 """
 
-import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from albert.cli import answering, flags, own_texts
+from albert.cli import answer_file, answering, flags, own_texts
 from albert.errors import FlagError
 from albert.formats import known_tasks, run_states
 from albert.inference import fine_tuned
 from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenClassifier
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
-from albert.storage import files
 from albert.tasks import own_file, tables
 from albert.tasks.tables import Table
 
@@ -63,6 +64,7 @@ def main(values: flags.FlagValues) -> None:
     answering.check_flags(values)
     own_texts.check_table_flags(values)
     name, is_table = answering.source_name(values.input_file), _is_table(values)
+    _check_output(values, is_table)
     texts = None if is_table else answering.read_texts(values.input_file)
     opened = answering.open_model(values)
     labels = ()
@@ -75,11 +77,9 @@ def main(values: flags.FlagValues) -> None:
     )
     if labels and isinstance(predictor, QuestionAnswerer | ChoicePredictor):
         raise FlagError(f"--label_list has no effect on {predictor.task}")
+    table = None
     if is_table:
         table, inputs = _read_table(values, predictor)
-        if values.output_file and values.output_file.endswith(tables.WRITTEN):
-            answers = _answers(values, predictor, inputs)
-            return tables.write_table(values.output_file, *_with_answers(table, answers))
     else:
         inputs = [
             predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None
@@ -88,18 +88,37 @@ def main(values: flags.FlagValues) -> None:
         for number, columns in enumerate(inputs, start=1):
             if columns is not None:
                 predictor.check(columns, f"{name}:{number}", "tab-separated texts")
-    with contextlib.ExitStack() as stack:
-        stream = None
-        if values.output_file:
-            stream = stack.enter_context(files.atomic_write(values.output_file))
-        for answer in _answers(values, predictor, inputs):
-            print(answering.as_json(answer), file=stream, flush=stream is None)
+    if values.output_file:
+        return _write_answers(values, predictor, inputs, table)
+    for answer in _answers(predictor, inputs):
+        print(answering.as_json(answer), flush=True)
 
 
-def _answers(values: flags.FlagValues, predictor: TaskPredictor, inputs):
+def _write_answers(
+    values: flags.FlagValues, predictor: TaskPredictor, inputs: Sequence, table: Table | None
+) -> None:
+    session, path = predictor.session, values.output_file
+
+    def publish(answers: Iterator) -> None:
+        tables.write_table(path, *_with_answers(table, answers))
+
+    identity = answer_file.identity_of(
+        inputs, session.source.weights().origin, task=predictor.task, labels=predictor.labels,
+        tokenizer=session.tokenizer.sha256, length=session.max_seq_length,
+        flags=flags.select(values, (
+            "is_tokenized", "onnx_file", "mixed_precision", "do_lower_case", "keep_accents")),
+    )
+    answer_file.write(
+        path, identity, len(inputs),
+        lambda start: _answers(predictor, inputs[start:], True),
+        publish if table and path.endswith(tables.WRITTEN) else None,
+    )
+
+
+def _answers(predictor: TaskPredictor, inputs: Sequence, has_progress: bool = False) -> Iterator:
     """Yields the answer to each input, and None for None."""
     given = [columns for columns in inputs if columns is not None]
-    progress = Progress("predicted", len(given), "lines") if values.output_file else None
+    progress = Progress("predicted", len(given), "lines") if has_progress else None
     answers = predictor.predict(given, progress)
     for columns in inputs:
         yield None if columns is None else next(answers)
@@ -107,6 +126,16 @@ def _answers(values: flags.FlagValues, predictor: TaskPredictor, inputs):
 
 
 # === Tables ===
+
+
+def _check_output(values: flags.FlagValues, is_table: bool) -> None:
+    """Raises a FlagError for an output file whose name promises a format that is not written."""
+    path = values.output_file or ""
+    if tables.ending(path) == tables.PARQUET or path.endswith((*tables.COMPRESSED, ".xlsx")):
+        raise FlagError(f"--output_file={path}: answers are written as *.jsonl, *.csv or *.tsv")
+    if not is_table and tables.ending(path) in (".csv", ".tsv"):
+        raise FlagError(f"--output_file={path}: answers to lines of text are JSON lines: name it "
+                        "*.jsonl, or give a table as --input_file")
 
 
 def _is_table(values: flags.FlagValues) -> bool:

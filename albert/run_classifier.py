@@ -76,6 +76,9 @@ def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
     if values["threshold_to_export"].present and not values.export_dir:
         raise FlagError("--threshold_to_export needs --export_dir")
     if not values.train_file:
+        if not (values.data_dir or values.task_name):
+            raise FlagError("--train_file is required: a table of your labelled texts; or --task_name and "
+                            "--data_dir for a task of GLUE (see --help)")
         flags.require(values, "data_dir", "task_name", "output_dir")
         if values.task_name.lower() not in glue.TASKS:
             raise FlagError(f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}")

@@ -85,7 +85,7 @@ def write(
     expected, predicted = held_out.expected, held_out.predicted
     confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
     cells, right = [_cell(label) for label in labels], predicted == expected
-    by_label = glue_metrics.by_label(confusion)
+    by_label = glue_metrics.by_label(expected, predicted, len(labels))
     worst = np.argsort(-confidence * ~right, kind="stable")[:_MAX_ERRORS]
     usual = cells[held_out.usual[0]]
     findings = verdict(rows, labels, num_evaluations, is_balanced)
@@ -94,7 +94,7 @@ def write(
         f"# Classifier with {len(labels)} labels\n",
         table(("", *(one.name for one in rows)), [
             ("accuracy", *(_accuracy(one) for one in rows)),
-            ("macro F1", *(f"{_macro_f1(one, len(labels)):.3f}" for one in rows)),
+            ("macro F1", *(f"{_macro_f1(one, labels):.3f}" for one in rows)),
             (f"always the most frequent label ({usual})",
              *(f"{np.mean(one.usual == one.expected):.3f}" for one in rows)),
             ("TF-IDF with logistic regression", *(
@@ -153,7 +153,7 @@ def write_several(
                 metrics.items(), ["", "", "", *(f"{n:,}" for n in expected.sum(0))], strict=True)
         ]),
         _listed([
-            *(f"Micro F1 on {one.name}: {_micro_f1(one.expected, one.predicted):.3f}."
+            *(f"Micro F1 on {one.name}: {glue_metrics.f1(one.expected.ravel(), one.predicted.ravel()):.3f}."
               for one in rows[1:]),
             *findings, *_labels_of_no_answer(decisive, labels),
         ]),
@@ -319,10 +319,8 @@ def _accuracy(rows: Rows) -> str:
     return f"{hits / len(rows):.3f} (95 % interval: {low:.3f} to {high:.3f})"
 
 
-def _macro_f1(rows: Rows, num_labels: int) -> float:
-    return glue_metrics.macro_f1(
-        glue_metrics.confusion_of(rows.expected, rows.predicted, num_labels)
-    )
+def _macro_f1(rows: Rows, labels: Sequence[str]) -> float:
+    return glue_metrics.f1_by_label(rows.expected, rows.predicted, labels)["macro_f1"]
 
 
 def _mean_error(rows: Rows, answers: np.ndarray) -> str:
@@ -334,22 +332,18 @@ def _number(value: float, **options: bool) -> str:
     return np.format_float_positional(value, 4, fractional=False, trim="-", **options)
 
 
-def _micro_f1(expected: np.ndarray, predicted: np.ndarray) -> float:
-    return float(2 * (expected & predicted).sum() / max(expected.sum() + predicted.sum(), 1))
-
-
 def _f1_gain(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
     """Returns the gain in micro F1 in points, with its 95 % interval by bootstrapping the rows."""
     rng, count = np.random.default_rng(0), len(rows)
     weights = rng.multinomial(count, [1 / count] * count, size=2000)  # [samples, N]
 
-    def f1_of(predicted: np.ndarray) -> np.ndarray:
+    def f1_of(predicted: np.ndarray, weights: np.ndarray = weights) -> np.ndarray:
         hits = 2 * (rows.expected & predicted).sum(1)
         return weights @ hits / np.maximum(weights @ (rows.expected.sum(1) + predicted.sum(1)), 1)
 
-    gain = _micro_f1(rows.expected, rows.predicted) - _micro_f1(rows.expected, answers)
+    gain = f1_of(rows.predicted, np.ones(count)) - f1_of(answers, np.ones(count))
     low, high = np.quantile(f1_of(rows.predicted) - f1_of(answers), (0.025, 0.975))
-    return 100 * gain, 100 * float(low), 100 * float(high)
+    return 100 * float(gain), 100 * float(low), 100 * float(high)
 
 
 def _listed(findings: Sequence[str]) -> str:

@@ -181,6 +181,18 @@ def select(values: FlagValues, names) -> dict:
 _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
 
 
+# Flags of other programs, and ours of the same meaning; the first one that the command has is named.
+_OF_OTHERS = {
+    "epochs": ("num_train_epochs",), "num_epochs": ("num_train_epochs",),
+    "steps": ("num_train_steps", "train_step"), "max_steps": ("num_train_steps", "train_step"),
+    "batch_size": ("train_batch_size",), "per_device_train_batch_size": ("train_batch_size",),
+    "lr": ("learning_rate",), "max_length": ("max_seq_length",), "max_len": ("max_seq_length",),
+    "warmup_steps": ("num_warmup_steps", "warmup_step"), "warmup": ("num_warmup_steps", "warmup_step"),
+    "model_name_or_path": ("init_checkpoint", "model"), "model": ("init_checkpoint",),
+    "validation_file": ("dev_file",), "input": ("input_file",), "output": ("output_file", "output_dir"),
+}
+
+
 def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> FlagValues:
     """Returns the command's flags; argv[0] is the program's name."""
     values, rest = parse_with_arguments(define_flags, argv)
@@ -206,7 +218,8 @@ def parse_with_arguments(
     try:
         rest = values([_with_local_file(argument) for argument in argv])[1:]
     except absl_flags.UnrecognizedFlagError as error:
-        near = difflib.get_close_matches(error.flagname, list(values), n=1)
+        near = [name for name in _OF_OTHERS.get(error.flagname, ()) if name in values]
+        near = near or difflib.get_close_matches(error.flagname, list(values), n=1)
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:
@@ -295,6 +308,8 @@ def run_command(
     argv = sys.argv if argv is None else argv
     wants_help = bool({"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]))
     set_up_logging()
+    if hasattr(sys.stdout, "reconfigure"):  # else a replacement by a test or a notebook
+        sys.stdout.reconfigure(encoding="utf-8")  # as texts are read, whatever the locale
     try:
         if signal.getsignal(signal.SIGINT) is albert.end_at_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -250,7 +250,8 @@ def _predictions(
         [answer] = predictor.predict([checked(inputs, 1)])
         return _as_answer(answer)
     if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
-        raise DataError(f"neither text nor texts: {inputs!r:.80}")
+        kind = type(inputs).__name__
+        raise DataError(f"expected a text or a list of texts, got {kind}: {inputs!r:.80}")
     total = len(inputs) if isinstance(inputs, Sized) else None
     answers = map(_as_answer, predictor.predict(
         map(checked, inputs, itertools.count(1)),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from albert import tokenization
-from albert.errors import FlagError
+from albert.errors import CheckpointError, FlagError
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.compiled_call import compiled_function
@@ -202,8 +202,11 @@ class Predictor:
                 batch.context, [[computed[next(order)] for _ in of_one] for of_one in batch.rows]
             )
         if num_cut:
-            log.warning("%s %s are longer than --max_seq_length=%d and were cut",
-                        f"{num_cut:,}", self.counted, self.session.max_seq_length)
+            share = f" of {num_done:,} ({100 * num_cut / num_done:.0f} %)" * (self.counted == "inputs")
+            self.session.once((self.key, "truncation"), lambda: log.warning(
+                "%s%s %s are longer than --max_seq_length=%d and were truncated",
+                f"{num_cut:,}", share, self.counted, self.session.max_seq_length,
+            ))
 
 
 def model_inputs(values: Mapping[str, Any]) -> Row:
@@ -231,6 +234,9 @@ def batched(
                 for name in rows[chosen[0]]
             }
             outputs = {name: _numbers(value) for name, value in function(batch).items()}
+            if any(values.dtype.kind == "f" and np.isnan(values).any() for values in outputs.values()):
+                raise CheckpointError("the model computes NaN: its weights are damaged or diverged, or "
+                                      "too large for its precision")
             for position, index in enumerate(chosen):
                 yield index, {name: value[position] for name, value in outputs.items()}
 

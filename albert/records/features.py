@@ -16,6 +16,7 @@ from a real id 0.
 """
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from albert.records.examples import FeatureSpec
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
 
+log = logging.getLogger("albert")
 
 def classification_spec(
     max_seq_length: int, is_regression: bool, num_choices: int = 1, num_flags: int | None = None
@@ -87,16 +89,30 @@ def pack(
 
 
 def encode_texts(
-    tokenizer: "FullTokenizer", texts: Iterable[tuple[str, str | None]], max_seq_length: int
+    tokenizer: "FullTokenizer", texts: Iterable[tuple[str, str | None]], max_seq_length: int,
+    name: str = "texts",
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the sequence of each (text, second text); an empty second text counts as None."""
-    iterator = iter(texts)
+    """Yields the sequence of each (text, second text); an empty second text counts as None.
+
+    At the end, logs the share of truncated ones as those of `name`.
+    """
+    iterator, num_all, num_cut = iter(texts), 0, 0
     while chunk := list(itertools.islice(iterator, 1024)):
         has_b = [bool(b and tokenizer.preprocess(b)) for _, b in chunk]
         ids_a = tokenizer.encode_batch([a for a, _ in chunk])
         ids_b = iter(tokenizer.encode_batch(
             [b for (_, b), has in zip(chunk, has_b, strict=True) if has]
         ))
+        num_all += len(chunk)
         for a, has in zip(ids_a, has_b, strict=True):
             b = next(ids_b) if has else None
+            num_cut += len(a) + len(b or ()) + (2 if b is None else 3) > max_seq_length
             yield pack(a, b, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
+    log_truncated(name, num_cut, num_all, max_seq_length)
+
+
+def log_truncated(name: str, num_cut: int, num_all: int, max_seq_length: int) -> None:
+    """Warns of truncated inputs with their share."""
+    if num_cut:
+        log.warning("%s: %s of %s (%.0f %%) are longer than --max_seq_length=%d and were truncated",
+                    name, f"{num_cut:,}", f"{num_all:,}", 100 * num_cut / num_all, max_seq_length)

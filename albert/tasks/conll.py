@@ -38,6 +38,7 @@ SCHEMES = ("bio", "iob1", "iobes", "none")
 _PREFIXES = {"bio": "BI", "iob1": "BI", "iobes": "BIES"}
 # Other white space, such as the no-break space, is part of a word.
 _SEPARATOR = re.compile("[ \t]+")
+_RANGE = re.compile(r"\d+[-.]\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,27 +74,38 @@ def file_path(data_dir: str, split: str) -> str:
     return path
 
 
-def read_lines(path: str, layout: Layout = Layout()) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number from 1, columns) for every line; an empty line has no columns.
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of a file."""
 
-    A comment is a single column with a blank in it.
+    number: int  # from 1
+    text: str  # without line end
+    columns: tuple[str, ...]  # of a word; none of other lines
+    ends_sentence: bool  # whether words before and after it are in different sentences
+
+
+def read_lines(path: str, layout: Layout = Layout()) -> Iterator[Line]:
+    """Yields every line.
 
     Raises:
-      DataError: a line is not UTF-8 text, or lines differ in their number of columns.
+      DataError: a line is not UTF-8 text, or lines of words differ in their number of columns.
     """
     expected = 0
-    for number, text in lines.read_lines(path, "data_dir"):
-        text = text.strip(" \t\r\n")
-        columns = _SEPARATOR.split(text) if text else []
-        if layout.has_comments and columns and columns[0] == "#":
-            columns = [" ".join([*columns, ""])]
-        if _is_word(columns):
+    for number, raw in lines.read_lines(path, "data_dir"):
+        text = raw.rstrip("\r\n")
+        columns = tuple(_SEPARATOR.split(text.strip(" \t"))) if text.strip(" \t") else ()
+        if not columns or columns[0] == DOCUMENT_START or layout.has_comments and columns[0] == "#":
+            yield Line(number, text, (), True)
+        # CoNLL-U: several words that are written as one (1-2), and words that are not written (8.1).
+        elif layout.word % len(columns) and _RANGE.fullmatch(columns[0]):
+            yield Line(number, text, (), False)
+        else:
             expected = expected or len(columns)
             if len(columns) != expected:
                 remedy = "; give --skip_comments if this is a comment" if columns[0][0] == "#" else ""
                 raise DataError(f"{path}:{number}: {len(columns)} columns, the lines before have "
                                 f"{expected}{remedy}")
-        yield number, columns
+            yield Line(number, text, columns, False)
 
 
 def read_sentences(
@@ -114,8 +126,11 @@ def read_sentences(
       DataError: no sentences, no labels, or a label that is unknown or misplaced (file:line).
     """
     sentences: list[Sentence] = []
-    groups = itertools.groupby(read_lines(path, layout), lambda line: _is_word(line[1]))
-    for rows in (list(group) for is_sentence, group in groups if is_sentence):
+    groups = itertools.groupby(read_lines(path, layout), lambda line: line.ends_sentence)
+    for group in (list(group) for is_end, group in groups if not is_end):
+        rows = [(line.number, line.columns) for line in group if line.columns]
+        if not rows:
+            continue
         line, columns = rows[0]
         word, label = _columns_of(len(columns), layout, f"{path}:{line}")
         if needs_labels and label is None:
@@ -139,10 +154,6 @@ def _columns_of(size: int, layout: Layout, place: str) -> tuple[int, int | None]
             raise DataError(f"{place}: --{flag}_column={n}: the columns are 0 to {size - 1}")
     word, label = layout.word % size, layout.label % size
     return word, None if label == word else label
-
-
-def _is_word(columns: Sequence[str]) -> bool:
-    return bool(columns) and columns[0] != DOCUMENT_START and " " not in columns[0]
 
 
 def _checked_labels(
@@ -349,12 +360,15 @@ def write_with_labels(
 ) -> str:
     """Publishes the lines of `path` with the predicted label as a new last column; returns the path.
 
-    If `path` has gold labels, conlleval can read the result. `-DOCSTART-` lines get the label O.
+    If `path` has gold labels, conlleval can read the result. `-DOCSTART-` lines get the label O; other
+    lines that are no word stay as they are. A tab precedes the label where the line has tabs.
     """
     labels = iter(predictions)
     with files.atomic_write(destination) as stream:
-        for _, columns in read_lines(path, layout):
-            if columns and " " not in columns[0]:
-                columns = [*columns, next(labels) if _is_word(columns) else OUTSIDE]
-            stream.write(" ".join(columns) + "\n")
+        for line in read_lines(path, layout):
+            text = line.text
+            if line.columns or text.split()[:1] == [DOCUMENT_START]:
+                separator = "\t" if "\t" in text.strip() else " "
+                text = f"{text.rstrip()}{separator}{next(labels) if line.columns else OUTSIDE}"
+            stream.write(text + "\n")
     return destination

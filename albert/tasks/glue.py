@@ -223,12 +223,12 @@ def read_data(
 
 def example_rows(
     examples: Sequence[Example], labels: Sequence[str], tokenizer: "FullTokenizer",
-    max_seq_length: int,
+    max_seq_length: int, name: str = "texts",
 ) -> Iterator[dict[str, Any]]:
     """Yields a record for each example: its sequence, and its label's id or its value."""
     ids = {label: i for i, label in enumerate(labels)}
     texts = [(example.text_a, example.text_b) for example in examples]
-    rows = features.encode_texts(tokenizer, texts, max_seq_length)
+    rows = features.encode_texts(tokenizer, texts, max_seq_length, name)
     for example, row in zip(examples, rows, strict=True):
         label = example.label
         if isinstance(label, tuple):
@@ -241,7 +241,8 @@ def example_rows(
 def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
     """Returns the record file of the examples of train, dev or test."""
     length = keeper.max_seq_length
-    rows = example_rows(data.examples[split], data.labels, keeper.tokenizer, length)
+    name = f"{split} texts"
+    rows = example_rows(data.examples[split], data.labels, keeper.tokenizer, length, name)
     spec = features.classification_spec(
         length, not data.labels, num_flags=len(data.labels) if data.has_several else None
     )

@@ -20,45 +20,44 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the F1 of class 1 (paraphrase, duplicate); 0.0 when it is never right."""
-    right = np.sum((labels == 1) & (predictions == 1))
-    return float(2 * right / (np.sum(labels == 1) + np.sum(predictions == 1))) if right else 0.0
+    from sklearn.metrics import f1_score
 
-
-def macro_f1(confusion: np.ndarray) -> float:
-    """Returns the mean F1 of the labels that occur or are predicted, as scikit-learn has it."""
-    occurs = confusion.sum(0) + confusion.sum(1) > 0
-    return float(by_label(confusion)["f1"][occurs].mean()) if occurs.any() else 0.0
+    return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
 def confusion_of(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
     """Returns the confusion matrix [C, C]: actual labels by predicted labels."""
-    flat = np.bincount(labels * classes + predictions, minlength=classes * classes)
-    return flat.reshape(classes, classes)
+    from sklearn.metrics import confusion_matrix
+
+    return confusion_matrix(labels, predictions, labels=range(classes))
 
 
-def by_label(confusion: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns `precision`, `recall` and `f1` of each label, [C]; 0 if undefined."""
-    return _scores(np.diag(confusion), confusion.sum(0), confusion.sum(1))
+def by_label(labels: np.ndarray, predictions: np.ndarray, classes: int) -> dict[str, np.ndarray]:
+    """Returns `precision`, `recall` and `f1` of each label, [C]; 0 if undefined.
 
+    Or of each column, if labels and predictions are booleans [N, C].
+    """
+    from sklearn.metrics import precision_recall_fscore_support
 
-def _scores(right: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> dict[str, np.ndarray]:
-    def ratio(part, total):
-        return np.divide(part, total, out=np.zeros(len(part)), where=total > 0)
-
-    return {
-        "precision": ratio(right, predicted), "recall": ratio(right, actual),
-        "f1": ratio(2 * right, predicted + actual),
-    }
+    scores = precision_recall_fscore_support(
+        labels, predictions, labels=range(classes), zero_division=0.0
+    )
+    return dict(zip(("precision", "recall", "f1"), scores[:3], strict=True))
 
 
 def f1_by_label(
     labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]
 ) -> dict[str, float]:
-    """Returns `macro_f1`, and `f1_<label>` of each label that occurs in `labels` [N]."""
-    confusion = confusion_of(labels, predictions, len(names))
-    scores = by_label(confusion)["f1"]
-    return {"macro_f1": macro_f1(confusion)} | {
-        f"f1_{names[i]}": float(scores[i]) for i in np.flatnonzero(confusion.sum(1))
+    """Returns `macro_f1`, and `f1_<label>` of each label that occurs in `labels`.
+
+    `macro_f1` leaves out labels that neither occur nor are predicted. For the shapes see `by_label`.
+    """
+    one_hot = np.eye(len(names), dtype=bool)
+    actual, predicted = (x if x.ndim == 2 else one_hot[x] for x in (labels, predictions))
+    scores, occurs = by_label(labels, predictions, len(names))["f1"], actual.any(0)
+    is_counted = occurs | predicted.any(0)
+    return {"macro_f1": float(scores[is_counted].mean()) if is_counted.any() else 0.0} | {
+        f"f1_{names[i]}": float(scores[i]) for i in np.flatnonzero(occurs)
     }
 
 
@@ -68,28 +67,19 @@ def of_several_labels(
     """Returns multi-label scores of booleans [N, C].
 
     `eval_accuracy` is the fraction of texts with all labels right. `micro_f1` counts each label of
-    each text; `macro_f1` leaves out labels that neither occur nor are predicted.
+    each text.
     """
-    counts = ((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))  # [C] each
-    label_f1 = _scores(*counts)["f1"]
-    is_counted = counts[1] + counts[2] > 0
     return {
         "eval_accuracy": float((actual == predicted).all(1).mean()) if len(actual) else 0.0,
-        "micro_f1": float(_scores(*(x.sum(keepdims=True) for x in counts))["f1"][0]),
-        "macro_f1": float(label_f1[is_counted].mean()) if is_counted.any() else 0.0,
-    } | {f"f1_{names[i]}": float(label_f1[i]) for i in np.flatnonzero(counts[2])}
+        "micro_f1": f1(actual.ravel(), predicted.ravel()),
+    } | f1_by_label(actual, predicted, names)
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns Matthews' correlation of class ids [N]; 0.0 if one side is constant.
+    """Returns Matthews' correlation of class ids [N]; 0.0 if one side is constant."""
+    from sklearn.metrics import matthews_corrcoef
 
-    It is computed from the counts of each class (Gorodkin, 2004, equation 8).
-    """
-    right, count = float(np.sum(labels == predictions)), float(len(labels))
-    classes = 1 + max(labels.max(initial=0), predictions.max(initial=0))
-    x, y = (np.bincount(ids, minlength=classes).astype(float) for ids in (labels, predictions))
-    variances = (count**2 - np.dot(x, x)) * (count**2 - np.dot(y, y))
-    return float((right * count - np.dot(x, y)) / np.sqrt(variances)) if variances else 0.0
+    return float(matthews_corrcoef(labels, predictions))
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -101,13 +91,9 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the rank correlation of values [N]; 0.0 if one side is constant."""
-    return pearson(_ranks(labels), _ranks(predictions))
+    from scipy.stats import rankdata
 
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Returns each value's rank; equal values have the mean of their ranks."""
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[index]
+    return pearson(rankdata(labels), rankdata(predictions))
 
 
 def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:

@@ -265,8 +265,9 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
         raise DataError(f"{where} has only one label, {[*counts][0]!r}: there is nothing to learn")
     if len(counts) > MAX_LABELS or len(counts) > max(2, len(rows) // 2):
         raise DataError(
-            f"{where} has {len(counts)} different values in {len(rows)} rows: give --label_column, "
-            "or --regression if they are numbers"
+            f"{where} has {len(counts):,} different values in {len(rows):,} rows. Give --label_column if "
+            "it is another one, --regression if they are numbers, or name the labels in --label_list if "
+            f"there are more than {MAX_LABELS}, or than two rows for each"
         )
     are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
     return sorted(counts, key=int if are_numbers else str)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert.errors import DataError
+from albert.errors import DataError, FlagError
 from albert.records import features
 from albert.tasks import lines
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
@@ -55,11 +55,14 @@ def read_questions(
     Only the test passages may lack answers.
 
     Raises:
+      FlagError: one level of questions that have none.
       DataError: no files, not JSON, not UTF-8, or not a passage of RACE (file:line).
     """
     questions: list[Question] = []
     path = os.path.join(data_dir, f"{split}.jsonl")
     if os.path.isfile(path):
+        if len(levels) < len(LEVELS):
+            raise FlagError(f"--{levels[0]}_only has no effect on {path}, whose questions have no level")
         rows = ((f"{path}:{line}", row) for line, row in lines.json_values(path, "data_dir"))
         sources = {"all": ((at, row_as_passage(row, at)) for at, row in rows)}
     else:
@@ -89,6 +92,7 @@ def question_rows(
     max_seq_length: int,
     max_qa_length: int,
     num_choices: int = NUM_CHOICES,
+    name: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields each question's record: C sequences, concatenated, and the answer's number.
 
@@ -96,17 +100,19 @@ def question_rows(
 
     A sequence is the passage and the question with one option. A question of more than
     `max_qa_length` tokens is truncated at its start, since the option at its end must stay. The
-    passage is truncated at its end.
+    passage is truncated at its end. If they have a `name`, the share of truncated questions is logged.
     """
-    cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
+    cls_id, sep_id, num_cut = tokenizer.cls_id, tokenizer.sep_id, 0
     for article, group in itertools.groupby(questions, lambda question: question.article):
         same_passage = list(group)
         endings = [ending for question in same_passage for ending in question.endings]
         context, *rest = tokenizer.encode_batch([article, *endings], is_preprocessed=True)
         ids = iter(rest)
         for question in same_passage:
-            rows = []
-            for ending in itertools.islice(ids, len(question.endings)):
+            rows, of_question = [], list(itertools.islice(ids, len(question.endings)))
+            longest = max(map(len, of_question))
+            num_cut += longest > min(max_qa_length, max_seq_length - 3 - len(context))
+            for ending in of_question:
                 ending = ending[-max_qa_length:]
                 start = context[: max_seq_length - 3 - len(ending)]
                 rows.append(features.pack(start, ending, max_seq_length, cls_id, sep_id))
@@ -115,6 +121,8 @@ def question_rows(
                 name: np.concatenate([*(row[name] for row in rows), absent]) for name in rows[0]
             }
             yield {**packed, "label_ids": question.label or 0, "is_real_example": 1}
+    if name:
+        features.log_truncated(name, num_cut, len(questions), max_seq_length)
 
 
 def question_records(
@@ -123,7 +131,9 @@ def question_records(
 ) -> str:
     """Returns the record file of a split's questions; see `RecordKeeper.keep`."""
     length, count = keeper.max_seq_length, data.settings.get("num_choices", NUM_CHOICES)
-    rows = question_rows(data.examples[split], keeper.tokenizer, length, max_qa_length, count)
+    rows = question_rows(
+        data.examples[split], keeper.tokenizer, length, max_qa_length, count, f"{split} questions"
+    )
     spec = features.classification_spec(length, False, count)
     return keeper.keep_examples(data, split, rows, spec, path, max_qa_length=max_qa_length)
 

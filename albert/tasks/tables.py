@@ -17,7 +17,7 @@ from albert.text.cleaning import scrub_surrogates
 
 log = logging.getLogger("albert")
 
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _JSON = (".json", ".jsonl", ".ndjson")
 _DELIMITED = (".csv", ".tsv", ".txt")
 PARQUET = ".parquet"
@@ -107,7 +107,7 @@ def _read(
 
 def ending(path: str) -> str:
     """Returns the ending that determines a file's format, in lower case."""
-    bare = next((path.removesuffix(e) for e in _COMPRESSED if path.endswith(e)), path)
+    bare = next((path.removesuffix(e) for e in COMPRESSED if path.endswith(e)), path)
     return os.path.splitext(bare)[1].lower()
 
 

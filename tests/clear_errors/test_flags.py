@@ -115,6 +115,23 @@ def test_booleans_are_written_in_each_of_absls_ways():
         assert values_of(run_classifier, given).do_train == value
 
 
+def test_flags_of_other_programs_are_answered_with_ours(capsys):
+    for command, given, ours in (
+        ("run_classifier", "epochs", "num_train_epochs"), ("run_classifier", "batch_size", "train_batch_size"),
+        ("run_pretraining", "lr", "learning_rate"), ("run_pretraining", "steps", "num_train_steps"),
+        ("run_race", "max_length", "max_seq_length"), ("predict", "max_length", "max_seq_length"),
+        ("run_classifier", "learning_rat", "learning_rate"),
+    ):
+        module = importlib.import_module(f"albert.{command}")
+        assert run_here(module, f"--{given}=3") == 2
+        line = assert_one_clear_line(capsys.readouterr().err)
+        assert line == f"error: unknown flag --{given}; did you mean --{ours}?"
+    from albert import run_classifier
+
+    assert run_here(run_classifier) == 2
+    assert "--train_file is required: a table" in assert_one_clear_line(capsys.readouterr().err)
+
+
 def test_flags_of_which_one_would_win_are_refused_as_they_were_typed():
     values = values_of(run_classifier, "--nodo_train", "--seed=3", "--export_dir=")
     flags.refuse_together(values, "do_train", "export_dir", "init_checkpoint")

@@ -5,7 +5,7 @@ import json
 import jobs
 import pytest
 
-from albert.errors import DataError
+from albert.errors import DataError, FlagError
 from albert.tasks import race
 from albert.tasks.race import row_as_passage
 from albert.tokenization import FullTokenizer
@@ -51,6 +51,8 @@ def test_a_file_of_rows_trains_and_an_answer_that_is_no_option_is_named_with_its
             json.dumps({"question": f"w{i}", "options": ["w1", "w2", "w3"], "answer": i % 3}) + "\n"
             for i in range(6)
         ))
+    with pytest.raises(FlagError, match="--middle_only has no effect on .*train.jsonl"):
+        race.read_questions(str(tmp_path), "train", tokenizer, ["middle"])
     questions = race.read_questions(str(tmp_path), "train", tokenizer)
     assert [question.label for question in questions] == [0, 1, 2, 0, 1, 2]
     assert questions[1].endings == ("w1 w1", "w1 w2", "w1 w3")

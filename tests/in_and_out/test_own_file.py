@@ -182,7 +182,7 @@ NO_TABLES = [
     ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in the value that begins at line 1"),
     ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object, got 1"),
     ("a.csv", "text,label\na,1\nb,1\n", "only one label"),
-    ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values"),
+    ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values in 30 rows. Give --label_column"),
 ]
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import time
 
 import helpers
 import jobs
@@ -132,6 +133,99 @@ def test_how_many_texts_a_line_has_is_the_tasks():
         single.check(single.columns("w1\tw2"), "in.txt:2")
     words = predictors.TokenClassifier(None)
     words.check(words.columns("w1\tw2"), "in.txt:2")  # between words, a tab is a space
+
+
+# --- The output file ---
+
+
+def test_an_interrupted_prediction_resumes_after_its_complete_lines(
+    classifier, tmp_path, monkeypatch, caplog
+):
+    caplog.set_level("INFO", "albert")
+    lines = [f"w{i} w{i + 1}\tw{i + 2}" for i in range(20)]
+    expected = ask(tmp_path, classifier, lines)
+    out, answers = tmp_path / "answers.jsonl", predictors.TextClassifier.predict
+    kept = tmp_path / ".answers.jsonl.work/answers.jsonl"
+    done = []
+
+    def dies(predictor, inputs, progress=None):
+        done.append(len(inputs))
+        for number, answer in enumerate(answers(predictor, inputs, progress)):
+            if number == 7:
+                raise KeyboardInterrupt
+            yield answer
+
+    out.unlink()
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(predictors.TextClassifier, "predict", dies)
+            ask(tmp_path, classifier, lines)
+        assert not out.exists() and kept.read_bytes().endswith(b"}\n")
+        with kept.open("ab") as stream:
+            stream.write(b'{"label": "y')  # cut by a power failure
+    assert done == [20, 13]
+    assert ask(tmp_path, classifier, lines) == close(expected)
+    assert "answers.jsonl: resumes after 14 of 20 answers" in caplog.text
+    assert not kept.parent.exists()
+    # Other texts, or another model: nothing of the interrupted run is used.
+    out.unlink()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(predictors.TextClassifier, "predict", dies)
+        ask(tmp_path, classifier, lines)
+    caplog.clear()
+    assert ask(tmp_path, classifier, lines[::-1]) == close(expected[::-1])
+    assert "input, model or flags are not those of the interrupted run" in caplog.text
+
+
+def test_a_killed_prediction_leaves_no_output(classifier, tmp_path):
+    (tmp_path / "in.txt").write_text("".join(f"w{i % 50} w{i % 41}\tw1\n" for i in range(60_000)))
+    command = ["albert.predict", f"--model={classifier}", f"--input_file={tmp_path}/in.txt",
+               f"--output_file={tmp_path}/out.jsonl"]
+    process = helpers.start(*command)
+    kept = tmp_path / ".out.jsonl.work/answers.jsonl"
+    jobs.wait_for(kept, process)
+    while process.poll() is None and not kept.stat().st_size:
+        time.sleep(0.02)
+    process.terminate()
+    process.communicate()
+    assert process.returncode == -15
+    content = kept.read_bytes()
+    assert all(json.loads(line)["label"] in LABELS for line in content[: content.rfind(b"\n")].split(b"\n"))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"in.txt", ".out.jsonl.work"}
+
+
+def test_answers_are_utf_8_whatever_the_locale(classifier):
+    process = helpers.start(
+        "albert.predict", f"--model={classifier}", "--label_list=schön,日本", stdin=-1,
+        env={"PYTHONIOENCODING": "latin-1"}, encoding="utf-8",
+    )
+    out, err = process.communicate("w1\tw2\n", timeout=300)
+    assert process.returncode == 0, err
+    assert set(json.loads(out)["probabilities"]) == {"schön", "日本"}
+
+
+@pytest.mark.parametrize("name, with_table", [
+    ("out.parquet", True), ("out.csv", False), ("out.jsonl.gz", True), ("out.xlsx", True),
+])
+def test_a_format_that_is_not_written_is_refused(classifier, tmp_path, capsys, name, with_table):
+    source = tmp_path / ("in.csv" if with_table else "in.txt")
+    source.write_text("a,b\nw1,w2\n")
+    line = refused(capsys, f"--model={classifier}", f"--input_file={source}",
+                   f"--output_file={tmp_path / name}")
+    assert f"{name}: answers" in line and "*.jsonl" in line and not (tmp_path / name).exists()
+
+
+def test_a_model_that_computes_nan_ends_in_one_line_and_no_file(classifier, tmp_path, capsys):
+    model = modeling.AlbertForSequenceClassification.from_pretrained(str(classifier))
+    model.output_bias.assign([np.nan, 0.0])
+    model.save_pretrained(str(tmp_path / "nan"))
+    jobs.write_vocabulary(tmp_path / "nan")
+    (tmp_path / "in.txt").write_text("w1\tw2\n")
+    for more in ([], [f"--output_file={tmp_path}/out.jsonl"]):
+        line = refused(capsys, f"--model={tmp_path}/nan", f"--input_file={tmp_path}/in.txt", *more)
+        assert "the model computes NaN: its weights are damaged" in line
+    assert not (tmp_path / "out.jsonl").exists() and not [*tmp_path.glob(".out*")]
 
 
 # --- A model that was loaded and saved again ---

@@ -86,9 +86,11 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
     # Truncated texts are reported.
     session = albert.open_session(str(tmp_path), max_seq_length=6)
     session.classify("w1 w2 w3 w4")
-    assert "cut" not in caplog.text
+    assert "truncated" not in caplog.text
+    session.classify(["w1 w2 w3 w4 w5", "w1"])
+    assert "1 of 2 (50 %) inputs are longer than --max_seq_length=6 and were truncated" in caplog.text
     session.classify("w1 w2 w3 w4 w5")
-    assert "1 inputs are longer than --max_seq_length=6 and were cut" in caplog.text
+    assert caplog.text.count("truncated") == 1  # once a session
 
 
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):

@@ -204,11 +204,42 @@ def test_comments_are_skipped_and_columns_chosen(tmp_path):
         assert [s.labels for s in found] == expected and [s.line for s in found] == [2, 6]
     written = conll.write_with_labels(path, "abcd", str(tmp_path / "out.txt"), layout)
     lines = open(written).read().splitlines()
-    assert lines[1] == "1 Schartau B-PER O a" and lines[6] == "2 Berlin B-LOC B-PER d"
-    assert lines[0].startswith("# http") and lines[4].strip() == "#"
+    given = GERMEVAL.splitlines()
+    assert lines == [line + f"\t{label}" * bool(label) for line, label in zip(
+        given, ("", "a", "b", "", "", "c", "d"), strict=True)]
     for layout, said in (
         (conll.Layout(4), "a.txt:2: --word_column=4: the columns are 0 to 3"),
         (conll.Layout(0, -5), "--label_column=-5: the columns are 0 to 3"),
     ):
         with pytest.raises(DataError, match=said.replace("a.txt", path)):
             conll.read_sentences(path, layout=dataclasses.replace(layout, has_comments=True))
+
+
+CONLL_U = """# text = vámonos al mar
+1-2\tvámonos\t_\t_
+1\tvamos\tVERB\tO
+2\tnos\tPRON\tO
+2.1\tya\tADV\t_
+3-4\tal\t_\t_
+3\ta\tADP\tO
+4\tel\tDET\tB-LOC
+5\tmar\tNOUN\tI-LOC
+
+1\tsí\tINTJ\tO
+"""
+
+
+def test_lines_for_several_words_are_no_words_and_stay_as_they_are(tmp_path):
+    path, layout = write(tmp_path, CONLL_U), conll.Layout(1, -1, has_comments=True)
+    first, second = conll.read_sentences(path, layout=layout)
+    assert first.words == ("vamos", "nos", "a", "el", "mar") and second.words == ("sí",)
+    assert first.labels == ("O", "O", "O", "B-LOC", "I-LOC")
+    written = pathlib.Path(conll.write_with_labels(path, "abcdef", str(tmp_path / "out.txt"), layout))
+    labels = iter("abcdef")
+    assert written.read_text(encoding="utf-8").splitlines() == [
+        f"{line}\t{next(labels)}" if line.split("\t")[0].isdecimal() else line
+        for line in CONLL_U.splitlines()
+    ]
+    # Where the first column holds the words, a range is one of them.
+    (sentence,) = conll.read_sentences(write(tmp_path, "1914-1918 O\n"))
+    assert sentence.words == ("1914-1918",)

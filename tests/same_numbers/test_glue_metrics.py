@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn import metrics
 
 from albert.tasks import glue_metrics as glue
 
@@ -48,7 +49,7 @@ def test_correlations_are_those_of_scipy_and_scikit_learn_ties_and_all():
 
 def test_scores_by_label_are_those_of_scikit_learn():
     labels, guesses = np.array([0] * 6 + [1] * 4 + [2]), np.array([0] * 5 + [1, 0, 0, 1, 1, 1])
-    scores = glue.by_label(glue.confusion_of(labels, guesses, 4))
+    scores = glue.by_label(labels, guesses, 4)
     np.testing.assert_allclose(scores["precision"], [5 / 7, 2 / 4, 0, 0])
     np.testing.assert_allclose(scores["recall"], [5 / 6, 2 / 4, 0, 0])
     # f1_score(labels, guesses, average="macro"): the fourth label neither occurs nor is predicted.
@@ -56,6 +57,17 @@ def test_scores_by_label_are_those_of_scikit_learn():
         "macro_f1": pytest.approx(0.4230769230769231), "f1_a": pytest.approx(10 / 13),
         "f1_b": 0.5, "f1_c": 0.0,
     }
+    # A label that is only predicted counts.
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        labels, guesses = rng.integers(0, 3, 12), rng.integers(0, 5, 12)
+        assert glue.f1_by_label(labels, guesses, "abcdef")["macro_f1"] == pytest.approx(
+            metrics.f1_score(labels, guesses, average="macro", zero_division=0))
+        actual, found = rng.random((2, 12, 3)) < 0.3
+        scores = glue.of_several_labels(actual, found, "abc")
+        assert scores["micro_f1"] == pytest.approx(
+            metrics.f1_score(actual, found, average="micro", zero_division=0))
+        assert scores["eval_accuracy"] == pytest.approx(metrics.accuracy_score(actual, found))
 
 
 @pytest.mark.filterwarnings("error")

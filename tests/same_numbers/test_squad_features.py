@@ -86,6 +86,26 @@ def test_every_field_of_every_window_is_the_originals(file, setting, folders, go
         assert moved <= 1
 
 
+def test_an_answer_that_ends_at_the_edge_of_a_window_is_in_it_and_one_token_later_it_is_not(tmp_path):
+    tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path))
+    words = [f"w{i}" for i in range(20, 30)]
+    text = " ".join(words)
+    for last in range(2, 10):
+        answer = " ".join(words[last - 1 : last + 1])
+        example = SquadExample("q", "w1", text, answer, text.index(answer), False, "x")
+        windows = list(make_windows(
+            [example], tokenizer, is_training=True, max_seq_length=8, doc_stride=2, max_query_length=4
+        ))
+        for number, window in enumerate(windows):  # of four words, the first one is 2 * number
+            position = 3 + last - 2 * number
+            holds = 2 * number <= last - 1 and last < 2 * number + 4
+            assert window.is_impossible != holds
+            assert (window.start_position, window.end_position) == holds * (position - 1, position) + (
+                not holds) * (0, 0)
+            if holds:
+                assert window.tokens[window.start_position : position + 1] == answer.split()
+
+
 def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
     def messages(path) -> list[tf.train.Example]:
         return [tf.train.Example.FromString(r) for r in tfrecord.read_records(str(path))]
