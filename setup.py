@@ -100,7 +100,6 @@ setup(
             "albert-run-squad-v1 = albert.run_squad_v1:cli",
             "albert-run-squad-v2 = albert.run_squad_v2:cli",
             "albert-run-token-classifier = albert.run_token_classifier:cli",
-            "albert-score = albert.score:cli",
             "albert-train-sentencepiece = albert.train_sentencepiece:cli",
         ]
     },

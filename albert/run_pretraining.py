@@ -17,12 +17,10 @@ from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.formats import checkpoints, model_card, pretrained
 from albert.formats.pretrained import Pretrained
-from albert.inference.scoring import PairsPreferred
 from albert.records.record_files import RecordFiles
 from albert.runtime import schedules
 from albert.runtime.schedules import Schedule
 from albert.storage import files
-from albert.tasks import minimal_pairs
 from albert.tokenization import FullTokenizer
 from albert.training import summaries
 
@@ -81,11 +79,6 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "Fraction of the tokens to mask (0.15 in the paper), drawn each time a record is "
                  "read, for records made with --nostatic_masks; 0: the records hold masks.",
                  lower_bound=0, upper_bound=1)
-    flags.define("path", values, "eval_pairs", None,
-                 "Minimal pairs in BLiMP's format (see albert.score), for evaluations to report how "
-                 "often the model prefers the acceptable sentence.", use="file")
-    flags.define("integer", values, "eval_pairs_per_paradigm", 100,
-                 "Number of pairs per paradigm.", lower_bound=1)
     flags.define("path", values, "spm_model_file", None,
                  "SentencePiece model of the records, to store in --output_dir. Default: the one "
                  "that their manifest names, else that of --init_checkpoint.", use="file")
@@ -135,10 +128,6 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagError("at least one of --do_train and --do_eval is required")
     if values.init_embeddings != "random" and (values.init_checkpoint or not values.do_train):
         raise FlagError("--init_embeddings needs --do_train, and no --init_checkpoint")
-    if values.eval_pairs and not (values.do_train and values.do_eval):
-        raise FlagError("--eval_pairs needs --do_train and --do_eval; otherwise use albert.score")
-    if values["eval_pairs_per_paradigm"].present and not values.eval_pairs:
-        raise FlagError("--eval_pairs_per_paradigm needs --eval_pairs")
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
@@ -161,19 +150,6 @@ def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
     if stages and (config.num_hidden_groups > 1 or config.parameter_sharing != "all"):
         raise FlagError("--depth_schedule needs layers that share all their weights")
     return stages
-
-
-def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
-    """Returns the function that adds the accuracy on --eval_pairs to an evaluation, if given."""
-    if not values.eval_pairs:
-        return None
-    if tokenizer is None:
-        raise FlagError("--eval_pairs needs the records' vocabulary: give --spm_model_file or "
-                        "--vocab_file")
-    pairs = minimal_pairs.read_pairs(
-        values.eval_pairs, values.eval_pairs_per_paradigm, "eval_pairs"
-    )
-    return PairsPreferred(pairs, tokenizer, config.max_position_embeddings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,12 +195,11 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
 
 def main(values: flags.FlagValues) -> None:
     inputs = read_inputs(values)
-    measure_more = _pairs_scorer(values, inputs.config, inputs.tokenizer)
     flags.start_engine(values)  # takes seconds, so check the flags first
     from albert.training.current_engine import current
 
     with current().scope(values):
-        _run(values, inputs, measure_more)
+        _run(values, inputs)
 
 
 def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
@@ -242,7 +217,7 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     return PretrainingTask(**inputs.task_settings), RunConfig(**run), optimizer
 
 
-def _run(values: flags.FlagValues, inputs: Inputs, measure_more) -> None:
+def _run(values: flags.FlagValues, inputs: Inputs) -> None:
     from albert.training import trainer
     from albert.training.current_engine import current
 
@@ -268,7 +243,7 @@ def _run(values: flags.FlagValues, inputs: Inputs, measure_more) -> None:
             eval_files=inputs.eval_files,
             init=init,
             warm_start_options=options,
-            flags=recorded, measure_more=measure_more,
+            flags=recorded,
         ).last
     if not current().is_chief:
         return

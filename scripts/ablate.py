@@ -33,11 +33,6 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "glue_dir", None,
                  "Folder with GLUE's tasks, for grids that also fine-tune. Without it, they only "
                  "pretrain.", use="file")
-    flags.define("path", values, "eval_pairs", None,
-                 "Pairs of sentences in BLiMP's format: each evaluation of a run then tells how "
-                 "often the acceptable one is preferred, as `pairs_accuracy`.", use="file")
-    flags.define("integer", values, "eval_pairs_per_paradigm", 100,
-                 "So many pairs of each paradigm.", lower_bound=1)
     flags.define("path", values, "output_dir", None, "Directory for records, runs and report. Required.",
                  use="directory")
     flags.define("string", values, "settings", None,
@@ -67,7 +62,6 @@ def main(values: flags.FlagValues) -> None:
         grid, inputs, values.spm_model_file, values.glue_dir, files.make_dirs(values.output_dir),
         {name: value for name in (*corpus_flags.FLAGS, "split_sentences")
          if (value := flags.given(values, name)) is not None},
-        _pairs(values),
     )
     with locks.hold(values.output_dir):
         scratch.synchronize(values.output_dir)
@@ -76,17 +70,6 @@ def main(values: flags.FlagValues) -> None:
             report.write(grid, results, values.output_dir)
             curves.draw(grid, results, os.path.join(values.output_dir, "curves.png"))
     flags.log.info("report: %s", os.path.join(values.output_dir, "report.md"))
-
-
-def _pairs(values: flags.FlagValues) -> dict[str, Any]:
-    """Returns the flags of run_pretraining that score the minimal pairs; none without pairs."""
-    if not values.eval_pairs:
-        if flags.given(values, "eval_pairs_per_paradigm") is not None:
-            raise FlagError("--eval_pairs_per_paradigm goes with --eval_pairs")
-        return {}
-    path = os.path.abspath(files.require_file(values.eval_pairs, "eval_pairs"))
-    return {"eval_pairs": path, "spm_model_file": values.spm_model_file,
-            "eval_pairs_per_paradigm": values.eval_pairs_per_paradigm}
 
 
 def _names(text: str | None) -> list[str] | None:

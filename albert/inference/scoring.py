@@ -8,16 +8,13 @@ the same word are masked too.
 Legend: B batch, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError
 from albert.inference.session import Batch, Predictor, Row, Session
-from albert.tasks import minimal_pairs
-from albert.tasks.minimal_pairs import Pair
-from albert.tokenization import FullTokenizer
 
 
 class SentenceScorer(Predictor):
@@ -29,19 +26,14 @@ class SentenceScorer(Predictor):
     Args:
       within_words: whether to mask the later tokens of a word too.
       model: an `AlbertForMaskedLM`, by default the session's.
-      depth: number of layers to apply, by default all.
     """
 
-    def __init__(
-        self, session: Session, within_words: bool = False, model: Any = None,
-        depth: Any = None,
-    ):
-        self.session, self.within_words = session, within_words
-        self._model, self._depth = model, depth
+    def __init__(self, session: Session, within_words: bool = False, model: Any = None):
+        self.session, self.within_words, self._model = session, within_words, model
 
     @property
     def key(self):
-        return SentenceScorer, self._model, self._depth
+        return SentenceScorer, self._model
 
     def load_model(self):
         return self._model or self.session.masked_lm()
@@ -82,7 +74,7 @@ class SentenceScorer(Predictor):
 
         inputs = {name: value for name, value in batch.items() if name != "masked_lm_ids"}
         inputs["masked_lm_positions"] = inputs["masked_lm_positions"][..., 0]  # [B, 1]
-        outputs = model(inputs, training=False, depth=self._depth)
+        outputs = model(inputs, training=False)
         logits = outputs["prediction_logits"][:, 0]  # [B, V]
         log_probs = ops.log_softmax(ops.cast(logits, "float32"))
         chosen = ops.take_along_axis(log_probs, batch["masked_lm_ids"][:, 0], axis=-1)
@@ -92,63 +84,6 @@ class SentenceScorer(Predictor):
         for rows in outputs:
             total = np.sum([row["log_probability"] for row in rows], dtype=float)
             yield {"log_probability": float(total), "pieces": len(rows)}
-
-
-def pair_scores(
-    scorer: SentenceScorer, pairs: Sequence[Pair], origin: str = "", progress: Any = None,
-    after_each: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Returns `minimal_pairs.accuracies` of a scorer.
-
-    Args:
-      origin: source of the pairs, for errors.
-      after_each: a function that is called after each sentence.
-    """
-    inputs = [
-        (text, f"{origin}pair {number}")
-        for number, pair in enumerate(pairs, start=1) for text in (pair.good, pair.bad)
-    ]
-    scores = []
-    for answer in scorer.predict(inputs, progress):
-        after_each()
-        scores.append(answer["log_probability"])
-    return minimal_pairs.accuracies(pairs, scores[::2], scores[1::2])
-
-
-class PairsPreferred:
-    """Measures how often a model prefers the acceptable sentence of minimal pairs.
-
-    It is a `training.evaluation.MeasureMore` that returns {"pairs_accuracy"}, the mean over the
-    paradigms.
-    """
-
-    def __init__(self, pairs: Sequence[Pair], tokenizer: FullTokenizer, max_seq_length: int):
-        self._pairs = pairs
-        self._session = Session(None, tokenizer, max_seq_length, batch_size=256)
-
-    def __call__(
-        self, model: Any, depth: Any, end_if_asked: Callable[[], None]
-    ) -> dict[str, float]:
-        scorer = SentenceScorer(self._session, model=model, depth=depth)
-        result = pair_scores(scorer, self._pairs, "--eval_pairs, ", after_each=end_if_asked)
-        return {"pairs_accuracy": result["accuracy"]}
-
-
-def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
-    """Scores texts by the log-probabilities in a unigram vocabulary; None for other vocabularies."""
-    if not tokenizer.is_spm:
-        return None
-    from sentencepiece import sentencepiece_model_pb2
-
-    spec = sentencepiece_model_pb2.ModelProto.FromString(
-        tokenizer.sp_model.serialized_model_proto()
-    ).trainer_spec
-    if spec.model_type != spec.UNIGRAM:
-        return None
-    model = tokenizer.sp_model
-    scores = [model.GetScore(i) for i in range(model.GetPieceSize())]
-    scores = np.pad(scores, (0, len(tokenizer.added.ids)))
-    return [float(scores[ids].sum()) for ids in tokenizer.encode_batch(texts)]
 
 
 def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:

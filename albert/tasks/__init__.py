@@ -11,7 +11,6 @@
     tables                CSV, TSV, JSON lines and Parquet
     own_file              your own labelled texts in a table
     baselines             a baseline for text classifiers: TF-IDF with logistic regression
-    minimal_pairs         pairs of sentences of which one is acceptable
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
     lines                 lines of the files that tasks read

@@ -34,9 +34,6 @@ from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
 
-# (model, depth to which it is trained, a callback that may end the run) -> further results.
-MeasureMore = Callable[[keras.Model, Depth, Callable[[], None]], dict[str, Any]]
-
 BEST_FILE = "best.json"
 _FINGERPRINT_BYTES = 64 << 10  # how much of a file's start is read
 
@@ -249,7 +246,6 @@ class Evaluator:
     state: TrainState
     files: RecordFiles | None
     writer: MetricsWriter | None  # only the chief has one, and evaluates
-    measure_more: MeasureMore | None = None
     evaluated: Evaluated = Evaluated()
 
     def __post_init__(self):
@@ -274,8 +270,6 @@ class Evaluator:
             self._batches = batches_of(self._step, self.run, self.files)
         started = time.monotonic()
         last = measure(self._step, self._batches, self.files, step, before_batch)
-        if self.measure_more:
-            last.results.update(self.measure_more(self.state.model, depth, before_batch))
         # Last, because the next process evaluates again if the line is missing.
         is_best = keep_if_best(
             self.task, self.config, self.run, self.files, checkpoint, last.results

@@ -24,7 +24,7 @@ from albert.training import steps
 from albert.training.checkpointer import Checkpointer
 from albert.training.current_engine import current
 from albert.training.engine import Engine
-from albert.training.evaluation import Evaluated, Evaluator, MeasureMore
+from albert.training.evaluation import Evaluated, Evaluator
 from albert.training.history import History
 from albert.training.run_settings import RunConfig, row_options
 from albert.training.summaries import MetricsWriter
@@ -48,12 +48,11 @@ def train(
     init: Weights | None = None,
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
-    measure_more: MeasureMore | None = None,
 ) -> Evaluated:
     """Trains up to `run.last_step`. Returns the evaluations of this process.
 
     With `eval_files`, every checkpoint is evaluated. The one with the highest
-    `task.best_metric` is kept as `model.ckpt-best`. `measure_more` adds to the results.
+    `task.best_metric` is kept as `model.ckpt-best`.
 
     Raises:
       DataError, CheckpointError, RunDirBusyError: the input or the directory is unusable. Nothing
@@ -88,7 +87,7 @@ def train(
         writer = MetricsWriter(run.output_dir, state.step) if engine.is_chief else None
         if writer:
             stack.callback(writer.close)
-        evaluator = Evaluator(task, config, run, state, eval_files, writer, measure_more)
+        evaluator = Evaluator(task, config, run, state, eval_files, writer)
         progress = Progress(task.name, run.last_step, "steps", state.step)
         stack.callback(progress.clear)
         _loop(engine, state, history, checkpointer, evaluator, preemption, progress)

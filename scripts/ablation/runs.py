@@ -69,19 +69,18 @@ class Work:
 
     def __init__(
         self, grid: Grid, inputs: Sequence[str], spm_model_file: str, glue_dir: str | None,
-        output_dir: str, input_flags: Mapping[str, Any], pair_flags: Mapping[str, Any],
+        output_dir: str, input_flags: Mapping[str, Any],
     ):
         """Takes the flags that all runs share.
 
         Args:
           input_flags: flags of create_pretraining_data that describe the format of the text.
-          pair_flags: flags of run_pretraining that make each evaluation score minimal pairs.
         """
         self._grid, self._dir = grid, output_dir
         self._probes = grid.probes if glue_dir else {}
         self._glue_dir = glue_dir
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
-        self._input_flags, self._pair_flags = dict(input_flags), dict(pair_flags)
+        self._input_flags = dict(input_flags)
         tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
         self._processes: set[subprocess.Popen] = set()
         self._stopped, self._renewing = False, threading.Lock()
@@ -213,8 +212,7 @@ class Work:
             if not is_last:
                 # No evaluation: the held-out sequences have the length of the last stage.
                 given |= {"do_eval": False, "until_step": round(steps * part.until)}
-                for name in ("eval_input_file", *self._pair_flags):
-                    del given[name]
+                del given["eval_input_file"]
                 where, what = _stage(folder, number), f"{what}, stage {number}"
             if not self._once(where, what, "albert.run_pretraining", given):
                 return
@@ -272,7 +270,7 @@ class Work:
             "eval_input_file": os.path.join(held_out, "heldout.tfrecord"),
             "num_train_steps": steps, "num_warmup_steps": int(steps * warmup),
             "save_checkpoints_steps": math.ceil(steps / evaluations), "keep_checkpoint_max": 1,
-            "max_seq_length": data["max_seq_length"], **self._pair_flags, **train,
+            "max_seq_length": data["max_seq_length"], **train,
         }
 
     @staticmethod

@@ -10,7 +10,7 @@ import sys
 
 import jobs
 import pytest
-from helpers import REPO, assert_one_clear_line
+from helpers import REPO, assert_one_clear_line, run_here
 
 from albert import (
     create_pretraining_data,

@@ -244,7 +244,6 @@ BAD = [
     (["{job}", "--max_seq_length=8"], "pass --max_seq_length=12"),
     (["{job}", "--input_file=/nowhere/x*"], "no file matches /nowhere/x*"),
     (["{job}", "--albert_config_file=/nowhere.json"], "no such file: /nowhere.json"),
-    (["{job}", "--eval_pairs=x"], "--eval_pairs needs --do_train and --do_eval"),
     (["{job}", "--nodo_train", "--do_eval", "--vocab_file=x"], "--vocab_file needs --do_train"),
 ]
 

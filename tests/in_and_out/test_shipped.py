@@ -23,7 +23,6 @@ from albert import (
     modeling,
     predict,
     run_classifier,
-    score,
 )
 from albert.cli import flags
 from albert.formats import huggingface, pretrained
@@ -91,7 +90,7 @@ def test_the_first_minute(tmp_path, capsys):
         (predict, flags_of_input, "is pretrained, not fine-tuned"),
         (export_model, (f"--model_dir={NAMES[0]}", f"--export_path={tmp_path}/e"),
          "is pretrained, not fine-tuned"),
-        (score, ("--model=small_xx", "--input_file=/dev/null"), NAMES[0]),
+        (predict, ("--model=small_xx", "--input_file=/dev/null"), NAMES[0]),
     ):
         capsys.readouterr()
         assert run_here(command, *arguments) == 2

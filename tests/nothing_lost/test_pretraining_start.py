@@ -11,7 +11,7 @@ import pytest
 from helpers import SIZES, assert_one_clear_line, run, run_here
 
 import albert
-from albert import (convert_hf, create_pretraining_data, fill_mask, score)
+from albert import (convert_hf, create_pretraining_data, fill_mask)
 from albert.cli import flags
 from albert.formats import tokenizer_files
 from albert.records import records
@@ -109,9 +109,6 @@ def test_the_directory_of_a_run_is_a_whole_model_for_every_command(made, trained
         "", fill_mask.define_flags, fill_mask.main,
         ["command", f"--model={out}", "w1 [MASK] w2"], takes_arguments=True,
     )
-    (tmp_path / "texts.txt").write_text("w1 w2 w3\nw4 w5\n")
-    assert run_here(score, f"--model={out}", f"--input_file={tmp_path}/texts.txt",
-                    f"--output_file={tmp_path}/scores.jsonl") == 0
     assert len(albert.open_session(str(out)).embed(["w1 w2"])[0]) == 16
     (tmp_path / "train.tsv").write_text(
         "sentence\tlabel\n" + "".join(f"w{i % 30} w2\t{i % 2}\n" for i in range(40))

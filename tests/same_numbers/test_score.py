@@ -9,14 +9,14 @@ import keras
 import numpy as np
 import pytest
 import their_transformers
-from helpers import SIZES, assert_one_clear_line, metrics, run_here, write_config
+from helpers import SIZES, assert_one_clear_line, run_here
 
 import albert
-from albert import convert_hf, modeling, run_pretraining, score
+from albert import convert_hf, modeling
 from albert.errors import DataError
 from albert.inference import scoring
-from albert.tasks import minimal_pairs
 
+blimp = jobs.script("blimp", "scripts")
 PIECES = [f"w{i}" for i in range(20)] + ["##s", "##ed", "."]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES]
 CONFIG = modeling.AlbertConfig(
@@ -82,7 +82,7 @@ def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
     for place, end in enumerate(ends):
         assert not any(piece.startswith("\u2581") for piece in pieces[place + 1 : end])
         assert end == len(pieces) or pieces[end].startswith("\u2581")
-    [value] = scoring.unigram_scores(tokenizer, ["the unbelievableness of it."])
+    [value] = blimp.unigram_scores(tokenizer, ["the unbelievableness of it."])
     assert value == pytest.approx(sum(tokenizer.sp_model.GetScore(i) for i in ids), rel=1e-6)
 
 
@@ -98,8 +98,8 @@ def write_pairs(path, paradigm: str, count: int):
 
 
 def test_accuracies_are_means_of_paradigms_and_ties_count_half():
-    pairs = [minimal_pairs.Pair("a", "b", *names) for names in ("xt", "xt", "xt", "xt", "yt", "zu")]
-    found = minimal_pairs.accuracies(pairs, [2, 2, 2, 0, 1, 3], [1, 1, 2, 1, 2, 1])
+    pairs = [blimp.Pair("a", "b", *names) for names in ("xt", "xt", "xt", "xt", "yt", "zu")]
+    found = blimp.accuracies(pairs, [2, 2, 2, 0, 1, 3], [1, 1, 2, 1, 2, 1])
     of_x = {"accuracy": 2.5 / 4, "pairs": 4, "ties": 1, "phenomenon": "t"}
     assert found["paradigms"]["x"] == of_x
     assert found["accuracy"] == pytest.approx((2.5 / 4 + 0 + 1) / 3)
@@ -112,12 +112,12 @@ def test_accuracies_are_means_of_paradigms_and_ties_count_half():
 def test_pairs_are_read_from_files_folders_and_archives(tmp_path):
     a = write_pairs(tmp_path / "a.jsonl", "a", 5)
     write_pairs(tmp_path / "b.jsonl", "b", 3)
-    assert len(minimal_pairs.read_pairs(str(a))) == 5
-    assert [p.paradigm for p in minimal_pairs.read_pairs(str(tmp_path), 2)] == list("aabb")
+    assert len(blimp.read_pairs(str(a))) == 5
+    assert [p.paradigm for p in blimp.read_pairs(str(tmp_path), 2)] == list("aabb")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.write(a, "data/a.jsonl")
         archive.writestr("__MACOSX/data/._a.jsonl", b"\x00\x05")
-    assert minimal_pairs.read_pairs(str(tmp_path / "all.zip")) == minimal_pairs.read_pairs(str(a))
+    assert blimp.read_pairs(str(tmp_path / "all.zip")) == blimp.read_pairs(str(a))
 
 
 def test_what_is_no_pair_is_refused(tmp_path):
@@ -129,7 +129,7 @@ def test_what_is_no_pair_is_refused(tmp_path):
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=message):
-            minimal_pairs.read_pairs(str(tmp_path / name))
+            blimp.read_pairs(str(tmp_path / name))
 
 
 def preferred(score, count: int) -> float:
@@ -142,7 +142,7 @@ def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_pat
     write_pairs(tmp_path / "a.jsonl", "a", 30)
     out = tmp_path / "scores.json"
     with caplog.at_level("INFO", "albert"):
-        assert run_here(score, f"--model={folder}", f"--pairs_file={tmp_path}",
+        assert run_here(blimp, f"--model={folder}", f"--pairs_file={tmp_path}",
                         "--pairs_per_paradigm=25", f"--output_file={out}") == 0
     found, expected = json.loads(out.read_text()), preferred(scores_of(session), 25)
     assert found["accuracy"] == pytest.approx(expected) and found["pairs"] == 25
@@ -151,31 +151,17 @@ def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_pat
     scorer = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
     expected = preferred(lambda texts: [
         one["log_probability"] for one in scorer.predict([(text, "") for text in texts])
-    ], score.UNTRAINED_PAIRS)
-    assert found["random weights"]["pairs"] == score.UNTRAINED_PAIRS
+    ], blimp.UNTRAINED_PAIRS)
+    assert found["random weights"]["pairs"] == blimp.UNTRAINED_PAIRS
     assert found["random weights"]["accuracy"] == pytest.approx(expected)
     assert "frequencies of pieces" not in found  # a WordPiece vocabulary has none
 
 
-def test_the_command_scores_lines_and_an_empty_one_0(folder, session, tmp_path, capsys):
-    (tmp_path / "in.txt").write_text(f"{TEXTS[0]}\n\n{TEXTS[1]}\n \n")
-    lines = f"--model={folder}", f"--input_file={tmp_path / 'in.txt'}"
-    assert run_here(score, *lines) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    scores = scores_of(session)(TEXTS[:2])
-    for one, value, count in zip(found, (scores[0], 0.0, scores[1], 0.0), (6, 0, 1, 0), strict=True):
-        assert one == {"log_probability": pytest.approx(value, abs=1e-4), "pieces": count}
-    # Impossible requests are refused before anything is computed.
-    (tmp_path / "in.txt").write_text(f"{TEXTS[1]}\n" * 300 + "w1 " * 40)
-    for flags, message in (
-        (lines, "in.txt:301: 40 tokens, at most 30 fit"),
-        ([lines[0], "--pairs_per_paradigm=3"], "needs --pairs_file"),
-    ):
-        assert run_here(score, *flags) == 2
-        printed = capsys.readouterr()
-        assert message in assert_one_clear_line(printed.err) and not printed.out
+def test_what_does_not_fit_is_refused(folder, session, tmp_path, capsys):
     with pytest.raises(DataError, match="text 2: 38 tokens, at most 30 fit"):
         list(session.score(["w4", "w1 " * 38]))
+    assert run_here(blimp, f"--model={folder}") == 2
+    assert "--pairs_file is required" in assert_one_clear_line(capsys.readouterr().err)
 
 
 def test_a_score_is_that_of_transformers(folder, session, tmp_path):
@@ -191,28 +177,3 @@ def test_a_score_is_that_of_transformers(folder, session, tmp_path):
             tokenizer.mask_token_id,
         )
     np.testing.assert_allclose(scores_of(session)(TEXTS), expected, atol=1e-4)
-
-
-# --- During training ---
-
-
-def test_a_run_reports_how_its_model_prefers_pairs(tmp_path, capsys):
-    vocab_file = tmp_path / "vocab.txt"
-    vocab_file.write_text("\n".join([*VOCAB, *(f"x{i}" for i in range(40 - len(VOCAB)))]))
-    job = [
-        *jobs.pretraining_flags(
-            tmp_path, num_train_steps=2, num_warmup_steps=1, save_checkpoints_steps=1,
-            max_eval_steps=1,
-        ), "--do_train", "--do_eval",
-        f"--albert_config_file={write_config(tmp_path, max_position_embeddings=32, num_hidden_layers=1)}",
-    ]
-    assert run_here(run_pretraining, *job, "--eval_pairs_per_paradigm=3") == 2
-    message = assert_one_clear_line(capsys.readouterr().err)
-    assert "--eval_pairs_per_paradigm needs --eval_pairs" in message
-    pairs = write_pairs(tmp_path / "pairs.jsonl", "a", 12)
-    assert jobs.pretrain(*job, f"--eval_pairs={pairs}", f"--vocab_file={vocab_file}") == 0
-    found = [line["pairs_accuracy"] for line in metrics(tmp_path / "out") if line["kind"] == "eval"]
-    trained = albert.open_session(str(tmp_path / "out/model.ckpt-2"), vocab_file=str(vocab_file))
-    assert len(found) == 2 and found[1] == pytest.approx(preferred(scores_of(trained), 12))
-    results = json.loads((tmp_path / "out/eval_results.json").read_text())
-    assert results["pairs_accuracy"] == found[1]

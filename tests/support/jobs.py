@@ -330,10 +330,10 @@ def peak_of_data_creation(*arguments) -> int:
     return int(kilobytes) << 10
 
 
-def script(name: str):
-    """Returns a maintainers' tool as a module."""
+def script(name: str, folder: str = "scripts/maintainers"):
+    """Returns a maintainers' tool, or another script, as a module."""
     sys.path.append(str(REPO / "scripts/maintainers"))  # where its modules are
-    spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/maintainers/{name}.py")
+    spec = importlib.util.spec_from_file_location(name, REPO / folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

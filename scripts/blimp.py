@@ -1,0 +1,229 @@
+"""Tests which of two sentences a pretrained ALBERT prefers: BLiMP, or pairs in its format.
+
+  python scripts/blimp.py --model=albert_base --pairs_file=BLiMP.zip --output_file=blimp.json
+
+Reports how often the model gives the acceptable sentence of a minimal pair the higher score: the mean
+over the paradigms, where ties count half, and 0.5 is chance. The score is the pseudo-log-likelihood
+(`session.score`). Baselines are random weights, on part of the pairs, and the frequencies of the
+vocabulary's tokens.
+
+The format is BLiMP's (Warstadt et al. 2020): JSON lines with `sentence_good`, `sentence_bad`, `UID`
+(the paradigm) and `linguistics_term` (its phenomenon).
+"""
+
+import collections
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # this checkout
+
+from albert.cli import answering, flags
+from albert.errors import DataError, FlagError
+from albert.inference.scoring import SentenceScorer
+from albert.inference.session import Session
+from albert.runtime.progress import Progress
+from albert.storage import files
+from albert.tasks import lines
+
+UNTRAINED_PAIRS = 20  # per paradigm, enough to show chance level
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    answering.define_flags(values, batch_size=256)
+    flags.define("path", values, "pairs_file", None,
+                 "Minimal pairs in BLiMP's format: a *.jsonl file (compressed or not), a folder of "
+                 "them, or a *.zip. Required.", use="file")
+    flags.define("integer", values, "pairs_per_paradigm", None,
+                 "Number of pairs to use of each paradigm, the first ones. Default: all.", lower_bound=1)
+    flags.define("bool", values, "within_words", False,
+                 "Mask the later tokens of a word together with the scored one, which they would "
+                 "otherwise give away.")
+    flags.define("path", values, "output_file", None,
+                 "JSON file for the results. Default: the standard output.", use="output")
+
+
+def main(values: flags.FlagValues) -> None:
+    answering.check_flags(values)
+    flags.require(values, "pairs_file")
+    if values.input_file != answering.STDIN:
+        raise FlagError("--input_file has no effect: give --pairs_file")
+    pairs = read_pairs(values.pairs_file, values.pairs_per_paradigm)
+    opened = answering.open_model(values)
+    results = {"model": values.model, "scoring": "within words" if values.within_words else "pieces"}
+    results |= pair_scores(SentenceScorer(opened, values.within_words), pairs)
+    results["random weights"] = _untrained(values, opened, pairs)
+    unigrams = unigram_scores(opened.tokenizer, [text for p in pairs for text in (p.good, p.bad)])
+    if unigrams:
+        results["frequencies of pieces"] = _short(accuracies(pairs, unigrams[::2], unigrams[1::2]))
+    for name, value in results["phenomena"].items():
+        flags.log.info("  %s: %.4f", name, value)
+    flags.log.info(
+        "accuracy %.4f (standard error %.4f), %s pairs, %s ties", results["accuracy"],
+        results["standard_error"], f"{results['pairs']:,}", f"{results['ties']:,}",
+    )
+    if values.output_file:
+        files.write_json(values.output_file, results)
+    else:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+
+
+def pair_scores(scorer: SentenceScorer, pairs: Sequence["Pair"]) -> dict[str, Any]:
+    """Returns the `accuracies` of a scorer."""
+    inputs = [
+        (text, f"pair {number}")
+        for number, pair in enumerate(pairs, start=1) for text in (pair.good, pair.bad)
+    ]
+    progress = Progress("scored", len(inputs), "sentences")
+    scores = [answer["log_probability"] for answer in scorer.predict(inputs, progress)]
+    return accuracies(pairs, scores[::2], scores[1::2])
+
+
+def _untrained(values: flags.FlagValues, opened: Session, pairs: Sequence["Pair"]) -> dict[str, Any]:
+    """Returns the result for random weights."""
+    import keras
+
+    from albert import modeling
+
+    keras.utils.set_random_seed(1)
+    model = modeling.AlbertForMaskedLM(opened.source.config)
+    pairs = first_of_each(pairs, UNTRAINED_PAIRS)
+    return _short(pair_scores(SentenceScorer(opened, values.within_words, model), pairs))
+
+
+def _short(results: dict[str, Any]) -> dict[str, Any]:
+    return {name: results[name] for name in ("accuracy", "standard_error", "pairs", "ties")}
+
+
+def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
+    """Scores texts by the log-probabilities in a unigram vocabulary; None for other vocabularies."""
+    if not tokenizer.is_spm:
+        return None
+    from sentencepiece import sentencepiece_model_pb2
+
+    spec = sentencepiece_model_pb2.ModelProto.FromString(
+        tokenizer.sp_model.serialized_model_proto()
+    ).trainer_spec
+    if spec.model_type != spec.UNIGRAM:
+        return None
+    model = tokenizer.sp_model
+    scores = [model.GetScore(i) for i in range(model.GetPieceSize())]
+    scores = np.pad(scores, (0, len(tokenizer.added.ids)))
+    return [float(scores[ids].sum()) for ids in tokenizer.encode_batch(texts)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two sentences of a paradigm."""
+
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+
+
+def read_pairs(path: str, limit: int | None = None) -> list[Pair]:
+    """Returns the pairs of a *.jsonl file (compressed or not), a folder of them, or a *.zip.
+
+    Args:
+      limit: maximum number of pairs of each paradigm; the first ones are taken.
+
+    Raises:
+      DataError: no file, or a line that isn't such a pair (file:line).
+    """
+    pairs = [
+        _pair(line, f"{name}:{number}")
+        for name, numbered in _files(path)
+        for number, line in numbered
+        if line.strip()
+    ]
+    if not pairs:
+        raise DataError(f"--pairs_file: no pairs in {path}")
+    return pairs if limit is None else first_of_each(pairs, limit)
+
+
+def first_of_each(pairs: Sequence[Pair], count: int) -> list[Pair]:
+    """Returns the first `count` pairs of each paradigm."""
+    seen: collections.Counter[str] = collections.Counter()
+    first = []
+    for pair in pairs:
+        seen[pair.paradigm] += 1
+        if seen[pair.paradigm] <= count:
+            first.append(pair)
+    return first
+
+
+def accuracies(pairs: Sequence[Pair], good: Sequence[float], bad: Sequence[float]) -> dict[str, Any]:
+    """Returns how often the good sentence has the higher score; equal scores count half.
+
+    Returns:
+      `accuracy`, the mean over the paradigms, with its `standard_error` by the number of pairs;
+      `pairs`; `ties`, the pairs of equal scores; `phenomena` {name: mean over its paradigms};
+      `paradigms` {name: {"accuracy", "pairs", "ties", "phenomenon"}}.
+    """
+    scores = collections.defaultdict(list)
+    phenomenon_of: dict[str, str] = {}
+    for pair, a, b in zip(pairs, good, bad, strict=True):
+        scores[pair.paradigm].append(0.5 if a == b else float(a > b))
+        phenomenon_of[pair.paradigm] = pair.phenomenon
+    paradigms = {
+        name: {
+            "accuracy": float(np.mean(values)), "pairs": len(values), "ties": values.count(0.5),
+            "phenomenon": phenomenon_of[name],
+        }
+        for name, values in sorted(scores.items())
+    }
+    phenomena = collections.defaultdict(list)
+    for paradigm in paradigms.values():
+        phenomena[paradigm["phenomenon"]].append(paradigm["accuracy"])
+    variance = sum(np.var(values) / len(values) for values in scores.values())
+    return {
+        "accuracy": float(np.mean([paradigm["accuracy"] for paradigm in paradigms.values()])),
+        "standard_error": math.sqrt(variance) / len(paradigms),
+        "pairs": len(pairs),
+        "ties": sum(paradigm["ties"] for paradigm in paradigms.values()),
+        "phenomena": {name: float(np.mean(values)) for name, values in sorted(phenomena.items())},
+        "paradigms": paradigms,
+    }
+
+
+def _files(path: str) -> Iterator[tuple[str, Iterable[tuple[int, str]]]]:
+    """Yields (name, numbered lines) of each file."""
+    if path.endswith(".zip") and os.path.isfile(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                for name in sorted(archive.namelist()):
+                    parts = name.split("/")
+                    if name.endswith(".jsonl") and not any(p.startswith(("_", ".")) for p in parts):
+                        with archive.open(name) as raw:
+                            yield f"{path}/{name}", lines.decode_lines(raw, f"{path}/{name}")
+        except zipfile.BadZipFile as error:
+            raise DataError(f"--pairs_file: {path} is damaged: {error}") from error
+    elif os.path.isdir(path):
+        for name in sorted(os.listdir(path)):
+            if ".jsonl" in name:
+                yield from _files(os.path.join(path, name))
+    else:
+        yield path, lines.read_lines(path, "pairs_file")
+
+
+def _pair(line: str, place: str) -> Pair:
+    values = files.parse_json_object(line, place)
+    texts = [values.get(name) for name in ("sentence_good", "sentence_bad")]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise DataError(f"{place}: sentence_good and sentence_bad must be texts")
+    return Pair(*texts, str(values.get("UID", "all")), str(values.get("linguistics_term", "all")))
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()
