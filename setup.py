@@ -82,7 +82,6 @@ setup(
             "albert-compile-plan = albert.compile_plan:cli",
             "albert-convert-hf = albert.convert_hf:cli",
             "albert-create-pretraining-data = albert.create_pretraining_data:cli",
-            "albert-evaluate-squad = albert.evaluate_squad:cli",
             "albert-export-checkpoints = albert.export_checkpoints:cli",
             "albert-export-model = albert.export_model:cli",
             "albert-export-to-tfhub = albert.export_to_tfhub:cli",

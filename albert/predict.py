@@ -11,9 +11,10 @@ task on pairs; question and passage for question answering; passage, question an
 multiple choice. There is one answer per line, in order; the answer to an empty line is null if
 the task takes several texts.
 
-A *.csv, *.tsv, *.jsonl, *.json or *.parquet file is a table, as for run_classifier, with a
-header unless --notsv_header is given; a *.txt file and the standard input are lines of text. Its text column is --text_column, the one of training, or one with a common name.
-The answer to a row without text is null. An --output_file *.csv, *.tsv or *.jsonl is the table
+A *.txt file and the standard input are lines of text. A *.csv, *.tsv, *.jsonl, *.json or *.parquet
+file is a table, as for run_classifier, with a header unless --notsv_header is given. Its text column
+is --text_column, the one of training, or one with a common name. The answer to a row without text
+is null. An --output_file *.csv, *.tsv or *.jsonl is the table
 with the answers as additional columns: `predicted_label`, `predicted_probability`, and
 `probability_LABEL` for each label.
 

@@ -9,7 +9,6 @@ the command resumes it.
 """
 
 import os
-from typing import Any
 
 from ablation import curves, report, runs
 from ablation.grid import Grid

@@ -21,7 +21,6 @@ from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
-from albert.model.encoder_options import Depth
 from albert.records.record_files import RecordFiles
 from albert.runtime.progress import duration
 from albert.storage import files, filesystem

@@ -21,7 +21,6 @@ from damage import mutations
 from helpers import LENGTH, PREDICTIONS, SIZES, VOCAB, write_config, write_pretraining_records
 from invariants import snapshot
 
-from albert import evaluate_squad
 from albert.config import AlbertConfig
 from albert.errors import UserError
 from albert.formats import checkpoints, huggingface, model_card, pretrained, run_states
@@ -35,7 +34,6 @@ from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import questions as squad_questions
-from albert.tasks.squad import metrics as squad
 from albert.text import documents, vocabulary
 from albert.tokenization import FullTokenizer, check_special_pieces
 from albert.training import checkpoint_store, evaluation
@@ -128,7 +126,6 @@ def make_squad(folder):
              "answers": [{"text": "w2", "answer_start": 3}] * (i != 1)} for i in range(3)
         ]}],
     }]}))
-    (folder / "answers.json").write_text(json.dumps({f"q{i}": "w2" for i in range(3)}))
     jobs.write_vocabulary(folder)
 
 
@@ -143,10 +140,7 @@ def read_squad(folder):
 
 
 def read_answers(folder):
-    found = evaluate_squad._by_id(str(folder / "answers.json"), "predictions_file", str, "text")
-    answers = squad_questions.read_answers(str(folder / "dev.json"))
-    evaluate_squad._check_answers("dev.json", answers, with_negative=True)
-    return squad.evaluate_v2(answers, found)
+    return squad_questions.read_answers(str(folder / "dev.json"))
 
 
 def make_theirs(folder, name="model.safetensors"):
@@ -238,7 +232,7 @@ READERS = {
     ),
     "race": Reader("RACE/train/middle/1.txt", make_race, read_race),
     "squad": Reader("dev.json", make_squad, read_squad),
-    "squad answers": Reader("answers.json dev.json", make_squad, read_answers),
+    "squad answers": Reader("dev.json", make_squad, read_answers),
     "hugging face": Reader(
         "model.safetensors config.json tokenizer_config.json", make_theirs, read_theirs
     ),

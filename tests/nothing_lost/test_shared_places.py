@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import errno
-import json
 import os
 import pathlib
 import shutil
@@ -18,7 +17,7 @@ from invariants import assert_tidy, nothing_lost, snapshot
 
 import albert
 from albert import (
-    create_pretraining_data, evaluate_squad, extract_features, predict, prepare_text, run_race,
+    create_pretraining_data, extract_features, predict, prepare_text, run_race,
     run_squad_v1, train_sentencepiece,
 )
 from albert.errors import DataError, RunDirBusyError, UserError
@@ -243,7 +242,7 @@ def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tm
     (tmp_path / "lines.txt").write_text("w1 w2\nw3\n")
     assert jobs.command(
         predict, f"--model={run.out}", f"--input_file={tmp_path}/lines.txt",
-        f"--output_file={tmp_path / 'answers.tsv'}",
+        f"--output_file={tmp_path / 'answers.jsonl'}",
     ) == 0
 
 
@@ -251,7 +250,7 @@ def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tm
 
 def clashes(folder):
     """Yields (command, flags, message): each would overwrite a file of the user's."""
-    text, answers = folder / "user.txt", folder / "user.json"
+    text = folder / "user.txt"
     yield from ((command, flags, "remove it, or choose another name") for command, flags in (
         (create_pretraining_data,
          jobs.data_flags(folder, output_file=f"{folder / 'new.tfrecord'},{text}")),
@@ -261,13 +260,10 @@ def clashes(folder):
         (run_squad_v1, jobs.squad_flags(folder, do_train=False, predict_feature_file=text)),
     ))
     model = f"--model={folder}"
-    answers.write_text(json.dumps({f"q{i}": f"w{i + 9}" for i in range(8)}))
     yield from ((command, flags, "is an input and would be overwritten") for command, flags in (
         (extract_features, [model, f"--input_file={folder}/user.jsonl",
                             f"--output_file={folder}/user.jsonl"]),
         (predict, [model, f"--input_file={text}", f"--output_file={folder}/./user.txt"]),
-        (evaluate_squad, [f"--dataset_file={folder}/squad.json", f"--predictions_file={answers}",
-                          f"--output_file={answers}"]),
         (prepare_text, [f"--input_file={folder}/user/corpus.txt", f"--output_dir={folder}/user"]),
         (train_sentencepiece, [f"--input={folder}/user.vocab", f"--model_prefix={folder}/user"]),
     ))

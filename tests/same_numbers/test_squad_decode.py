@@ -179,33 +179,16 @@ def test_the_best_of_several_answers_counts():
     assert (scores["f1"], scores["HasAns_total"]) == (100.0, 1) and "NoAns_total" not in scores
 
 
-def test_odds_above_the_threshold_leave_a_question_unanswered_and_the_first_best_is_found():
-    answers = {"right": ["cat"], "none": [], "wrong": ["dog"], "late": ["cow"]}
-    given = {"right": "cat", "none": "sat", "wrong": "cat", "late": "cow"}
-    odds = {"late": 3.0, "none": 2.0, "wrong": 1.5, "right": -1.0}
-    # 1.0 by default: `right` is answered, `none` is rightly not, `wrong` and `late` are not.
-    scores = metrics.evaluate_v2(answers, given, odds)
-    # Answering none: 1 (none). Up to -1: 2. Up to 1.5: 2. Up to 2: 1. Up to 3: 2.
-    assert scores.items() >= {
-        "exact": 50.0, "best_f1": 50.0, "best_f1_thresh": -1.0, "best_exact": 50.0,
-        "best_exact_thresh": -1.0, "HasAns_exact": 100.0 / 3, "NoAns_exact": 100.0,
-    }.items()
-    # Odds equal to the threshold do not.
-    assert metrics.evaluate_v2(answers, given, odds, threshold=2.0)["exact"] == 25.0
-    assert metrics.evaluate_v2(answers, given, odds, threshold=9.0)["exact"] == 50.0
-
-
 def test_no_absent_prediction_ever_raises_a_score():
     questions = {"a": [], "b": [], "c": ["cat"], "d": ["dog"]}
-    scores = metrics.evaluate_v2(questions, {"a": "", "c": "cat"}, {"a": 1.0, "c": 0.0, "d": -5})
+    scores = metrics.evaluate_v2(questions, {"a": "", "c": "cat"})
     assert scores == {
         "exact": 50.0, "f1": 50.0, "total": 4,
         "HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2,
         "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
-        "best_exact": 50.0, "best_exact_thresh": 0.0, "best_f1": 50.0, "best_f1_thresh": 0.0,
     }
-    nothing = metrics.evaluate_v2(questions, {}, {})
-    assert {nothing[name] for name in ("exact", "f1", "best_exact", "best_f1")} == {0.0}
+    nothing = metrics.evaluate_v2(questions, {})
+    assert {nothing[name] for name in ("exact", "f1")} == {0.0}
 
 
 def test_scores_are_added_from_left_to_right():

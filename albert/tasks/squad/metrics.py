@@ -76,65 +76,19 @@ def raw_scores(answers: Answers, predictions: Mapping[str, str]) -> dict[str, Sc
     return {"exact": exact, "f1": f1}
 
 
-def evaluate_v2(
-    answers: Answers,
-    predictions: Mapping[str, str],
-    null_odds: Mapping[str, float] | None = None,
-    threshold: float = 1.0,
-) -> dict[str, float]:
-    """Returns the official script's keys: exact, f1, total, HasAns_*, NoAns_*, best_*.
+def evaluate_v2(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """Returns the official script's keys: exact, f1, total, HasAns_* and NoAns_*.
 
-    A question without prediction scores 0, whatever the threshold. The official script stops
-    with an error there.
+    A question without prediction scores 0. The official script stops with an error there.
 
     Args:
       predictions: {question id: answer}, "" for no answer.
-      null_odds: {question id: odds (or probability) of no answer}; without them only empty
-        predictions count as unanswered, and there is no best_*.
-      threshold: odds above which a question counts as unanswered.
     """
-    odds = dict.fromkeys(predictions, 0.0) if null_odds is None else null_odds
     raw = raw_scores(answers, predictions)
-    final = {
-        name: {
-            qid: float(not answers[qid]) if odds[qid] > threshold else score
-            for qid, score in scores.items()
-        }
-        for name, scores in raw.items()
-    }
-    results = averages(final, list(answers))
+    results = averages(raw, list(answers))
     for prefix, has_one in (("HasAns", True), ("NoAns", False)):
         if qids := [qid for qid, golds in answers.items() if bool(golds) is has_one]:
-            results |= {f"{prefix}_{k}": v for k, v in averages(final, qids).items()}
-    if null_odds is not None:
-        results |= best_scores(answers, predictions, raw, odds)
-    return results
-
-
-def best_scores(
-    answers: Answers, predictions: Mapping[str, str], raw: Mapping[str, Scores],
-    null_odds: Mapping[str, float],
-) -> dict[str, float]:
-    """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh, the best in per cent.
-
-    Questions with odds above the threshold stay unanswered; 0 means all of them. Questions are
-    answered one by one in the order of their odds; among equally good thresholds the first counts.
-    """
-    results = {}
-    by_odds = sorted(null_odds, key=null_odds.__getitem__)
-    for name, scores in raw.items():
-        # Only a question with a prediction can be left unanswered; others score 0.
-        current = best = sum(not golds and qid in scores for qid, golds in answers.items())
-        threshold = 0.0
-        for qid in (qid for qid in by_odds if qid in scores):
-            if answers[qid]:
-                current += scores[qid]
-            elif predictions[qid]:
-                current -= 1
-            if current > best:
-                best, threshold = current, null_odds[qid]
-        results[f"best_{name}"] = 100.0 * best / max(len(answers), 1)
-        results[f"best_{name}_thresh"] = threshold
+            results |= {f"{prefix}_{k}": v for k, v in averages(raw, qids).items()}
     return results
 
 
