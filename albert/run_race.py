@@ -15,7 +15,6 @@ and their number may vary; answers are letters, starting with A.
 """
 
 import itertools
-import logging
 import os
 
 from albert.cli import fine_tuning_settings, flags
@@ -24,27 +23,21 @@ from albert.cli.fine_tuning import FineTuning
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
-from albert.records import feature_cache
 from albert.storage import files
 from albert.tasks import race
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels, write_test_results
 from albert.training import summaries
 
-log = logging.getLogger("albert")
-
-FEATURE_FLAGS = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
+_FEATURE_FILES = ("train_file", "eval_file", "predict_file")
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the original's flags with its defaults, and a few new ones."""
     flags.define("path", values, "data_dir", None,
-                 "Folder that contains the folder RACE. Required unless all feature files exist.",
+                 "Folder that contains the folder RACE, or train.jsonl and dev.jsonl. Required.",
                  use="file")
     flags.define("enum", values, "task_name", RACE, "Task.", enum_values=[RACE])
-    for split, name in FEATURE_FLAGS.items():
-        flags.define("path", values, name, None,
-                     f"TFRecord file for the {split} data; written if it does not exist. Default: a "
-                     "file in --cached_dir with a checksum in its name.", use="output")
+    fine_tuning_settings.define_ignored_flags(values, *_FEATURE_FILES)
     flags.define("integer", values, "max_qa_length", 128,
                  "Maximum tokens of a question with an option; longer ones are truncated at the start.",
                  lower_bound=1)
@@ -69,52 +62,31 @@ def race_settings(values: flags.FlagValues) -> FineTuningSettings:
             f"--max_qa_length={values.max_qa_length} leaves no room in "
             f"--max_seq_length={values.max_seq_length}: [CLS] and [SEP] take three tokens"
         )
+    fine_tuning_settings.warn_of_ignored(values, *_FEATURE_FILES)
+    flags.require(values, "data_dir")
     if values.high_only and values.middle_only:
         raise FlagError("give only one of --high_only and --middle_only")
     return settings_of(values)
 
 
 def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
-    """Returns the questions of each split; none where a feature file replaces them."""
-    questions: dict[str, list[race.Question]] = {}
+    """Returns the questions of each split."""
     levels = [name for name in race.LEVELS if values[f"{name}_only"].value] or list(race.LEVELS)
-    for split in splits:
-        path = getattr(values, FEATURE_FLAGS[split])
-        if split != "test" and _is_used_as_it_is(path, values.data_dir):
-            if len(levels) < len(race.LEVELS):
-                raise FlagError(f"--{levels[0]}_only has no effect on the features in {path}")
-            questions[split] = []
-        elif values.data_dir:
-            questions[split] = race.read_questions(values.data_dir, split, tokenizer, levels)
-        else:
-            raise FlagError(f"--data_dir is required to make --{FEATURE_FLAGS[split]}")
+    questions = {
+        split: race.read_questions(values.data_dir, split, tokenizer, levels) for split in splits
+    }
     count = race.num_choices_of(itertools.chain.from_iterable(questions.values()))
-    if questions.get("train"):
+    if "train" in questions:
         answers = (race.ANSWERS[question.label] for question in questions["train"])
         warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS[:count])
     return FineTuningData(RACE, questions, settings={"num_choices": count})
-
-
-def _is_used_as_it_is(path: str | None, data_dir: str | None) -> bool:
-    """Whether a feature file exists whose source isn't checked.
-
-    The original's files don't name their source; without --data_dir there is none to compare with.
-    """
-    exists = bool(path) and os.path.isfile(path)
-    return exists and (not data_dir or feature_cache.has_no_manifest(path))
 
 
 class RaceFineTuning(FineTuning):
     """Fine-tunes a multiple-choice model."""
 
     def write_records(self, split):
-        path, questions = getattr(self.values, FEATURE_FLAGS[split]), self.data.examples[split]
-        if not questions:
-            log.info("features from %s", path)
-            return path
-        return race.question_records(
-            self.data, split, self.keeper, self.values.max_qa_length, path
-        )
+        return race.question_records(self.data, split, self.keeper, self.values.max_qa_length)
 
     def make_task(self):
         return self._task_of("dev")

@@ -1,6 +1,7 @@
 """The flags of the fine-tuning commands, and the settings they give. No TensorFlow."""
 
 import dataclasses
+import logging
 import math
 import os
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 from albert.cli import flags, run_flags
 from albert.errors import FlagError
 from albert.storage import locks
+
+log = logging.getLogger("albert")
 
 
 def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
@@ -36,6 +39,19 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
     flags.define("float", values, "albert_dropout", None,
                  "Both dropout rates of the encoder (ALBERT DR in the paper's table 14). Default: as "
                  "in its configuration.", lower_bound=0, below=1)
+
+
+def define_ignored_flags(values: flags.FlagValues, *names: str) -> None:
+    """Defines the original's flags for record files, which are kept in --cached_dir."""
+    for name in names:
+        flags.define("string", values, name, None,
+                     "No effect; accepted for commands of the original.")
+
+
+def warn_of_ignored(values: flags.FlagValues, *names: str) -> None:
+    """Logs which of these flags were given."""
+    if given := flags.given_as_typed(values, *names):
+        log.warning("%s: no effect; record files are kept in --cached_dir", ", ".join(given))
 
 
 def define_training_flags(

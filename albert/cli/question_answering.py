@@ -29,18 +29,15 @@ from albert.tasks.squad.questions import SquadExample, read_answers, read_exampl
 log = logging.getLogger("albert")
 
 
+_FEATURE_FILES = ("train_feature_file", "predict_feature_file", "predict_feature_left_file")
+
+
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the original's flags of both versions with its defaults, and a few new ones."""
     flags.define("path", values, "train_file", None, "SQuAD JSON to train on.", use="file")
     flags.define("path", values, "predict_file", None,
                  "SQuAD JSON to predict; evaluated if it has answers.", use="file")
-    flags.define("path", values, "train_feature_file", None,
-                 "TFRecord file for the windows of --train_file; written if it does not exist. "
-                 "Default: a file in --cached_dir with a checksum in its name.", use="output")
-    flags.define("path", values, "predict_feature_file", None, "The same for --predict_file.",
-                 use="output")
-    flags.define("path", values, "predict_feature_left_file", None,
-                 "No effect: the original stores data there that is recomputed here.", use="output")
+    fine_tuning_settings.define_ignored_flags(values, *_FEATURE_FILES)
     fine_tuning_settings.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
                  "Stride in tokens between the windows that a long passage is split into.",
@@ -136,10 +133,8 @@ class Squad1FineTuning(FineTuning):
             values.doc_stride, values.max_query_length,
         )
         if split == "train":
-            return keeper.training_records(examples, values.train_file, values.train_feature_file)
-        path, self.windows = keeper.prediction_records(
-            examples, values.predict_file, values.predict_feature_file
-        )
+            return keeper.training_records(examples, values.train_file)
+        path, self.windows = keeper.prediction_records(examples, values.predict_file)
         return path
 
     def make_task(self):
@@ -253,6 +248,7 @@ class Squad2FineTuning(Squad1FineTuning):
 def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
     """Trains, evaluates and predicts; all input is read before anything is written."""
     settings = squad_settings(values)
+    fine_tuning_settings.warn_of_ignored(values, *_FEATURE_FILES)
     if not fine_tuning.with_negative and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
     encoder = open_encoder(values, settings.max_seq_length)

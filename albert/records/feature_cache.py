@@ -40,24 +40,6 @@ def cached_records(
         return _find_or_write(path, rows, spec, info)
 
 
-def named_records(
-    path: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any]
-) -> str:
-    """Returns `path`, written if it is missing or damaged.
-
-    Raises:
-      DataError: it was made from something other than `depends_on`, or is not our file.
-    """
-    records.refuse_foreign(path)
-    with _lock(files.make_dirs(os.path.dirname(os.path.abspath(path)))):
-        return _find_or_write(path, rows, spec, _inputs(spec, depends_on))
-
-
-def has_no_manifest(path: str | None) -> bool:
-    """Whether this is a record file that does not name its inputs, like the original's."""
-    return bool(path) and os.path.isfile(path) and not Manifest.read(path)
-
-
 def _inputs(spec: FeatureSpec, depends_on: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **depends_on,
@@ -77,10 +59,6 @@ def _find_or_write(path: str, rows: Rows, spec: FeatureSpec, info: Mapping[str, 
         records.write_records(path, rows, spec, info)
         log.info("wrote features to %s", path)
         return path
-    theirs = manifest.info
-    if differ := [key for key in info if not files.is_same_json(theirs.get(key), info[key])]:
-        raise DataError(f"{path} was made from another {', '.join(differ)}: remove it, or name another "
-                        "file")
     log.info("features from %s", path)
     return path
 

@@ -53,36 +53,27 @@ class RecordKeeper:
 
     tokenizer: "FullTokenizer"
     max_seq_length: int
-    directory: str  # of record files that are given no path
+    directory: str  # of the record files
 
     def keep_examples(
-        self, data: FineTuningData, split: str, rows: Rows, spec: FeatureSpec,
-        path: str | None = None, **settings: Any,
+        self, data: FineTuningData, split: str, rows: Rows, spec: FeatureSpec, **settings: Any
     ) -> str:
         """Returns the record file of a split's examples, with the records `rows`; see `keep`."""
         examples = repr(data.examples[split]).encode("utf-8", "replace")
         return self.keep(f"{data.task}_{split}", rows, spec, {
             "task": data.task, "split": split, "labels": list(data.labels or ()),
             "examples": hashlib.sha256(examples).hexdigest(), **settings,
-        }, path)
+        })
 
-    def keep(
-        self, name: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any],
-        path: str | None = None,
-    ) -> str:
-        """Returns the record file of the rows: `path`, or one named `name` with a digest.
+    def keep(self, name: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any]) -> str:
+        """Returns the record file of the rows, named `name` with a digest.
 
         The file is written if it does not exist. `depends_on` is what the rows depend on besides
         tokenizer and length.
-
-        Raises:
-          DataError: `path` exists and was made from something else.
         """
         info = {
             **depends_on, "tokenizer": self.tokenizer.sha256, "max_seq_length": self.max_seq_length
         }
-        if path:
-            return feature_cache.named_records(path, rows, spec, info)
         return feature_cache.cached_records(self.directory, name, rows, spec, info)
 
 

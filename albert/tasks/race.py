@@ -126,16 +126,15 @@ def question_rows(
 
 
 def question_records(
-    data: FineTuningData, split: str, keeper: RecordKeeper, max_qa_length: int,
-    path: str | None = None,
+    data: FineTuningData, split: str, keeper: RecordKeeper, max_qa_length: int
 ) -> str:
-    """Returns the record file of a split's questions; see `RecordKeeper.keep`."""
+    """Returns the record file of a split's questions."""
     length, count = keeper.max_seq_length, data.settings.get("num_choices", NUM_CHOICES)
     rows = question_rows(
         data.examples[split], keeper.tokenizer, length, max_qa_length, count, f"{split} questions"
     )
     spec = features.classification_spec(length, False, count)
-    return keeper.keep_examples(data, split, rows, spec, path, max_qa_length=max_qa_length)
+    return keeper.keep_examples(data, split, rows, spec, max_qa_length=max_qa_length)
 
 
 # --- Reading ---

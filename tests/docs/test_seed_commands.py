@@ -93,8 +93,7 @@ def test_a_command_runs_as_printed(name, printed, golden_path, tmp_path):
     assert " = " in (tmp_path / "out/eval_results.txt").read_text()
     if name.startswith("run_squad"):
         assert (tmp_path / "out/predictions.json").exists()
-        assert (tmp_path / "predict_feature_file").exists()
-        assert not (tmp_path / "predict_feature_left_file").exists()
+        assert not (tmp_path / "predict_feature_file").exists()
 
 
 def test_every_command_of_the_readme_is_tried_and_takes_the_flags_as_printed(printed):

@@ -277,8 +277,6 @@ REFUSED = {
         (["--nodo_train", "--nodo_eval", "--nodo_predict"],
          "at least one of --do_train, --do_eval and --do_predict"),
         (["--data_dir=/nowhere"], "no such directory: /nowhere/RACE/train/middle; --data_dir must"),
-        (["--high_only", "--train_file={}/train.tfrecord"],
-         "--high_only has no effect on the features in"),
     ],
     "tokens": [
         (["--data_dir=/nowhere"], "no such file: /nowhere/train.txt"),

@@ -314,20 +314,3 @@ def test_flags_of_which_one_would_win_in_silence_are_refused(workshop, tmp_path,
         assert squad_2(workshop, tmp_path / "out", *arguments, module=run_squad) == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)
         assert not (tmp_path / "out").exists(), message
-
-
-@pytest.mark.parametrize("flag, message", [
-    # Its lengths differ: training reports that, while prediction does not recognise the file.
-    ("train_feature_file", "has max_seq_length 96"),
-    ("predict_feature_file", "original.tfrecord is not overwritten"),
-])
-def test_a_feature_file_of_the_original_is_never_overwritten(
-    flag, message, workshop, tmp_path, capsys, golden_path
-):
-    original = tmp_path / "original.tfrecord"
-    shutil.copy(golden_path("squad_odd/train-v2.0.s96.tfrecord"), original)
-    before = original.read_bytes()
-    train = ["--do_train", f"--train_file={workshop / 'dev-v2.json'}"]
-    assert squad_2(workshop, tmp_path / "out", *train, f"--{flag}={original}") == 2
-    assert message in assert_one_clear_line(capsys.readouterr().err)
-    assert original.read_bytes() == before

@@ -17,8 +17,8 @@ from invariants import assert_tidy, nothing_lost, snapshot
 
 import albert
 from albert import (
-    create_pretraining_data, extract_features, predict, prepare_text, run_race,
-    run_squad_v1, train_sentencepiece,
+    create_pretraining_data, extract_features, predict, prepare_text,
+    train_sentencepiece,
 )
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
@@ -256,8 +256,6 @@ def clashes(folder):
          jobs.data_flags(folder, output_file=f"{folder / 'new.tfrecord'},{text}")),
         (create_pretraining_data,
          jobs.data_flags(folder, eval_output_file=text, held_out_fraction=0.5)),
-        (run_race, jobs.race_flags(folder, predict_file=text)),
-        (run_squad_v1, jobs.squad_flags(folder, do_train=False, predict_feature_file=text)),
     ))
     model = f"--model={folder}"
     yield from ((command, flags, "is an input and would be overwritten") for command, flags in (

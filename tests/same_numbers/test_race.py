@@ -173,15 +173,6 @@ def test_answers_may_be_absent_from_the_test_questions_only(read):
         read(unlabelled + ONE, split="test")
 
 
-def test_a_named_feature_file_of_other_settings_is_refused(read, tokenizer, tmp_path):
-    data, path = FineTuningData("race", {"dev": read()}), str(tmp_path / "dev.tfrecord")
-    keeper = RecordKeeper(tokenizer, 64, "")
-    for _ in range(2):
-        assert race.question_records(data, "dev", keeper, 16, path) == path
-    with pytest.raises(DataError, match="made from another max_qa_length: remove it"):
-        race.question_records(data, "dev", keeper, 17, path)
-
-
 def test_accuracy_is_reported_for_each_level():
     pytest.importorskip("tensorflow")
     from albert.tasks.classification import MultipleChoiceTask

@@ -137,19 +137,16 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
         assert len(differ) <= 2
 
 
-def test_records_for_prediction_are_kept_and_stale_ones_refused(golden_path, tokenizer, tmp_path):
+def test_records_for_prediction_are_kept_and_those_of_other_settings_not_used(golden_path, tokenizer, tmp_path):
     origin = str(golden_path("squad_odd/dev-v1.1.json"))
     examples = read_examples(origin, False)
     keeper = squad_records.WindowKeeper(tokenizer, directory=str(tmp_path), **S96)
-    named = str(tmp_path / "named.tfrecord")
-    for path in (None, named):
-        first, windows = keeper.prediction_records(examples, origin, path)
-        written = os.stat(first).st_mtime_ns
-        assert keeper.prediction_records(examples, origin, path) == (first, windows)
-        assert os.stat(first).st_mtime_ns == written
+    first, windows = keeper.prediction_records(examples, origin)
+    written = os.stat(first).st_mtime_ns
+    assert keeper.prediction_records(examples, origin) == (first, windows)
+    assert os.stat(first).st_mtime_ns == written
     other = dataclasses.replace(keeper, doc_stride=17)
-    with pytest.raises(DataError, match="made from another doc_stride: remove it, or name"):
-        other.prediction_records(examples, origin, named)
+    assert other.prediction_records(examples, origin)[0] != first
 
 
 # --- Where windows and answers are ---

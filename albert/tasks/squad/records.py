@@ -4,19 +4,15 @@ Legend: L sequence.
 """
 
 import dataclasses
-import logging
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from albert.errors import DataError
-from albert.records import feature_cache
 from albert.records.examples import FeatureSpec
 from albert.storage import files
 from albert.tasks.fine_tuning_data import RecordKeeper
 from albert.tasks.squad.features import SquadExample, Window, make_windows
-
-log = logging.getLogger("albert")
 
 # The original's. Questions are shuffled once, before they are split into windows.
 _SHUFFLE_SEED = 12345
@@ -40,24 +36,14 @@ class WindowKeeper(RecordKeeper):
     doc_stride: int = 128  # tokens between the beginnings of two windows
     max_query_length: int = 64  # longest question, in tokens
 
-    def training_records(
-        self, examples: Sequence[SquadExample], origin: str, path: str | None = None
-    ) -> str:
-        """Returns the record file of the training windows; see `RecordKeeper.keep`.
-
-        Args:
-          origin: the file with the questions.
-        """
-        if feature_cache.has_no_manifest(path):
-            # The original's files don't name their source, so they are used without a check.
-            log.info("features from %s", path)
-            return path
+    def training_records(self, examples: Sequence[SquadExample], origin: str) -> str:
+        """Returns the record file of the training windows of the file `origin`."""
         shuffled = list(examples)
         random.Random(_SHUFFLE_SEED).shuffle(shuffled)
-        return self._keep(self._windows(shuffled, True), origin, path, is_training=True)
+        return self._keep(self._windows(shuffled, True), origin, is_training=True)
 
     def prediction_records(
-        self, examples: Sequence[SquadExample], origin: str, path: str | None = None
+        self, examples: Sequence[SquadExample], origin: str
     ) -> tuple[str, list[Window]]:
         """Returns (record file, windows); arguments are as of `training_records`.
 
@@ -68,7 +54,7 @@ class WindowKeeper(RecordKeeper):
         if not windows:
             raise DataError(f"{examples[0].place}: neither this passage nor any other can be aligned "
                             "with its tokens: --predict_file has no text to search")
-        return self._keep(windows, origin, path, is_training=False), windows
+        return self._keep(windows, origin, is_training=False), windows
 
     def _windows(self, examples: Sequence[SquadExample], is_training: bool) -> Iterator[Window]:
         return make_windows(
@@ -77,15 +63,13 @@ class WindowKeeper(RecordKeeper):
             max_query_length=self.max_query_length,
         )
 
-    def _keep(
-        self, windows: Iterable[Window], origin: str, path: str | None, is_training: bool
-    ) -> str:
+    def _keep(self, windows: Iterable[Window], origin: str, is_training: bool) -> str:
         name = f"squad_{'train' if is_training else 'predict'}"
         spec = record_spec(self.max_seq_length, is_training)
         return self.keep(name, window_rows(windows, is_training), spec, {
             "input file": files.sha256(origin), "doc_stride": self.doc_stride,
             "max_query_length": self.max_query_length,
-        }, path)
+        })
 
 
 def window_rows(windows: Iterable[Window], has_labels: bool) -> Iterator[dict[str, Any]]:
