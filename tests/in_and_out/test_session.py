@@ -146,10 +146,10 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path, monkeypatch):
 REFUSED = [
     (lambda s: s.fill_mask("[MASK]", top_k=0), "top_k=0: the vocabulary has 40 tokens"),
     (lambda s: s.fill_mask("[MASK]", top_k=41), "top_k=41: the vocabulary has 40 tokens"),
-    (lambda s: s.fill_mask(b"[MASK]"), "neither text nor texts: b'"),
+    (lambda s: s.fill_mask(b"[MASK]"), "expected a text or a list of texts, got bytes: b'"),
     (lambda s: s.embed("w1", layers=(0,)), "layers=0: .* has 1 layers"),
     (lambda s: s.embed("w1", layers=()), "has 1 layers"),
-    (lambda s: s.embed(b"w1"), "neither text nor texts: b'"),
+    (lambda s: s.embed(b"w1"), "expected a text or a list of texts, got bytes: b'"),
     (lambda s: s.embed("w1", pooling="max"), "pooling must be one of pooled, cls, mean"),
     (lambda s: s.embed([("w1", "w2")]), "input 1 is not a text: "),
     (lambda s: s.classify("w1"), "is pretrained, not fine-tuned"),
