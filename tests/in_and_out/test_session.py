@@ -155,7 +155,7 @@ REFUSED = [
     (lambda s: s.classify("w1"), "is pretrained, not fine-tuned"),
 ]
 REFUSED_TEXTS = [
-    ([3], "input 1 is neither a text nor several"), (3, "neither text nor texts"),
+    ([3], "input 1 is neither a text nor several"), (3, "expected a text or a list of texts, got int: 3"),
     (["w1", ("w1", 2)], "input 2 is neither"),
     ([("w1", "w2", "w3")], "input 1: 3 texts, expected 1 or 2"),
 ]
