@@ -115,28 +115,26 @@ class AnsweringSession(Session):
         return _predictions(filler, texts, isinstance(texts, str), _text_and_origin)
 
     def embed(
-        self, texts: Any, *, pooling: str = "mean", layers: Sequence[int] = (-1,),
-        progress: bool = False,
+        self, texts: Any, *, pooling: str = "mean", progress: bool = False
     ) -> Any:
         """Computes embeddings: [D] of a text, [N, D] of a list of texts.
 
         Args:
           texts: a string, or an iterable of strings.
           pooling: "mean" over all tokens, the vector at "cls", or "pooled", a trained layer on it.
-          layers: layers whose vectors "mean" and "cls" concatenate; 1 is the first, -1 the last.
         """
         if pooling not in embedding.POOLINGS:
             raise FlagError(
                 f"pooling must be one of {', '.join(embedding.POOLINGS)}, got {pooling!r}"
             )
-        embedder = embedding.Embedder(self, pooling, layers)
+        embedder = embedding.Embedder(self, pooling)
         answers = _predictions(embedder, texts, isinstance(texts, str), _text, progress)
         if isinstance(texts, str):
             return answers["vector"]
         vectors = (answer["vector"] for answer in answers)
         if not isinstance(texts, list | tuple):
             return vectors
-        size = self.source.config.hidden_size * (1 if pooling == "pooled" else len(layers))
+        size = self.source.config.hidden_size
         return np.stack(list(vectors)) if texts else np.zeros((0, size), np.float32)
 
     def score(self, texts: Any, *, within_words: bool = False, progress: bool = False) -> Any:

@@ -83,28 +83,24 @@ class Session:
         return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
 
     def load(
-        self, class_name: str, *, all_states: bool = False, needed_outputs_only: bool = False,
-        complete: bool = True, **options: Any,
+        self, class_name: str, *, needed_outputs_only: bool = False, complete: bool = True,
+        **options: Any,
     ) -> Any:
         """Loads the model as one of albert's classes, or returns the ONNX file instead.
 
         Args:
-          all_states: whether the model can return the hidden states of all layers.
           needed_outputs_only: see `EncoderOptions`.
           complete: see `pretrained.load`.
           options: arguments of the class.
         """
         if self.onnx:
-            if all_states:
-                raise FlagError("an ONNX file returns the last layer's states alone")
             self.onnx.check(class_name, self.source.weights())
             return self.onnx
         from albert import modeling
         from albert.model.encoder_options import loop_engine
 
-        engine = "unrolled" if all_states else loop_engine()
         encoder_options = modeling.EncoderOptions(
-            engine=engine, needed_outputs_only=needed_outputs_only
+            engine=loop_engine(), needed_outputs_only=needed_outputs_only
         )
         if self.dtype != "float32":
             options["dtype"] = self.dtype

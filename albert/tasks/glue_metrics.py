@@ -79,6 +79,8 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns Matthews' correlation of class ids [N]; 0.0 if one side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
+    if len({*labels, *predictions}) < 2:  # of which scikit-learn warns
+        return 0.0
     return float(matthews_corrcoef(labels, predictions))
 
 

@@ -202,29 +202,8 @@ def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outp
     np.testing.assert_allclose([line["vector"] for line in lines], expected, atol=2e-5)
 
 
-def test_tokens_and_layers(folder, tmp_path, outputs, loaded):
-    found = extract(folder, tmp_path, "x.npz", "--tokens", "--layers=1,-1", "--pooling=cls")
-    assert was_computed(loaded[0]) == (False, False)
-    bounds = list(zip(found["offsets"], found["offsets"][1:], strict=False))
-    assert len(bounds) == len(LINES)
-    for (start, end), vector, one in zip(bounds, found["vectors"], outputs, strict=True):
-        assert np.array_equal(found["input_ids"][start:end], one["ids"])
-        expected = np.concatenate([one["layers"][0], one["layers"][-1]], axis=-1)
-        np.testing.assert_allclose(found["token_vectors"][start:end], expected, atol=2e-5)
-        np.testing.assert_allclose(vector, expected[0], atol=2e-5)
-    first, *_ = extract(folder, tmp_path, "x.jsonl", "--tokens", lines=LINES[:1])
-    assert was_computed(loaded[1]) == (True, False)
-    assert [t["piece"] for t in first["tokens"]] == ["[CLS]", "w1", "w2", "[SEP]"]
-    vectors = [t["vector"] for t in first["tokens"]]
-    np.testing.assert_allclose(vectors, outputs[0]["layers"][-1], atol=2e-5)
-
-
 NO_FEATURES = [
     (["--output_file=x.txt"], "ends neither in .jsonl nor in .npz"),
-    (["--layers=3", "--pooling=cls"], "has 2 layers"),
-    (["--layers=0", "--pooling=cls"], "--layers=0 is not a list of numbers"),
-    (["--layers=a", "--pooling=cls"], "--layers=a is not a list of numbers"),
-    (["--layers=1", "--pooling=pooled"], "--layers has no effect on --pooling=pooled"),
     (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
     (["--input_file={}/empty.txt"], "empty.txt: empty input"),
     (["--model={}/none"], "--model: no directory"),

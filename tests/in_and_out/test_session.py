@@ -34,7 +34,7 @@ def count_loads(session, monkeypatch) -> list:
     return loads
 
 
-FAST = ("classify", "tag", "answer, SQuAD 2.0", "fill_mask", "embed, two layers", "score")
+FAST = ("classify", "tag", "answer, SQuAD 2.0", "fill_mask", "embed", "score")
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,7 @@ def test_four_threads_load_once_and_get_the_answers_of_a_list(name, tmp_path, mo
     kind, arguments, facts, text_of = METHODS[name]
     _, session = saved(tmp_path, kind, *arguments, layers=2, **facts)
     loads, inputs = count_loads(session, monkeypatch), [text_of(n) for n in LENGTHS]
-    options = {"layers": (1, 2)} if "two layers" in name else {}
-    method = functools.partial(method_of(session, name), **options)
+    method = method_of(session, name)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:  # while it loads and compiles too
         found = list(pool.map(method, inputs * 4))
     answers = list(method(inputs))
@@ -129,26 +128,21 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path, monkeypatch):
     assert len(loads) == 1  # for any number of masks, and for scores
     rows = tokenizer(TEXTS, padding=True, return_tensors="np")
     outputs = model(rows, output_hidden_states=True)
-    first, states = map(np.asarray, outputs["encoder_outputs"])
+    states = np.asarray(outputs["encoder_outputs"][-1])
     mask = rows["input_mask"][:, :, None]
     expected = (states * mask).sum(1) / mask.sum(1)
     np.testing.assert_allclose(session.embed(TEXTS), expected, atol=1e-5)
     assert session.embed(TEXTS[0]).shape == (CONFIG.hidden_size,)
     np.testing.assert_allclose(next(session.embed(iter(TEXTS))), expected[0], atol=1e-5)
-    np.testing.assert_allclose(
-        session.embed(TEXTS, pooling="cls", layers=(-1, 1)),
-        np.concatenate([states[:, 0], first[:, 0]], -1), atol=1e-5,
-    )
+    np.testing.assert_allclose(session.embed(TEXTS, pooling="cls"), states[:, 0], atol=1e-5)
     np.testing.assert_allclose(session.embed(tuple(TEXTS[:2])), expected[:2], atol=1e-5)
-    assert session.embed([], layers=(1, 2)).shape == (0, 2 * CONFIG.hidden_size)
+    assert session.embed([]).shape == (0, CONFIG.hidden_size)
 
 
 REFUSED = [
     (lambda s: s.fill_mask("[MASK]", top_k=0), "top_k=0: the vocabulary has 40 tokens"),
     (lambda s: s.fill_mask("[MASK]", top_k=41), "top_k=41: the vocabulary has 40 tokens"),
     (lambda s: s.fill_mask(b"[MASK]"), "expected a text or a list of texts, got bytes: b'"),
-    (lambda s: s.embed("w1", layers=(0,)), "layers=0: .* has 1 layers"),
-    (lambda s: s.embed("w1", layers=()), "has 1 layers"),
     (lambda s: s.embed(b"w1"), "expected a text or a list of texts, got bytes: b'"),
     (lambda s: s.embed("w1", pooling="max"), "pooling must be one of pooled, cls, mean"),
     (lambda s: s.embed([("w1", "w2")]), "input 1 is not a text: "),
