@@ -1,4 +1,4 @@
-"""Reads SQuAD files, and similar ones of annotation tools. No TensorFlow."""
+"""Reads SQuAD files. No TensorFlow."""
 
 import dataclasses
 import logging
@@ -36,7 +36,8 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     examples: dict[str, SquadExample] = {}
     num_several = 0
     for place, context, qa in _located_questions(path, "train_file" if is_training else "predict_file"):
-        num_several += is_training and len(qa.get("answers") or ()) > 1
+        answers = qa.get("answers")
+        num_several += is_training and isinstance(answers, list) and len(answers) > 1
         example = _example_of_question(place, context, qa, is_training)
         if earlier := examples.get(example.qas_id):
             at = earlier.place.removeprefix(f"{path}: ")
@@ -84,74 +85,31 @@ def read_answers(path: str) -> dict[str, list[str] | None]:
 
 
 def _located_questions(path: str, flag: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yields (location, passage, question), at least one; see `_as_in_squad`."""
+    """Yields (location, passage, question), at least one; `is_impossible` is always there."""
     number = 0
-    for at, value in _located_values(path, flag):
-        for place, context, qa in _questions_in(value, at):
-            yield place, context, _as_in_squad(qa, place, number)
-            number += 1
+    for _, value in lines.json_values(path, flag):
+        for i, article in enumerate(_member(value, "data", list, path)):
+            place = f"{path}: data[{i}]"
+            for p, paragraph in enumerate(_member(article, "paragraphs", list, place)):
+                where = f"{place}.paragraphs[{p}]"
+                context = _member(paragraph, "context", str, where)
+                for q, qa in enumerate(_member(paragraph, "qas", list, where)):
+                    yield f"{where}.qas[{q}]", context, _checked(qa, f"{where}.qas[{q}]")
+                    number += 1
     if not number:
         raise DataError(f"{path}: no questions")
 
 
-def _located_values(path: str, flag: str) -> Iterator[tuple[str, Any]]:
-    """Yields (location, article, paragraph or row) of a SQuAD file, a list, or JSON lines."""
-    for line, value in lines.json_values(path, flag):
-        if isinstance(value, Mapping) and not {"paragraphs", "qas", "question"} & set(value):
-            articles = enumerate(_member(value, "data", list, path))
-            yield from ((f"{path}: data[{i}]", article) for i, article in articles)
-        else:
-            yield f"{path}:{line}", value
-
-
-def _questions_in(value: Any, at: str) -> Iterator[tuple[str, str, Any]]:
-    if not isinstance(value, Mapping) or not {"qas", "question"} & set(value):
-        for p, paragraph in enumerate(_member(value, "paragraphs", list, at)):
-            where = f"{at}.paragraphs[{p}]"
-            if not (isinstance(paragraph, Mapping) and "question" in paragraph):
-                _member(paragraph, "context", str, where)
-                _member(paragraph, "qas", list, where)
-            yield from _questions_in(paragraph, where)
-        return
-    context = _member(value, "context", str, at)
-    if "qas" not in value:
-        yield at, context, value  # a flat row
-        return
-    for q, qa in enumerate(_member(value, "qas", list, at)):
-        yield f"{at}.qas[{q}]", context, qa
-
-
-def _as_in_squad(qa: Any, place: str, number: int) -> dict[str, Any]:
-    """Returns a question in SQuAD's format, from which annotation tools deviate.
-
-    Ids may be missing or numbers, and `is_impossible` 0 or 1. Answers may be texts, or lists of `text`
-    and of `answer_start`; an answer without `answer_start` is searched for in the passage.
-    """
+def _checked(qa: Any, place: str) -> dict[str, Any]:
     _member(qa, "question", str, place)
-    qas_id, is_impossible, answers = map(qa.get, ("id", "is_impossible", "answers"))
-    qas_id = f"question-{number}" if qas_id is None else qas_id
-    if isinstance(qas_id, bool) or not isinstance(qas_id, str | int):
-        raise DataError(f"{place}: 'id' must be a string or a number, got {qas_id!r:.60}")
-    if is_impossible not in (None, True, False):
+    _member(qa, "id", str, place)
+    is_impossible = qa.get("is_impossible", False)
+    if not isinstance(is_impossible, bool):
         raise DataError(f"{place}: 'is_impossible' must be true or false, got {is_impossible!r:.60}")
-    if isinstance(answers, Mapping):
-        texts, starts = (
-            answers.get(name, [None]) if isinstance(answers.get(name, [None]), list) else [answers[name]]
-            for name in ("text", "answer_start")
-        )
-        if len(texts) != len(starts) and "answer_start" in answers:
-            raise DataError(f"{place}: {len(texts)} answers, but {len(starts)} values of answer_start")
-        starts = starts if "answer_start" in answers else [None] * len(texts)
-        answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
-    elif isinstance(answers, str):
-        answers = [answers]
-    if isinstance(answers, list):
-        answers = [{"text": a} if isinstance(a, str) else a for a in answers]
-    question = {**qa, "id": str(qas_id), "is_impossible": bool(is_impossible)}
-    return question if answers is None else question | {"answers": answers}
+    return {**qa, "is_impossible": is_impossible}
 
 
-_KINDS = {list: "a list", str: "a string", int: "a whole number", dict: "an object"}
+_KINDS = {list: "a list", str: "a string", int: "a whole number"}
 
 
 def _member(value: Any, name: str, kind: type, place: str) -> Any:
@@ -172,11 +130,7 @@ def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -
     if qa["is_impossible"] or qa.get("answers") == []:
         return SquadExample(qas_id, question, context, "", -1, True, place)
     answer, at = _member(qa, "answers", list, place)[0], f"{place}.answers[0]"
-    text = _member(answer, "text", str, at)
-    if answer.get("answer_start") is None:
-        start = context.find(text)
-    else:
-        start = _member(answer, "answer_start", int, at)
+    text, start = _member(answer, "text", str, at), _member(answer, "answer_start", int, at)
     return SquadExample(qas_id, question, context, text, start, False, place)
 
 
