@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from albert import tokenization
-from albert.errors import CheckpointError, FlagError
+from albert.errors import FlagError
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.compiled_call import compiled_function
@@ -230,9 +230,6 @@ def batched(
                 for name in rows[chosen[0]]
             }
             outputs = {name: _numbers(value) for name, value in function(batch).items()}
-            if any(values.dtype.kind == "f" and np.isnan(values).any() for values in outputs.values()):
-                raise CheckpointError("the model computes NaN: its weights are damaged or diverged, or "
-                                      "too large for its precision")
             for position, index in enumerate(chosen):
                 yield index, {name: value[position] for name, value in outputs.items()}
 
