@@ -37,6 +37,8 @@ from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats import run_states
 from albert.formats.known_tasks import TSV
+from albert.inference import fine_tuned
+from albert.inference.session import Session
 from albert.storage import files
 from albert.tasks import baselines, glue, glue_metrics, own_file
 from albert.tasks.glue import Example
@@ -58,9 +60,10 @@ def define_flags(values: flags.FlagValues) -> None:
                  lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("path", values, "export_dir", None,
-                 "Directory for a SavedModel that takes serialized tf.Example strings.", use="output")
+                 "Directory for a SavedModel from texts to labels (needs tensorflow-text), as "
+                 "export_model writes it.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "Constant that the exported model returns with its predictions.", may_be_nan=True)
+                 "No effect.", may_be_nan=True)
     fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
         by_default=False,
@@ -70,8 +73,8 @@ def define_flags(values: flags.FlagValues) -> None:
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
     """Returns the settings of the flags."""
     own_texts.check_flags(values)
-    if values["threshold_to_export"].present and not values.export_dir:
-        raise FlagError("--threshold_to_export needs --export_dir")
+    if values["threshold_to_export"].present:
+        flags.log.warning("--threshold_to_export: no effect, the exported model returns probabilities")
     if not values.train_file:
         flags.require(values, "data_dir", "task_name", "output_dir")
         if values.task_name.lower() not in glue.TASKS:
@@ -127,11 +130,13 @@ class ClassifierFineTuning(FineTuning):
         predictions = self.evaluate(result, "test").predictions
         return glue.write_predictions(self.data, predictions, self.settings.output_dir)
 
-    def export(self, model, directory, complete):
-        from albert.tasks import serving  # imports TensorFlow
+    def export(self, result, directory):
+        from albert.export import text_models  # imports TensorFlow
 
-        threshold = self.values.threshold_to_export
-        serving.export_classifier(model, directory, self.task, threshold, complete)
+        session = Session.of(
+            self.opened(result), self.encoder.tokenizer, self.settings.max_seq_length, batch_size=1
+        )
+        text_models.export(fine_tuned.predictor_of(session, None, self.data.labels or ()), directory)
 
     def finish(self, result):
         super().finish(result)
