@@ -73,6 +73,8 @@ def define_flags(values: flags.FlagValues) -> None:
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
     """Returns the settings of the flags."""
     own_texts.check_flags(values)
+    if values.export_dir and flags.requested_engine(values) != "tensorflow":
+        raise FlagError("--export_dir needs TensorFlow: train without it, then use albert.export_model")
     if values["threshold_to_export"].present:
         flags.log.warning("--threshold_to_export: no effect, the exported model returns probabilities")
     if not values.train_file:

@@ -12,7 +12,7 @@ import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import REPO, cpu_seconds_of_children, results_of
+from helpers import NEEDS_JAX, REPO, assert_one_clear_line, cpu_seconds_of_children, results_of
 
 import albert
 from albert import modeling, run_classifier
@@ -63,6 +63,13 @@ def test_a_session_and_the_export_give_the_predictions(tuned, tmp_path, capsys):
     answers = albert.open_session(str(run.out)).classify(texts)
     found = [[answer["probabilities"][label] for label in "01"] for answer in answers]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@NEEDS_JAX
+def test_an_export_on_jax_is_refused_before_anything_is_read(tmp_path, capsys):
+    more = "--export_dir=x", "--engine=jax"
+    assert jobs.classify(*jobs.classifier_flags(tmp_path), "--do_train", *more) == 2
+    assert "--export_dir needs TensorFlow" in assert_one_clear_line(capsys.readouterr().err)
 
 
 def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(tuned, tmp_path):
