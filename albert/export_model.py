@@ -22,7 +22,6 @@ with the model's. `albert.open_session` and `albert.predict` can run an `.onnx` 
 """
 
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -33,7 +32,6 @@ from albert.formats import model_card, pretrained
 from albert.formats.model_classes import CHOICE, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS, ModelClass
 from albert.formats.pretrained import Pretrained
 from albert.inference import fine_tuned, onnx_file
-from albert.inference.predictors import TaskPredictor
 from albert.inference.session import Session
 from albert.storage import files
 
@@ -179,35 +177,11 @@ def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
     flags.start_tensorflow()
     from albert.export import text_models
 
-    name = os.path.basename(os.path.abspath(values.export_path))
-
-    def complete(scratch: str) -> None:
-        model_card.of_weights(
-            scratch, source.weights(), source.config, tokenizer=tokenizer, name=name,
-            metadata=source.metadata,
-            note="A SavedModel with the tokenizer inside. It needs tensorflow and tensorflow-text.",
-            usage=_USAGES["texts"].format(name=name, inputs=_example_inputs(predictor)),
-        )
-
-    signatures = text_models.export(predictor, values.export_path, complete)
+    signatures = text_models.export(predictor, values.export_path)
     log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
 
 
-def _example_inputs(predictor: TaskPredictor) -> str:
-    inputs = {"text": ["A text."]}
-    if predictor.min_texts > 1:
-        inputs["text_pair"] = ["Another."]
-    return ", ".join(f"{name}=tf.constant({json.dumps(x)})" for name, x in inputs.items())
-
-
 _USAGES = {
-    "texts": """
-import tensorflow as tf
-import tensorflow_text  # the tokenizer's operations
-
-model = tf.saved_model.load("{name}").signatures["serving_default"]
-print(model({inputs}))
-""",
     ".tflite": """
 import tensorflow as tf
 {inputs}

@@ -40,6 +40,9 @@ from albert.errors import FlagError
 from albert.formats import checkpoints, run_states
 from albert.formats.known_tasks import TSV
 from albert.formats.weights import REGRESSION_HEAD
+from albert.inference import fine_tuned
+from albert.inference.session import Session
+from albert.storage import files
 from albert.tasks import baselines, glue, glue_metrics, own_file
 from albert.tasks.glue import Example
 from albert.training import summaries
@@ -61,9 +64,10 @@ def define_flags(values: flags.FlagValues) -> None:
                  lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("path", values, "export_dir", None,
-                 "Directory for a SavedModel that takes serialized tf.Example strings.", use="output")
+                 "Directory for a SavedModel from texts to labels (needs tensorflow-text), as "
+                 "export_model writes it.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "Constant that the exported model returns with its predictions.", may_be_nan=True)
+                 "No effect.", may_be_nan=True)
     fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
         by_default=False,
@@ -73,8 +77,10 @@ def define_flags(values: flags.FlagValues) -> None:
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
     """Returns the settings of the flags."""
     own_texts.check_flags(values)
-    if values["threshold_to_export"].present and not values.export_dir:
-        raise FlagError("--threshold_to_export needs --export_dir")
+    if values.export_dir and flags.requested_engine(values) != "tensorflow":
+        raise FlagError("--export_dir needs TensorFlow: train without it, then use albert.export_model")
+    if values["threshold_to_export"].present:
+        flags.log.warning("--threshold_to_export: no effect, the exported model returns probabilities")
     if not values.train_file:
         if not (values.data_dir or values.task_name):
             raise FlagError("--train_file is required: a table of your labelled texts; or --task_name and "
@@ -174,11 +180,13 @@ class ClassifierFineTuning(FineTuning):
             written.append(summaries.write_results(directory, results, "predict_results"))
         return written
 
-    def export(self, model, directory, complete):
-        from albert.tasks import serving  # imports TensorFlow
+    def export(self, result, directory):
+        from albert.export import text_models  # imports TensorFlow
 
-        threshold = self.values.threshold_to_export
-        serving.export_classifier(model, directory, self.task, threshold, complete)
+        session = Session.of(
+            self.opened(result), self.encoder.tokenizer, self.settings.max_seq_length, batch_size=1
+        )
+        text_models.export(fine_tuned.predictor_of(session, None, self.data.labels or ()), directory)
 
     def finish(self, result):
         super().finish(result)

@@ -21,8 +21,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     if values.version_2_with_negative:
-        if values.export_dir:
-            raise FlagError("--export_dir is for SQuAD 1.1: leave out --version_2_with_negative")
         question_answering.run(values, question_answering.Squad2FineTuning)
         return
     if ineffective := flags.given_as_typed(values, *question_answering.V2_FLAGS):

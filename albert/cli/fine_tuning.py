@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, flags
@@ -16,14 +16,14 @@ from albert.cli.encoder import Encoder
 from albert.cli.fine_tuning_settings import FineTuningSettings, work_directory
 from albert.errors import DataError, FlagError
 from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
+from albert.formats.pretrained import Pretrained
+from albert.formats.tokenizer_files import Vocabulary
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.training import summaries
 
 if TYPE_CHECKING:
-    import keras
-
     from albert.formats.weights import Weights
     from albert.tasks.task import Task
     from albert.training.evaluation import Evaluated, Evaluation
@@ -38,14 +38,6 @@ _NOT_OF_TRAINING = (
     "num_runs", "seed", "output_dir", "cached_dir", "do_predict", "predict_batch_size",
     "export_dir", "threshold_to_export", "log_steps", "keep_checkpoint_max",
 )
-_EXPORT_USAGE = """
-import tensorflow as tf
-
-serve = tf.saved_model.load("{name}").signatures["serving_default"]
-print(serve.structured_input_signature, serve.structured_outputs)
-"""
-
-
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
     """Trained weights, to predict with or to export, and their run."""
@@ -83,10 +75,8 @@ class FineTuning:
         """Writes the predictions of the test examples and returns their files."""
         raise NotImplementedError
 
-    def export(
-        self, model: "keras.Model", directory: str, complete: Callable[[str], None]
-    ) -> None:
-        """Publishes a SavedModel; `complete(scratch)` adds its card."""
+    def export(self, result: TrainingResult, directory: str) -> None:
+        """Publishes a SavedModel with its card."""
         raise NotImplementedError
 
     def initial_weights(self) -> "Weights | None":
@@ -123,7 +113,8 @@ class FineTuning:
             written = self.predict(result)
             log.info("predicted with %s: %s", result.weights.origin, ", ".join(written))
         if self.settings.export_dir:
-            self._export(result)
+            self.export(result, self.settings.export_dir)
+            log.info("SavedModel of %s: %s", result.weights.origin, self.settings.export_dir)
 
     def evaluate(
         self, result: TrainingResult, split: str, task: "Task | None" = None
@@ -298,25 +289,13 @@ class FineTuning:
             if self.engine.is_chief:
                 files.write_json(path, made_from)
 
-    # === Export ===
-
-    def _export(self, result: TrainingResult) -> None:
-        """Publishes a SavedModel with its card in --export_dir."""
-        from albert.training import evaluation
-
-        directory, config = self.settings.export_dir, self.encoder.config
-        model, _ = evaluation.load_model(self.task, config, result.run, result.weights)
-        name = os.path.basename(os.path.abspath(directory))
-
-        def complete(scratch: str) -> None:
-            model_card.of_weights(
-                scratch, result.weights, config, name=name,
-                note="A TensorFlow SavedModel with one signature, for TensorFlow Serving.",
-                usage=_EXPORT_USAGE.format(name=name),
-            )
-
-        self.export(model, directory, complete)
-        log.info("SavedModel of %s: %s", result.weights.origin, directory)
+    def opened(self, result: TrainingResult) -> Pretrained:
+        """Returns the trained model with what the flags and the data say of it."""
+        recorded = {"task": self.task.name, "flags": self._recorded_flags()}
+        return Pretrained(
+            result.weights.origin, os.path.dirname(result.weights.origin), self.encoder.config,
+            Vocabulary(), run_states.metadata_of(recorded), lambda: result.weights,
+        )
 
 
 def weights_to_use(

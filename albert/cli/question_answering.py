@@ -63,7 +63,7 @@ def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
     flags.define("path", values, "export_dir", None,
-                 "Directory to write a SavedModel with start_logits and end_logits to.", use="output")
+                 "No effect: serve a session over HTTP, or export with export_model.", use="output")
 
 
 V2_FLAGS = ("dropout_prob", "end_n_top", "null_score_diff_threshold", "start_n_top")
@@ -88,8 +88,10 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
     flags.require(values, "output_dir")
     flags.refuse_together(values, "warmup_step", "warmup_proportion")
     do_eval = flags.given(values, "do_eval")
+    if "export_dir" in values and values.export_dir:
+        log.warning("--export_dir: no effect on SQuAD: serve a session over HTTP, or use export_model")
     settings = settings_of(
-        values,
+        values, export_dir=None,
         do_eval=values.do_predict if do_eval is None else do_eval,  # if there are answers
         eval_batch_size=flags.given(values, "eval_batch_size") or values.predict_batch_size,
     )
@@ -185,11 +187,6 @@ class Squad1FineTuning(FineTuning):
             with files.atomic_write(written[-1]) as stream:
                 stream.write(json.dumps(value, indent=4) + "\n")  # as the original writes it
         return written
-
-    def export(self, model, directory, complete):
-        from albert.tasks import serving  # imports TensorFlow
-
-        serving.export_answers(model, directory, self.settings.max_seq_length, complete)
 
 
 class Squad2FineTuning(Squad1FineTuning):

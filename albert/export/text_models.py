@@ -3,6 +3,7 @@
 Legend: B batch, C labels, W words, (n) a ragged number.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,26 +11,42 @@ from typing import Any
 import tensorflow as tf
 
 from albert.export import text_graph
-from albert.formats import saved_model
+from albert.formats import model_card, saved_model
 from albert.inference import predictors
 from albert.modeling import named_weights
 from albert.tasks import conll
 
+_USAGE = """
+import tensorflow as tf
+import tensorflow_text  # the tokenizer's operations
 
-def export(
-    predictor: predictors.TaskPredictor, path: str, complete: Callable[[str], None]
-) -> list[str]:
-    """Publishes a SavedModel whose signatures take strings, and returns their names.
+model = tf.saved_model.load("{name}").signatures["serving_default"]
+print(model({inputs}))
+"""
+
+
+def export(predictor: predictors.TaskPredictor, path: str) -> list[str]:
+    """Publishes a SavedModel whose signatures take strings, with its card; returns their names.
 
     Args:
       predictor: the model's predictor, see `fine_tuned.predictor_of`.
-      complete: a function that adds files to the directory, see `saved_model.publish`.
 
     Raises:
       FlagError: tensorflow-text is not installed.
     """
     is_of_words = predictor.task == predictors.TokenClassifier.task
     module = (_WordLabels if is_of_words else _TextLabels)(predictor)
+    source, name = predictor.session.source, os.path.basename(os.path.abspath(path))
+    inputs = ["text", "text_pair"][: predictor.min_texts]
+    given = ", ".join(f'{one}=tf.constant(["A text."])' for one in inputs)
+
+    def complete(scratch: str) -> None:
+        model_card.of_weights(
+            scratch, source.weights(), source.config, tokenizer=predictor.session.tokenizer, name=name,
+            metadata=source.metadata, usage=_USAGE.format(name=name, inputs=given),
+            note="A SavedModel with the tokenizer inside. It needs tensorflow and tensorflow-text.",
+        )
+
     signatures = module.signatures()
     saved_model.publish(module, path, signatures, complete)
     return list(signatures)

@@ -3,7 +3,6 @@
     task                  the interface of every task to the trainer, and sums over a batch
     pretraining           masked words and sentence order
     classification        classification and regression of texts and pairs; multiple choice
-    serving               classifiers and SQuAD 1.1 models as SavedModels
     token_classification  a label for every word
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE

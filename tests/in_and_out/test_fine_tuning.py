@@ -248,7 +248,6 @@ REFUSED = {
          "at least one of --do_train, --do_eval, --do_predict and --export_dir is required"),
         (["--checkpoint=x"], "did you mean --init_checkpoint"),
         (["--notsv_header"], "--notsv_header: only with --train_file"),
-        (["--threshold_to_export=0.5"], "--threshold_to_export needs --export_dir"),
         (["--pack_rows", "--pad_to_max_seq_length"],
          "--pack_rows has no effect with --pad_to_max_seq_length"),
         (["--task_name=ax", "--nodo_train"], "task ax has no dev file"),

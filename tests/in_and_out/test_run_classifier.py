@@ -12,7 +12,7 @@ import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import REPO, cpu_seconds_of_children, results_of
+from helpers import NEEDS_JAX, REPO, assert_one_clear_line, cpu_seconds_of_children, results_of
 
 import albert
 from albert import modeling, run_classifier
@@ -43,23 +43,33 @@ def test_predictions_have_a_line_for_each_row_of_the_test_file_and_padding_never
     assert sum(int(label) == i % 2 for i, (_, label) in enumerate(submit)) == round(hits)
 
 
-def test_a_session_and_the_export_give_the_predictions(tuned, tmp_path):
+def test_a_session_and_the_export_give_the_predictions(tuned, tmp_path, capsys):
+    pytest.importorskip("tensorflow_text", reason="the [text] extra is not installed")
     run, export = tuned("classifier"), tmp_path / "export"
     assert jobs.classify(
         *run.flags, "--nodo_train", "--nodo_eval", "--nodo_predict", f"--checkpoint={run.out}",
         f"--output_dir={tmp_path / 'out'}", f"--export_dir={export}", "--threshold_to_export=0.25",
     ) == 0
+    assert "--threshold_to_export: no effect" in capsys.readouterr().err
     serve = tf.saved_model.load(str(export)).signatures["serving_default"]
-    (records,) = (run.out.parent / ".out.work").glob("sst-2_test-*.tf_record")
-    served = serve(examples=tf.constant([r.numpy() for r in tf.data.TFRecordDataset(str(records))]))
+    lines = (run.out.parent / "SST-2/test.tsv").read_text().splitlines()[1:]
+    texts = [line.split("\t")[1] for line in lines]
+    served = serve(text=tf.constant(texts))
     expected = read_rows(run.out / "test_results.tsv")
     np.testing.assert_allclose(served["probabilities"], expected, atol=1e-5)
-    assert served["predictions"].numpy().tolist() == expected.argmax(axis=1).tolist()
-    assert served["threshold"].numpy() == np.float32(0.25)
-    lines = (run.out.parent / "SST-2/test.tsv").read_text().splitlines()[1:]
-    answers = albert.open_session(str(run.out)).classify([line.split("\t")[1] for line in lines])
+    best = [b"01"[i : i + 1] for i in expected.argmax(axis=1)]
+    assert served["label"].numpy().tolist() == best
+    assert "signatures[\"serving_default\"]" in (export / "README.md").read_text()
+    answers = albert.open_session(str(run.out)).classify(texts)
     found = [[answer["probabilities"][label] for label in "01"] for answer in answers]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@NEEDS_JAX
+def test_an_export_on_jax_is_refused_before_anything_is_read(tmp_path, capsys):
+    more = "--export_dir=x", "--engine=jax"
+    assert jobs.classify(*jobs.classifier_flags(tmp_path), "--do_train", *more) == 2
+    assert "--export_dir needs TensorFlow" in assert_one_clear_line(capsys.readouterr().err)
 
 
 def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(tuned, tmp_path):
