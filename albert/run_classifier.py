@@ -20,7 +20,7 @@ It detects columns and labels, holds out a part for evaluation, and chooses lear
 and epochs by the sizes of model and file, unless flags say otherwise. At the end, out/report.md
 says how good the classifier is. --dev_file names a file to evaluate on instead, --test_file one
 with texts to label. With fewer than 500 rows to evaluate on, the last weights are kept instead of
-the best, unless --early_stopping_patience is given.
+the best.
 """
 
 import dataclasses
@@ -176,12 +176,12 @@ def cross_validate(values, settings, encoder, data) -> Folds:
         flags.log.info("fold %d of %d: %s", number, values.cross_validation, folder)
         # Evaluates the last weights: held-out rows must not choose the checkpoint.
         fold = dataclasses.replace(
-            settings, output_dir=folder, do_predict=False, export_dir=None, num_runs=1,
-            early_stopping_patience=0, save_checkpoints_steps=settings.train_step,
+            settings, output_dir=folder, do_predict=False, export_dir=None,
+            save_checkpoints_steps=settings.train_step,
         )
         examples = {"train": train, "dev": held_out}
         ClassifierFineTuning(
-            values, fold, encoder, dataclasses.replace(data, examples=examples)
+            values, fold, encoder, dataclasses.replace(data, examples=examples, is_split=False)
         ).run()
         results = files.read_json_object(os.path.join(folder, "eval_results.json"))
         accuracies.append(results["eval_accuracy"])

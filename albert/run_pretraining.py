@@ -8,6 +8,7 @@ Rerun the command and it resumes from the newest checkpoint of --output_dir.
 """
 
 import dataclasses
+import hashlib
 import logging
 import math
 from typing import Any
@@ -190,6 +191,14 @@ class Inputs:
     tokenizer: FullTokenizer | None
 
 
+def _training_data(values: flags.FlagValues, source: RecordFiles) -> earlier_run.TrainingData:
+    content = repr([fingerprint[1:] for fingerprint in source.fingerprints()])
+    return earlier_run.TrainingData(
+        hashlib.sha256(content.encode()).hexdigest(), source.count,
+        {"input_file": flags.to_dict(values)["input_file"]},
+    )
+
+
 def read_inputs(values: flags.FlagValues) -> Inputs:
     """Returns what a run reads."""
     flags.require(values, "input_file", "output_dir")
@@ -208,7 +217,11 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
     for source in sources:
         source.check_vocabulary(config.vocab_size)
     task_settings = pretraining_masks.task_settings(values, train_files, eval_files)
-    identity = earlier_run.Identity("pretraining", sources[0].tokenizer_sha256)
+    identity = earlier_run.Identity(
+        "pretraining", sources[0].tokenizer_sha256, seed=values.seed,
+        training=_training_data(values, train_files) if train_files else None,
+        may_continue_to=min(values.until_step or values.num_train_steps, values.num_train_steps),
+    )
     tokenizer = None
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)

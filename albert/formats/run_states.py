@@ -70,7 +70,7 @@ _KINDS: dict[str, Kind] = {
 _FLAGS: dict[str, Kind] = {
     **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT,
     "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT,
-    "vocab_file": TEXT,
+    "vocab_file": TEXT, "training_data": OBJECT,
 }
 
 

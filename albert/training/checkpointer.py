@@ -97,7 +97,7 @@ class Checkpointer:
         losses = run_state.get("recent_losses", [])[-steps.SPIKE_WINDOW :]
         missing = steps.SPIKE_WINDOW - len(losses)
         self.state.recent_losses.assign([float("nan")] * missing + losses)
-        for name in sorted(set(before) & set(self.flags)):
+        for name in sorted(set(before) & set(self.flags) - {"training_data"}):
             # NaN, the default of a flag, is null in the file.
             if not files.is_same_json(before[name], files.finite(self.flags[name])):
                 log.warning("--%s changed from %s to %s since step %d", name, before[name],

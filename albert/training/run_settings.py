@@ -47,7 +47,6 @@ class RunConfig:
     pad_to_max_seq_length: bool = False  # sequences of full length, even if a batch needs less
     pack_rows: bool = False  # several short examples in a sequence
     skip_loss_spikes: bool = False  # no update where the loss is far above the previous ones
-    early_stopping_patience: int = 0  # evaluations without improvement that end training; 0: off
     keep_last: bool = False  # model.ckpt-best is the last checkpoint evaluated, whatever its metric
 
     @property

@@ -118,9 +118,8 @@ def _loop(
     if _is_due(state.step, run) and not evaluator.has_evaluated(state.step):
         # The previous process was stopped between the checkpoint and its evaluation.
         evaluator.evaluate(checkpointer.newest, state.step, stop_evaluation)
-    is_over = evaluator.is_out_of_patience(state.step)
     window_start = time.monotonic()
-    while (step := state.step) < run.last_step and not is_over:
+    while (step := state.step) < run.last_step:
         if train_steps is None or depth != run.depth_after(step):
             depth = run.depth_after(step)
             train_steps = steps.train_steps(task, state, run, depth)
@@ -150,7 +149,6 @@ def _loop(
         if _is_due(step, run):
             started = time.monotonic()
             evaluator.evaluate(checkpointer.newest, step, stop_evaluation)
-            is_over = evaluator.is_out_of_patience(step)
             window_start += time.monotonic() - started
 
 

@@ -212,10 +212,6 @@ ROWS = [
     # Several runs, and which checkpoint of a run is used
     ("cli/fine_tuning.py", "winner = max(ranked, key", "winner = min(ranked, key",
      "test_fine_tuning"),
-    ("cli/fine_tuning.py", "self._run_unless_finished(self._run_config(seed, folder))",
-     "self._run_unless_finished(self._run_config(seeds[0], folder))", "test_fine_tuning"),
-    ("cli/fine_tuning.py", "summary[key] = statistics.median(values)",
-     "summary[key] = statistics.mean(values)", "test_fine_tuning"),
     ("cli/fine_tuning.py",
      'result = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))',
      "result = evaluated.last", "test_fine_tuning"),
@@ -223,7 +219,6 @@ ROWS = [
      "test_fine_tuning"),
     ("training/evaluation.py", 'value <= best["value"]', 'value < best["value"]',
      "test_fine_tuning"),
-    ("training/evaluation.py", "< patience:", "<= patience:", "test_fine_tuning"),
     # Evaluation: no dropout, and padding rows of a batch do not count
     ("training/steps.py", "outputs = self.model.of_batch(batch, training=False",
      "outputs = self.model.of_batch(batch, training=True", "test_fine_tuning"),
