@@ -119,7 +119,8 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
                  lower_bound=1)
     flags.define("integer", values, "num_warmup_steps", 3125,
-                 "Steps in which the learning rate rises from 0 to --learning_rate.", lower_bound=0)
+                 "Steps in which the learning rate rises from 0 to --learning_rate. With other "
+                 "--num_train_steps, the default is as large a part of them.", lower_bound=0)
     flags.define("integer", values, "until_step", 0,
                  "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
                  "later, for example with longer sequences; 0: train to the end.", lower_bound=0)
@@ -143,13 +144,21 @@ def _check(values: flags.FlagValues) -> None:
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
-    if values.num_warmup_steps + values.num_decay_steps > values.num_train_steps:
+    if warmup_steps(values) + values.num_decay_steps > values.num_train_steps:
         decay = f" and --num_decay_steps={values.num_decay_steps}" if values.num_decay_steps else ""
         raise FlagError(
-            f"--num_warmup_steps={values.num_warmup_steps}{decay} exceed{'' if decay else 's'} "
+            f"--num_warmup_steps={warmup_steps(values)}{decay} exceed{'' if decay else 's'} "
             f"--num_train_steps={values.num_train_steps}"
         )
     run_flags.check_device_flags(values)
+
+
+def warmup_steps(values: flags.FlagValues) -> int:
+    """Returns --num_warmup_steps, by default the same part of the steps as of 125,000."""
+    given = flags.given(values, "num_warmup_steps")
+    default = values.num_train_steps * values["num_warmup_steps"].default // 125_000
+    longest = max(values.num_train_steps - values.num_decay_steps, 0)
+    return min(default, longest) if given is None else given
 
 
 def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
@@ -246,7 +255,9 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     from albert.tasks.pretraining import PretrainingTask
     from albert.training.run_settings import RunConfig
 
-    optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig))
+    optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig) | {
+        "num_warmup_steps": warmup_steps(values)
+    })
     if values.scale_learning_rate:
         rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
@@ -270,6 +281,7 @@ def _run(values: flags.FlagValues, inputs: Inputs, measure_more) -> None:
         options = {"is_part": True}
     recorded = flags.to_dict(values) | inputs.identity.recorded()
     recorded["max_predictions_per_seq"] = task.max_predictions_per_seq
+    recorded["num_warmup_steps"] = optimizer.num_warmup_steps
     if tokenizer:
         recorded["do_lower_case"] = tokenizer.do_lower_case
         if current().is_chief:  # first, so that the directory of a killed run is complete, too

@@ -20,6 +20,13 @@ log = logging.getLogger("albert")
 _ORPHAN = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 
 
+def check_is_there(directory: str) -> None:
+    """Raises a UserError if a run's directory was removed or emptied: it would be made anew, in part."""
+    if not os.path.isfile(os.path.join(directory, "albert_config.json")):
+        raise UserError(f"{directory} was removed or emptied during the run, which ends here: nothing was "
+                        "written into it again")
+
+
 def save(
     directory: str, step: int, tensors: Mapping[str, Any], run_state: Mapping[str, Any], keep: int
 ) -> str:

@@ -115,7 +115,9 @@ class Checkpointer:
         if bad := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
             raise self.diverged(f"training diverged at step {state.step}: not finite: {some(bad)}. "
                                 "A lower --learning_rate may help")
-        if not self.engine.is_chief:
+        if self.engine.is_chief:
+            checkpoint_store.check_is_there(run.output_dir)
+        else:
             self.newest = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
         run_state = self.history.state() | {

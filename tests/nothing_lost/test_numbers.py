@@ -226,3 +226,18 @@ def test_a_spike_is_above_six_standard_deviations_of_enough_losses():
     assert steps.is_spike(recent.value(), tf.constant(limit + 0.01))
     steps.remember(recent, tf.constant(float("nan")))
     np.testing.assert_array_equal(recent.numpy(), losses)
+
+
+def test_gradients_in_float16_are_those_without_its_scale_and_the_policy_stays(tmp_path):
+    import keras
+
+    norms = {}
+    for precision in PRECISIONS:
+        folder = tmp_path / precision
+        folder.mkdir()
+        job = jobs.pretraining_flags(folder, log_steps=1, num_train_steps=2, num_warmup_steps=0)
+        assert jobs.pretrain(*job, f"--mixed_precision={precision}") == 0
+        assert keras.config.dtype_policy().name == "float32"
+        norms[precision] = metrics(folder / "out")[0]["gradient_norm"]
+    assert norms["float16"] == pytest.approx(norms["float32"], rel=0.05)
+    assert norms["bfloat16"] == pytest.approx(norms["float32"], rel=0.2)
