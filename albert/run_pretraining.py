@@ -10,7 +10,6 @@ Rerun the command and it resumes from the newest checkpoint of --output_dir.
 import dataclasses
 import hashlib
 import logging
-import math
 from typing import Any
 
 from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start, run_flags
@@ -106,10 +105,8 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
                  "orthogonal updates of the layers' matrices).",
                  enum_values=["adamw", "lamb", "muon"])
     flags.define("float", values, "learning_rate", 0.00176,
-                 "Peak learning rate, reached after the warm-up; for batches of other than 4096 "
-                 "sequences, see --scale_learning_rate.", above=0)
-    flags.define("bool", values, "scale_learning_rate", False,
-                 "Multiply --learning_rate by sqrt(train_batch_size / 4096), as in the LAMB paper.")
+                 "Peak learning rate, reached after the warm-up; for batches of N sequences, multiply "
+                 "it by sqrt(N / 4096).", above=0)
     flags.define("float", values, "poly_power", 1.0,
                  "Power of the learning rate's polynomial decay; 1: linear.", lower_bound=0)
     flags.define("integer", values, "num_decay_steps", 0,
@@ -258,10 +255,6 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig) | {
         "num_warmup_steps": warmup_steps(values)
     })
-    if values.scale_learning_rate:
-        rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
-        optimizer = dataclasses.replace(optimizer, learning_rate=rate)
-        log.info("learning rate for %d sequences: %.3g", values.train_batch_size, rate)
     run = flags.select(values, RunConfig) | {"depth_schedule": inputs.depth_schedule}
     return PretrainingTask(**inputs.task_settings), RunConfig(**run), optimizer
 

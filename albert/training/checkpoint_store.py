@@ -53,17 +53,8 @@ def save(
     return prefix
 
 
-def delete_after(directory: str, step: int) -> str | None:
-    """Deletes the checkpoints of later steps; returns the prefix of the newest one left."""
-    prefixes = checkpoints.list_steps(directory)
-    for late in [number for number in prefixes if number > step]:
-        files.remove(*checkpoint_files.files_of(prefixes.pop(late)))
-    _write_state_file(directory)
-    return next(reversed(prefixes.values()), None)
-
-
 def _sweep_orphans(directory: str, newest: int) -> None:
-    """Removes what a crash in `save` or `delete_after` left of earlier checkpoints."""
+    """Removes what a crash in `save` left of earlier checkpoints."""
     complete = checkpoints.list_steps(directory)
     for name in os.listdir(directory):
         match = _ORPHAN.match(name)

@@ -110,10 +110,6 @@ class Engine(abc.ABC):
     def layer_engine(self, use_xla: bool) -> str:
         """Returns how the layers are looped, see `EncoderOptions.engine`."""
 
-    def values_of(self, variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-        """Returns complete values of variables, which may be sharded. All workers must call it."""
-        return {name: variable.numpy() for name, variable in variables.items()}
-
     @abc.abstractmethod
     def train_steps(
         self, step: Callable[[Any], Any], state: Any, run: Any

@@ -187,14 +187,6 @@ class JaxEngine(Engine):
     def layer_engine(self, use_xla: bool) -> str:
         return loop_engine()
 
-    def values_of(self, variables):
-        def complete(value):
-            if value.is_fully_addressable or value.is_fully_replicated:
-                return np.asarray(value)
-            return multihost_utils.process_allgather(value, tiled=True)
-
-        return {name: complete(variable.value) for name, variable in variables.items()}
-
     def train_steps(self, step, state, run) -> "TrainSteps":
         return TrainSteps(step, state, run, self.mesh)
 
@@ -299,20 +291,8 @@ class TrainSteps:
         self.step, self.mesh = step, mesh
         self.variables = state.variables
         self._everywhere = NamedSharding(mesh, EVERYWHERE)
-        slots = {id(slot) for slot in state.slots.values()} if run.shard_moments else ()
-        self._shardings = [
-            self._in_parts(v.shape) if id(v) in slots else self._everywhere for v in self.variables
-        ]
         # The old values' buffers are donated to the new ones: there is no memory for both.
-        self._one = jax.jit(
-            self._compute, donate_argnums=0, out_shardings=(self._shardings, self._everywhere)
-        )
-
-    def _in_parts(self, shape: Sequence[int]) -> NamedSharding:
-        """Returns the sharding of a tensor in equal parts, or replication if it cannot be divided."""
-        axis = next((i for i, size in enumerate(shape) if size % self.mesh.size == 0), None)
-        parts = () if axis is None else (*[None] * axis, ROWS)
-        return NamedSharding(self.mesh, PartitionSpec(*parts))
+        self._one = jax.jit(self._compute, donate_argnums=0, out_shardings=self._everywhere)
 
     def _compute(self, values, batch):
         with keras.StatelessScope(list(zip(self.variables, values, strict=True))) as scope:
@@ -322,16 +302,13 @@ class TrainSteps:
     def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]):
         """Returns a step on batches of these shapes, ready to be compiled."""
         values = [
-            jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=sharding)
-            for v, sharding in zip(self.variables, self._shardings, strict=True)
+            jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=self._everywhere)
+            for v in self.variables
         ]
         return self._one.lower(values, batch)
 
     def __call__(self, iterator, count: int) -> np.ndarray:
-        values = [
-            self._placed(variable.value, sharding)
-            for variable, sharding in zip(self.variables, self._shardings, strict=True)
-        ]
+        values = [self._placed(variable.value) for variable in self.variables]
         rows = []
         for _ in range(count):  # asynchronous: JAX starts a step before the previous one ends
             values, row = self._one(values, next(iterator))
@@ -340,11 +317,11 @@ class TrainSteps:
             variable._value = value
         return np.stack([np.asarray(row) for row in rows])
 
-    def _placed(self, value, sharding: NamedSharding):
-        if isinstance(value, jax.Array) and value.sharding == sharding:
+    def _placed(self, value):
+        if isinstance(value, jax.Array) and value.sharding == self._everywhere:
             return value
         host = np.asarray(value)
-        return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
+        return jax.make_array_from_callback(host.shape, self._everywhere, lambda at: host[at])
 
 
 class EvalOutputs:

@@ -43,12 +43,9 @@ class RunConfig:
     gradient_accumulation_steps: int = 1  # micro-batches per device and step
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
     remat: bool = False  # recompute layers in the backward pass instead of keeping activations
-    shard_moments: bool = False  # shard the optimizer's moments over the devices
-    per_replica_loss: bool = False  # average the replicas' mean losses, as in the original
     freeze_encoder: bool = False  # train the head only
     pad_to_max_seq_length: bool = False  # sequences of full length, even if a batch needs less
     pack_rows: bool = False  # several short examples in a sequence
-    skip_loss_spikes: bool = False  # no update where the loss is far above the previous ones
     keep_last: bool = False  # model.ckpt-best is the last checkpoint evaluated, whatever its metric
 
     def on(self, engine: Engine) -> "RunConfig":

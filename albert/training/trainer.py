@@ -128,7 +128,6 @@ def _loop(
         try:
             history.note(step, rows)
         except TrainingDivergedError as error:
-            checkpointer.drop_bad_streak()
             raise checkpointer.diverged(str(error)) from error
         step += count
         progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")

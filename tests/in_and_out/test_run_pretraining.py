@@ -141,11 +141,6 @@ def test_the_same_command_gives_the_same_bits_and_another_seed_does_not(seed, wh
     assert (seed == 1) == all(np.array_equal(found[key], expected[key]) for key in expected)
 
 
-def test_the_learning_rate_is_scaled_by_the_root_of_the_batch_on_request(job, begin):
-    arguments, _ = begin(pretrain, *job, "--scale_learning_rate")
-    assert arguments[3].learning_rate == pytest.approx(0.01 * math.sqrt(4 / 4096))
-
-
 # test_preemption has LAMB's.
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [
