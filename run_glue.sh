@@ -5,8 +5,9 @@
 #   INIT_CHECKPOINT=albert_base/model.ckpt-best GLUE_DIR=glue bash run_glue.sh CoLA RTE MRPC
 #   bash run_glue.sh --smoke       everything on tiny made-up data, in a few minutes
 #
-# Arguments are tasks (default: all nine), --output_dir=DIR (default: glue_output) and flags
-# for every run_classifier command, such as --num_runs=5 or --train_batch_size=16. The
+# Arguments are tasks (default: all nine), --output_dir=DIR (default: glue_output), --seeds=1,2,3 for
+# a run of each seed in DIR/seed-<seed> and the medians of all, and flags for every run_classifier
+# command, such as --train_batch_size=16. The
 # hyper-parameters are in configs/glue. INIT_CHECKPOINT is a checkpoint, or any pretrained model, as
 # small_en (with --max_seq_length=128). Its architecture and its vocabulary are used, unless
 # ALBERT_CONFIG_FILE and SPM_MODEL_FILE or VOCAB_FILE name others. The same command again goes on
@@ -19,15 +20,16 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/environment.sh"
 
 usage() {
-  sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 
 known="cola sst-2 mrpc sts-b qqp mnli qnli rte wnli"
-out="glue_output" smoke="" tasks=() extra=()
+out="glue_output" smoke="" seeds="" tasks=() extra=()
 while (($#)); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --smoke) smoke=1; shift ;;
+    --seeds=*) seeds="${1#*=}"; shift ;;
     --output_dir=*) out="${1#*=}"; shift ;;
     --output_dir) (($# > 1)) || fail "--output_dir needs a value"; out="$2"; shift 2 ;;
     --*) extra+=("$1"); shift ;;
@@ -54,9 +56,19 @@ if [[ -z "$smoke" ]]; then
     [[ -n "${INIT_CHECKPOINT:-}" ]] || fail "set ALBERT_HUB_MODULE_HANDLE or INIT_CHECKPOINT (see --help)"
   fi
 fi
+export PYTHONPATH="$repository${PYTHONPATH:+:$PYTHONPATH}"
+if [[ -n "$seeds" ]]; then
+  directories=""
+  for seed in ${seeds//,/ }; do
+    bash "${BASH_SOURCE[0]}" ${smoke:+--smoke} "--output_dir=$out/seed-$seed" "--seed=$seed" \
+      "${tasks[@]}" ${extra[@]+"${extra[@]}"}
+    directories+="${directories:+,}$out/seed-$seed"
+  done
+  "${PYTHON:-$repository/.venv/bin/python}" "$repository/scripts/glue_report.py" "--directory=$directories"
+  exit
+fi
 mkdir -p "$out/.steps" || fail "cannot create $out"
 
-export PYTHONPATH="$repository${PYTHONPATH:+:$PYTHONPATH}"
 if [[ -n "${PYTHON:-}" ]] && "$PYTHON" -c \
   'import importlib.util as u, sys; sys.exit(u.find_spec("tensorflow") is None)' 2>/dev/null; then
   python="$PYTHON"
@@ -130,13 +142,10 @@ classify() {
 
 # with_mnli TASK FLAG...: another test of the classifier that mnli has trained.
 with_mnli() {
-  local task="$1" best
+  local task="$1"
   shift
-  best="$("$python" -c 'import json, sys
-seed = json.load(open(sys.argv[1] + "/eval_results.json")).get("best_seed")
-print(sys.argv[1] if seed is None else f"{sys.argv[1]}/seed-{seed}")' "$out/mnli")"
   classify "$task" "--flagfile=${root}configs/glue/mnli.flags" "--task_name=$task" --nodo_train "$@" \
-    "${architecture[@]}" ${extra[@]+"${extra[@]}"} --num_runs=1 "--checkpoint=$best"
+    "${architecture[@]}" ${extra[@]+"${extra[@]}"} "--checkpoint=$out/mnli"
 }
 
 for task in "${tasks[@]}"; do

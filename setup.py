@@ -77,7 +77,6 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "albert-compile-plan = albert.compile_plan:cli",
             "albert-convert-hf = albert.convert_hf:cli",
             "albert-create-pretraining-data = albert.create_pretraining_data:cli",
             "albert-export-checkpoints = albert.export_checkpoints:cli",

@@ -5,8 +5,7 @@
 
 Architectures are printed side by side, for a run with the flags and defaults of run_pretraining.
 With `--plan --device=h200 --num_replicas=8` it also estimates the largest micro-batch that fits
-such devices, its memory, and the days that the run takes; for TPUs, albert.compile_plan asks
-XLA's compiler.
+such devices, its memory, and the days that the run takes.
 """
 
 import dataclasses

@@ -10,6 +10,7 @@ has learned. Stop it at any time: rerun the command and it resumes. For English 
 """
 
 import dataclasses
+import hashlib
 import importlib
 import logging
 import os
@@ -33,7 +34,7 @@ from albert.formats import pretrained
 from albert.records import records
 from albert.runtime import processor, workers
 from albert.runtime.progress import duration
-from albert.storage import files
+from albert.storage import files, filesystem, locks
 from albert.text import corpus_files
 from albert.text.cleaning import LostMarks
 
@@ -68,8 +69,16 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
+    paths = corpus_files.find(values.input_file, "input_file", is_read_once=True)
+    for path in paths:
+        files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
+    with locks.hold(values.output_dir):
+        _make(values, paths)
+
+
+def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
     started, out = time.monotonic(), values.output_dir
-    plan = _Plan.of(values)
+    plan = _Plan.of(values, paths)
     text_flags = [f"--{name}={values[name].value}" for name in corpus_flags.FLAGS
                   if values[name].present]
     corpus = os.path.join(out, "text", "corpus.txt")
@@ -119,6 +128,17 @@ def text_of(corpus: str) -> Text:
     return Text(os.path.getsize(corpus), len(characters))
 
 
+def _digest_of(paths: Sequence[str]) -> str | None:
+    """Returns a digest of the files' contents; None for pipes, which can be read only once."""
+    if any(map(corpus_files.is_pipe, paths)):
+        return None
+    contents = [
+        filesystem.identity(path) if filesystem.is_remote(path) else files.sha256(path)
+        for path in paths if path != "-"
+    ]
+    return hashlib.sha256(repr(contents).encode()).hexdigest()
+
+
 class _Plan:
     """The choices, stored in plan.json, so that a resumed run makes the same ones."""
 
@@ -131,25 +151,28 @@ class _Plan:
             self._start = pretrained.open_path(values.start_from, "start_from")
 
     @classmethod
-    def of(cls, values: flags.FlagValues) -> "_Plan":
+    def of(cls, values: flags.FlagValues, paths: Sequence[str]) -> "_Plan":
         """Returns the plan of the output directory, or a new one.
 
         Raises:
-          FlagError: it was made for other flags; UserError: the text or the model does not exist.
+          FlagError: it was made for other flags, or for another text in the files `paths`.
+          UserError: the model does not exist.
         """
-        for path in corpus_files.find(values.input_file, "input_file"):
-            files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
         path = os.path.join(values.output_dir, "plan.json")
+        text = _digest_of(paths)
         given = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
         if not os.path.exists(path):
-            plan = cls(path, {"flags": given}, values)
-            files.make_dirs(values.output_dir)
-            return plan
+            return cls(path, {"flags": given, "text_sha256": text}, values)
         chosen = files.read_json_object(path)
         for name, value in given.items():
             if (before := chosen.get("flags", {}).get(name)) != value:
                 raise FlagError(f"--{name}={value}, but {values.output_dir} was started with {before}: "
                                 "use another --output_dir")
+        if "text_sha256" not in chosen:
+            log.warning("%s does not record its text: cannot check that it is the same", path)
+        elif chosen["text_sha256"] != text:
+            raise FlagError(f"--input_file={values.input_file} has changed since {values.output_dir} was "
+                            "started: put it back, or use another --output_dir")
         return cls(path, chosen, values)
 
     @property

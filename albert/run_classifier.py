@@ -20,7 +20,7 @@ It detects columns and labels, holds out a part for evaluation, and chooses lear
 and epochs by the sizes of model and file, unless flags say otherwise. At the end, out/report.md
 says how good the classifier is. --dev_file names a file to evaluate on instead, --test_file one
 with texts to label. With fewer than 500 rows to evaluate on, the last weights are kept instead of
-the best, unless --early_stopping_patience is given.
+the best.
 """
 
 import dataclasses
@@ -42,7 +42,6 @@ from albert.formats.known_tasks import TSV
 from albert.formats.weights import REGRESSION_HEAD
 from albert.inference import fine_tuned
 from albert.inference.session import Session
-from albert.storage import files
 from albert.tasks import baselines, glue, glue_metrics, own_file
 from albert.tasks.glue import Example
 from albert.training import summaries
@@ -261,13 +260,13 @@ def cross_validate(
         steps = max(1, round(settings.train_step * share))
         # Evaluates the last weights: held-out rows must not choose the checkpoint.
         fold = dataclasses.replace(
-            settings, output_dir=folder, do_predict=False, export_dir=None, num_runs=1,
-            early_stopping_patience=0, train_step=steps, save_checkpoints_steps=steps,
+            settings, output_dir=folder, do_predict=False, export_dir=None,
+            train_step=steps, save_checkpoints_steps=steps,
             warmup_step=min(round((settings.warmup_step or 0) * share), steps),
         )
         tuning = FoldFineTuning(
             values, fold, encoder,
-            dataclasses.replace(data, examples={"train": train, "dev": held_out}), texts, train,
+            dataclasses.replace(data, examples={"train": train, "dev": held_out}, is_split=False), texts, train,
         )
         tuning.run()
         parts.append(tuning.held_out)

@@ -8,8 +8,8 @@ Rerun the command and it resumes from the newest checkpoint of --output_dir.
 """
 
 import dataclasses
+import hashlib
 import logging
-import math
 from typing import Any
 
 from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start, run_flags
@@ -98,10 +98,8 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
                  "orthogonal updates of the layers' matrices).",
                  enum_values=["adamw", "lamb", "muon"])
     flags.define("float", values, "learning_rate", 0.00176,
-                 "Peak learning rate, reached after the warm-up; for batches of other than 4096 "
-                 "sequences, see --scale_learning_rate.", above=0)
-    flags.define("bool", values, "scale_learning_rate", False,
-                 "Multiply --learning_rate by sqrt(train_batch_size / 4096), as in the LAMB paper.")
+                 "Peak learning rate, reached after the warm-up; for batches of N sequences, multiply "
+                 "it by sqrt(N / 4096).", above=0)
     flags.define("float", values, "poly_power", 1.0,
                  "Power of the learning rate's polynomial decay; 1: linear.", lower_bound=0)
     flags.define("integer", values, "num_decay_steps", 0,
@@ -111,7 +109,8 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
                  lower_bound=1)
     flags.define("integer", values, "num_warmup_steps", 3125,
-                 "Steps in which the learning rate rises from 0 to --learning_rate.", lower_bound=0)
+                 "Steps in which the learning rate rises from 0 to --learning_rate. With other "
+                 "--num_train_steps, the default is as large a part of them.", lower_bound=0)
     flags.define("integer", values, "until_step", 0,
                  "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
                  "later, for example with longer sequences; 0: train to the end.", lower_bound=0)
@@ -131,13 +130,21 @@ def _check(values: flags.FlagValues) -> None:
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
-    if values.num_warmup_steps + values.num_decay_steps > values.num_train_steps:
+    if warmup_steps(values) + values.num_decay_steps > values.num_train_steps:
         decay = f" and --num_decay_steps={values.num_decay_steps}" if values.num_decay_steps else ""
         raise FlagError(
-            f"--num_warmup_steps={values.num_warmup_steps}{decay} exceed{'' if decay else 's'} "
+            f"--num_warmup_steps={warmup_steps(values)}{decay} exceed{'' if decay else 's'} "
             f"--num_train_steps={values.num_train_steps}"
         )
     run_flags.check_device_flags(values)
+
+
+def warmup_steps(values: flags.FlagValues) -> int:
+    """Returns --num_warmup_steps, by default the same part of the steps as of 125,000."""
+    given = flags.given(values, "num_warmup_steps")
+    default = values.num_train_steps * values["num_warmup_steps"].default // 125_000
+    longest = max(values.num_train_steps - values.num_decay_steps, 0)
+    return min(default, longest) if given is None else given
 
 
 def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
@@ -166,6 +173,14 @@ class Inputs:
     tokenizer: FullTokenizer | None
 
 
+def _training_data(values: flags.FlagValues, source: RecordFiles) -> earlier_run.TrainingData:
+    content = repr([fingerprint[1:] for fingerprint in source.fingerprints()])
+    return earlier_run.TrainingData(
+        hashlib.sha256(content.encode()).hexdigest(), source.count,
+        {"input_file": flags.to_dict(values)["input_file"]},
+    )
+
+
 def read_inputs(values: flags.FlagValues) -> Inputs:
     """Returns what a run reads."""
     flags.require(values, "input_file", "output_dir")
@@ -184,7 +199,11 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
     for source in sources:
         source.check_vocabulary(config.vocab_size)
     task_settings = pretraining_masks.task_settings(values, train_files, eval_files)
-    identity = earlier_run.Identity("pretraining", sources[0].tokenizer_sha256)
+    identity = earlier_run.Identity(
+        "pretraining", sources[0].tokenizer_sha256, seed=values.seed,
+        training=_training_data(values, train_files) if train_files else None,
+        may_continue_to=min(values.until_step or values.num_train_steps, values.num_train_steps),
+    )
     tokenizer = None
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)
@@ -208,11 +227,9 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     from albert.tasks.pretraining import PretrainingTask
     from albert.training.run_settings import RunConfig
 
-    optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig))
-    if values.scale_learning_rate:
-        rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
-        optimizer = dataclasses.replace(optimizer, learning_rate=rate)
-        log.info("learning rate for %d sequences: %.3g", values.train_batch_size, rate)
+    optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig) | {
+        "num_warmup_steps": warmup_steps(values)
+    })
     run = flags.select(values, RunConfig) | {"depth_schedule": inputs.depth_schedule}
     return PretrainingTask(**inputs.task_settings), RunConfig(**run), optimizer
 
@@ -232,6 +249,7 @@ def _run(values: flags.FlagValues, inputs: Inputs) -> None:
         options = {"is_part": True}
     recorded = flags.to_dict(values) | inputs.identity.recorded()
     recorded["max_predictions_per_seq"] = task.max_predictions_per_seq
+    recorded["num_warmup_steps"] = optimizer.num_warmup_steps
     if tokenizer:
         recorded["do_lower_case"] = tokenizer.do_lower_case
         if current().is_chief:  # first, so that the directory of a killed run is complete, too

@@ -2,14 +2,15 @@
 
   python scripts/glue_report.py --directory=glue_output
 
-Reads <directory>/<task>/eval_results.json; writes glue_results.md and .json. A task
-with two metrics counts as their mean, MNLI as the mean of its two dev sets; the
+Reads <directory>/<task>/eval_results.json; writes glue_results.md and .json. Of several
+comma-separated directories, the runs of run_glue.sh --seeds, it writes medians and standard
+deviations beside them. A task with two metrics counts as their mean, MNLI as the mean of its two dev sets; the
 average is over the tasks that were run (the benchmark's is over all tasks).
 """
 
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from albert import errors
 from albert.cli import flags
@@ -31,17 +32,22 @@ METRICS = ("Matthews", "acc", "F1/acc", "Pearson/Spearman", "F1/acc", "acc", "ac
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("path", values, "directory", None, "What run_glue.sh wrote. Required.",
-                 use="directory")
+    flags.define("list", values, "directory", [], "What run_glue.sh wrote. Required.")
 
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "directory")
-    scores = read_scores(values.directory)
+    runs = [read_scores(directory) for directory in values.directory]
+    scores = over_runs(runs, statistics.median)
     text = table(scores)
-    with files.atomic_write(os.path.join(values.directory, "glue_results.md")) as stream:
+    out = values.directory[0]
+    if len(runs) > 1:
+        out = os.path.dirname(out)
+        text += row("deviation", over_runs(runs, statistics.stdev),
+                    statistics.stdev(map(average, runs)))
+    with files.atomic_write(os.path.join(out, "glue_results.md")) as stream:
         stream.write(text)
-    files.write_json(os.path.join(values.directory, "glue_results.json"), {
+    files.write_json(os.path.join(out, "glue_results.json"), {
         **{name: list(numbers) for name, numbers in scores.items()}, "average": average(scores),
     })
     print(text, end="")
@@ -68,6 +74,18 @@ def read_scores(directory: str) -> dict[str, list[float]]:
     return scores
 
 
+def over_runs(
+    runs: Sequence[Mapping[str, list[float]]], summary: Callable[[Sequence[float]], float]
+) -> dict[str, list[float]]:
+    """Returns {column: a summary of each metric} over runs of the same tasks."""
+    if odd := {name for run in runs for name in set(run) ^ set(runs[0])}:
+        raise errors.DataError(f"--directory: not all runs have {', '.join(sorted(odd))}")
+    return {
+        name: [summary(numbers) for numbers in zip(*(run[name] for run in runs), strict=True)]
+        for name in runs[0]
+    }
+
+
 def average(scores: Mapping[str, list[float]]) -> float:
     """Returns the mean over the tasks of the mean of each task's metrics."""
     return statistics.fmean(statistics.fmean(numbers) for numbers in scores.values())
@@ -75,14 +93,20 @@ def average(scores: Mapping[str, list[float]]) -> float:
 
 def table(scores: Mapping[str, list[float]]) -> str:
     """Returns a Markdown table of all columns; those without a result are empty."""
-    cells = ["/".join(f"{x:.1f}" for x in scores.get(name, ())) or "-" for name in COLUMNS]
     rows = [
         ["", *COLUMNS, "average"],
         ["---"] * (len(COLUMNS) + 2),
         ["metric", *METRICS, f"of {len(scores)}"],
-        ["dev", *cells, f"{average(scores):.1f}"],
     ]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows) + row(
+        "dev", scores, average(scores)
+    )
+
+
+def row(title: str, scores: Mapping[str, list[float]], last: float) -> str:
+    """Returns a row of the table."""
+    cells = ["/".join(f"{x:.1f}" for x in scores.get(name, ())) or "-" for name in COLUMNS]
+    return f"| {title} | {' | '.join(cells)} | {last:.1f} |\n"
 
 
 cli = flags.command(__doc__, define_flags, main)

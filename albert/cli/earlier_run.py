@@ -1,8 +1,10 @@
 """What a run must share with the checkpoints that it resumes or evaluates. No TensorFlow."""
 
 import dataclasses
+import functools
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from albert.errors import DataError, FlagError
@@ -11,10 +13,32 @@ from albert.formats.known_tasks import WORDS
 from albert.formats.layouts import Layout
 from albert.formats.model_metadata import MULTI_LABEL, REGRESSION
 
+log = logging.getLogger("albert")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingData:
+    """The examples that a run trains on."""
+
+    sha256: str  # of texts and labels, or of record files
+    examples: int
+    flags: Mapping[str, Any]  # those that select the examples
+
+    def difference(self, run_state: Mapping[str, Any]) -> str:
+        """Returns what changed since a run that was trained on other data."""
+        before, flags = run_state["flags"]["training_data"], run_state["flags"]
+        changed = [
+            f"--{name} was {flags[name]}, is {value}" for name, value in self.flags.items()
+            if name in flags and flags[name] != value
+        ]
+        if before.get("examples") != self.examples:
+            changed.append(f"{before.get('examples')} examples then, {self.examples} now")
+        return ", ".join(changed) or f"as many examples, {self.examples}, but other texts or labels"
+
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What the ids in a run's records mean. None is not compared."""
+    """What the ids in a run's records mean, and what it is trained on. None is not compared."""
 
     task: str
     tokenizer_sha256: str | None = None
@@ -22,18 +46,27 @@ class Identity:
     labels: tuple[str, ...] | None = None  # in the order of their ids; empty for a regression
     num_choices: int | None = None
     threshold: float | None = None  # given, a text may have several labels
+    seed: int | None = None
+    training: TrainingData | None = None
+    is_split: bool = False  # whether the rest of the training data is evaluated on
+    may_continue_to: int = 0  # before this step, other files may follow (as with longer sequences)
 
     def recorded(self) -> dict[str, Any]:
         """Returns the values that a run records with each checkpoint in addition to its flags."""
         names = ("tokenizer_sha256", "do_lower_case", "num_choices")
         values = {name: getattr(self, name) for name in names}
+        if self.training:
+            values["training_data"] = {
+                "sha256": self.training.sha256, "examples": self.training.examples
+            }
         return {name: value for name, value in values.items() if value is not None}
 
     def check(self, origin: str, is_resumed: bool = False) -> None:
-        """Refuses a checkpoint that was trained with ids that mean something else.
+        """Refuses a checkpoint that was trained on other data, or with ids that mean something else.
 
         What isn't recorded with the checkpoint is not compared. Another task with the same labels
-        may evaluate it, but not resume its training.
+        may evaluate it, but not resume its training. New data may be evaluated, except where
+        evaluated rows might have been trained on.
         """
         run_state = run_states.read_run_state(origin)
         metadata, flags = run_states.metadata_of(run_state), run_state.get("flags", {})
@@ -60,10 +93,44 @@ class Identity:
                 continue  # each option gets a separate logit
             if None not in (before, now) and before != now:
                 raise FlagError(f"{origin} was trained {wording.format(before, now)}{remedy}")
+        if is_resumed and self.seed != flags.get("seed", self.seed):
+            raise FlagError(
+                f"{origin} was trained with --seed={flags['seed']}, not {self.seed}{remedy}"
+            )
+        if self.training:
+            self._check_training(origin, run_state, is_resumed)
+
+    def _check_training(
+        self, origin: str, run_state: Mapping[str, Any], is_resumed: bool
+    ) -> None:
+        flags, run = run_state.get("flags", {}), os.path.dirname(origin)
+        if "training_data" not in flags:
+            if run_state.get("task") == self.task:
+                _warn_of_unknown_data(run)
+            return
+        if flags["training_data"].get("sha256") == self.training.sha256:
+            return
+        what = self.training.difference(run_state)
+        if is_resumed and run_state.get("step", 0) < self.may_continue_to and any(
+            flags.get(name) != value for name, value in self.training.flags.items()
+        ):
+            log.warning("%s: training continues on other data (%s)", run, what)
+        elif is_resumed or self.is_split:
+            raise DataError(f"{origin} was trained on other data ({what}): put them back, or use "
+                            "another --output_dir")
+        else:
+            log.warning("%s was trained on other data (%s), which may have the evaluated rows", origin,
+                        what)
 
     def _as_flag(self, labels: tuple[str, ...]) -> str:
         separator = " " if self.task == WORDS else ","
         return f"--label_list={separator.join(labels)!r}" if labels else "--regression"
+
+
+@functools.cache  # once for each run
+def _warn_of_unknown_data(run: str) -> None:
+    log.warning("%s does not record its training data (it was started by version 0.3 or earlier): "
+                "cannot check that they are the same", run)
 
 
 def check_directory(directory: str, identity: Identity) -> None:

@@ -7,19 +7,18 @@ import dataclasses
 import functools
 import logging
 import os
-import statistics
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, flags
 from albert.cli.encoder import Encoder
 from albert.cli.fine_tuning_settings import FineTuningSettings, work_directory
-from albert.errors import DataError, FlagError
+from albert.errors import FlagError
 from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
 from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
+from albert.tasks import fine_tuning_data
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.training import summaries
 
@@ -31,13 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albert")
 
-# Marks the directory of a finished run, which --num_runs does not repeat.
-FINISHED_FILE = "finished.json"
-# Flags that don't affect training: a finished run stays valid if they change.
-_NOT_OF_TRAINING = (
-    "num_runs", "seed", "output_dir", "cached_dir", "do_predict", "predict_batch_size",
-    "export_dir", "threshold_to_export", "log_steps", "keep_checkpoint_max",
+_FLAGS_OF_DATA = (
+    "train_file", "data_dir", "task_name", "dev_file", "dev_share", "seed", "text_column",
+    "text_pair_column", "label_column", "high_only", "middle_only",
 )
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
     """Trained weights, to predict with or to export, and their run."""
@@ -86,8 +84,7 @@ class FineTuning:
     def run(self) -> None:
         """Does everything the settings ask for."""
         if self.settings.do_train:
-            for directory in self._directories().values():
-                earlier_run.check_directory(directory, self.identity)
+            earlier_run.check_directory(self.settings.output_dir, self.identity)
         for split in self.data.examples:
             self.files[split] = RecordFiles([self.write_records(split)])
         if self.settings.do_train and self.settings.train_step is None:
@@ -100,15 +97,13 @@ class FineTuning:
         self.engine, self.task = current(), self.make_task()
         files.make_dirs(self.settings.output_dir)
         with self.engine.scope(self.values):
-            result = self._run_several() if self.settings.num_runs > 1 else self._run_once(
-                self._run_config(self.settings.seed, self.settings.output_dir)
-            )
+            result = self._train_and_evaluate()
             if result and self.uses_weights:
                 with self.engine.alone():
                     self.finish(result)
 
     def finish(self, result: TrainingResult) -> None:
-        """Predicts and exports with the weights of the only run, or of the best of several."""
+        """Predicts and exports."""
         if self.settings.do_predict:
             written = self.predict(result)
             log.info("predicted with %s: %s", result.weights.origin, ", ".join(written))
@@ -136,49 +131,38 @@ class FineTuning:
 
     @functools.cached_property
     def identity(self) -> earlier_run.Identity:
-        """What the ids in the records mean."""
-        tokenizer = self.encoder.tokenizer
+        """What the ids in the records mean, and what is trained on."""
+        tokenizer, data = self.encoder.tokenizer, self.data
+        training, examples = None, data.examples.get("train") or data.trained_on
+        if examples:
+            given = flags.to_dict(self.values) | dict(data.settings)
+            training = earlier_run.TrainingData(fine_tuning_data.digest_of(examples), len(examples), {
+                name: given[name] for name in _FLAGS_OF_DATA if name in given
+            })
         return earlier_run.Identity(
-            self.data.task, tokenizer.sha256, tokenizer.do_lower_case, self.data.labels,
-            self.data.settings.get("num_choices"), self.data.settings.get("label_threshold"),
+            data.task, tokenizer.sha256, tokenizer.do_lower_case, data.labels,
+            data.settings.get("num_choices"), data.settings.get("label_threshold"),
+            self.settings.seed, training, data.is_split,
         )
 
-    def _directories(self) -> dict[int, str]:
-        """Returns {seed: directory} of the runs: --output_dir, or its subdirectories."""
-        settings = self.settings
-        if settings.num_runs == 1:
-            return {settings.seed: settings.output_dir}
-        return {
-            seed: os.path.join(settings.output_dir, checkpoints.RUN_FOLDER.format(seed))
-            for seed in range(settings.seed, settings.seed + settings.num_runs)
-        }
-
-    def _run_config(self, seed: int, output_dir: str) -> "RunConfig":
+    def _run_config(self) -> "RunConfig":
         from albert.training.run_settings import RunConfig
 
         settings = self.settings
         return RunConfig(**flags.select(self.values, RunConfig) | {
-            "output_dir": output_dir,
+            "output_dir": settings.output_dir,
             "num_train_steps": settings.train_step,
             "train_batch_size": settings.train_batch_size,
             "eval_batch_size": settings.eval_batch_size,
             "save_checkpoints_steps": settings.save_checkpoints_steps,
-            "early_stopping_patience": settings.early_stopping_patience,
             "keep_last": settings.keep_last,
-            "seed": seed,
         })
 
-    def _recorded_flags(self) -> dict[str, Any]:
-        """Returns the flags as a run records them, with the values derived from the data."""
-        return flags.to_dict(self.values) | self.settings.as_flags() | dict(self.data.settings)
-
-    # === One run ===
-
-    def _run_once(self, run: "RunConfig") -> TrainingResult | None:
-        """Trains and evaluates; returns None if the weights have no further use."""
+    def _train_and_evaluate(self) -> TrainingResult | None:
+        """Returns None if the weights have no further use."""
         from albert.training import evaluation
 
-        settings = self.settings
+        settings, run = self.settings, self._run_config()
         evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
         if not self.engine.is_chief:
             return None  # the chief does the rest
@@ -210,8 +194,7 @@ class FineTuning:
             self.files["train"],
             eval_files=self.files["dev"] if settings.do_eval else None,
             init=self.initial_weights(),
-            flags=self._recorded_flags() | {"seed": run.seed, "output_dir": output_dir}
-            | self.identity.recorded(),
+            flags=self._recorded_flags() | {"output_dir": output_dir} | self.identity.recorded(),
         )
         if self.engine.is_chief:
             tokenizer_files.write(self.encoder.tokenizer, run.output_dir)
@@ -230,7 +213,7 @@ class FineTuning:
             summaries.log_results(result.results)
             best = os.path.join(run.output_dir, checkpoints.BEST)
             if weights.origin == best and evaluation.read_best(run.output_dir):
-                # Runs are compared by this value. Update it if it came from another dev file, say.
+                # Update it: it may come from another dev file.
                 evaluation.keep_if_best(
                     self.task, config, run, source, weights.origin, result.results
                 )
@@ -245,49 +228,9 @@ class FineTuning:
                 tokenizer=self.encoder.tokenizer,
             )
 
-    # === Several runs ===
-
-    def _run_several(self) -> TrainingResult | None:
-        """Executes the unfinished runs; returns the best run's weights if they are needed."""
-        from albert.training import evaluation
-
-        folders = self._directories()
-        seeds = list(folders)
-        for seed, folder in folders.items():
-            log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], folder)
-            self._run_unless_finished(self._run_config(seed, folder))
-        if not (self.engine.is_chief and (self.settings.do_eval or self.uses_weights)):
-            return None
-        best = {seed: evaluation.read_best(folder) for seed, folder in folders.items()}
-        ranked = [seed for seed in seeds if best[seed]]
-        if not ranked:
-            raise FlagError("--num_runs: no run was evaluated, so the best is unknown: add --do_eval")
-        winner = max(ranked, key=lambda seed: best[seed]["value"])
-        run = self._run_config(self.settings.seed, self.settings.output_dir)
-        if self.settings.do_eval:
-            results = over_runs({
-                seed: files.read_json_object(os.path.join(folder, "eval_results.json"))
-                for seed, folder in folders.items()
-            })
-            results["best_seed"] = winner
-            summaries.log_results(results, f"Eval results of {len(folders)} runs")
-            log.info("results: %s", summaries.write_results(run.output_dir, results))
-        return TrainingResult(run, weights_to_use(None, folders[winner]))
-
-    def _run_unless_finished(self, run: "RunConfig") -> None:
-        path = os.path.join(run.output_dir, FINISHED_FILE)
-        recorded = self._recorded_flags()
-        made_from = {k: v for k, v in recorded.items() if k not in _NOT_OF_TRAINING}
-        made_from["records"] = [
-            os.path.basename(self.files[split].paths[0]) for split in ("train", "dev")
-            if split in self.files
-        ]
-        if os.path.exists(path) and files.is_same_json(files.read_json(path), made_from):
-            log.info("already finished: %s", run.output_dir)
-        elif self.settings.do_train or self.settings.do_eval:
-            self._run_once(run)
-            if self.engine.is_chief:
-                files.write_json(path, made_from)
+    def _recorded_flags(self) -> dict[str, Any]:
+        """Returns the flags as a run records them, with the values derived from the data."""
+        return flags.to_dict(self.values) | self.settings.as_flags() | dict(self.data.settings)
 
     def opened(self, result: TrainingResult) -> Pretrained:
         """Returns the trained model with what the flags and the data say of it."""
@@ -311,26 +254,3 @@ def weights_to_use(
             f"no checkpoint in {directory}: train first (--do_train) or give --checkpoint"
         )
     return init
-
-
-def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the median of each metric over the runs, with min, max and sample standard deviation.
-
-    Args:
-      results: {seed: evaluation results}.
-    """
-    summary: dict[str, float] = {"num_runs": len(results)}
-    keys = set(next(iter(results.values())))
-    for seed, run in results.items():
-        if odd := keys ^ set(run):
-            raise DataError(
-                f"eval_results.json of seed {seed} has other metrics than the first run's "
-                f"({', '.join(sorted(odd))}): remove it to evaluate the run again"
-            )
-    for key in sorted(keys):
-        values = [run[key] for run in results.values()]
-        summary[key] = statistics.median(values)
-        if key != "global_step":
-            summary[f"{key}_min"], summary[f"{key}_max"] = min(values), max(values)
-            summary[f"{key}_std"] = statistics.stdev(values)
-    return summary

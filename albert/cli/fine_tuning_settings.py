@@ -90,13 +90,6 @@ def define_training_flags(
                  "and run the last layer on all tokens even if only [CLS] is read. Slower; results "
                  "differ only in the random numbers of dropout.")
     flags.define("bool", values, "freeze_encoder", False, "Train only the task's head.")
-    flags.define("integer", values, "num_runs", 1,
-                 "Number of runs, with seeds --seed, --seed + 1, ..., each in a subfolder of "
-                 "--output_dir; reports median and spread, and predicts with the best run.",
-                 lower_bound=1)
-    flags.define("integer", values, "early_stopping_patience", 0,
-                 "Stop training after this many evaluations without improvement; 0: never.",
-                 lower_bound=0)
     run_flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
     run_flags.define_device_flags(values)
 
@@ -104,7 +97,6 @@ def define_training_flags(
 _DECIDED_BY_DATA = (
     "do_train", "do_eval", "max_seq_length", "train_batch_size", "eval_batch_size", "optimizer",
     "learning_rate", "train_step", "num_train_epochs", "warmup_step", "save_checkpoints_steps",
-    "early_stopping_patience",
 )
 
 
@@ -128,8 +120,6 @@ class FineTuningSettings:
     num_train_epochs: float | None
     warmup_step: int | None  # None: --warmup_proportion decides
     save_checkpoints_steps: int
-    early_stopping_patience: int
-    num_runs: int
     seed: int
     keep_last: bool = False  # held-out rows are too few to choose a checkpoint
 
@@ -138,15 +128,6 @@ class FineTuningSettings:
             raise FlagError(
                 f"--warmup_step={self.warmup_step} exceeds --train_step={self.train_step}"
             )
-        if self.seed + self.num_runs - 1 > flags.MAX_SEED:
-            raise FlagError(
-                f"--seed={self.seed}: the last seed of --num_runs={self.num_runs} would exceed "
-                f"{flags.MAX_SEED}"
-            )
-        if self.early_stopping_patience and self.do_train and not self.do_eval:
-            raise FlagError("--early_stopping_patience needs --do_eval")
-        if self.checkpoint and self.num_runs > 1:
-            raise FlagError("--checkpoint has no effect with --num_runs: leave out one of them")
         if self.checkpoint and self.do_train:
             raise FlagError(
                 "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"

@@ -184,6 +184,7 @@ class OwnTexts:
             {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
             | ({"label_threshold": values.threshold} if has_several else {})
             | (_scale_of(trained) if values.regression else {}),
+            trained_on=examples["train"], is_split=not values.dev_file,
         )
         self.report("file", values.train_file)
         self.report("columns", ", ".join(filter(None, [*names, *values.label_columns])))
@@ -286,7 +287,7 @@ class OwnTexts:
             train_batch_size=self._choose(
                 "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
             ),
-            keep_last=self._keeps_last(settings.early_stopping_patience),
+            keep_last=self._keeps_last(),
         )
         if flags.given(self._values, "train_step") is not None:
             return settings
@@ -305,12 +306,10 @@ class OwnTexts:
             save_checkpoints_steps=self._choose("save_checkpoints_steps", per_epoch, "each epoch"),
         )
 
-    def _keeps_last(self, patience: int) -> bool:
-        """Whether to keep the last weights: rows are too few to choose, and nobody asked for it."""
+    def _keeps_last(self) -> bool:
+        """Whether to keep the last weights, because the rows are too few to choose others."""
         num_rows = len(self.data.examples["dev"])
-        if patience:
-            self.report("--early_stopping_patience", f"{patience} (given)")
-        if patience or num_rows >= ENOUGH_TO_CHOOSE:
+        if num_rows >= ENOUGH_TO_CHOOSE:
             return False
         self.report("checkpoint", f"the last ({num_rows:,} held-out rows are too few to choose one)")
         return True

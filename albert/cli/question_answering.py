@@ -262,11 +262,9 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
         if None in answers.values() or not (fine_tuning.with_negative or all(answers.values())):
             answers = None
             log.info("%s has questions without answers: no evaluation", path)
-            names = ("do_eval", "early_stopping_patience")
-            if needing := [f"--{name}" for name in names if flags.given(values, name)]:
+            if flags.given(values, "do_eval"):
                 raise FlagError(
-                    f"{', '.join(needing)}: {path} has questions without answers, and cannot be "
-                    "evaluated"
+                    f"--do_eval: {path} has questions without answers, and cannot be evaluated"
                 )
             settings = dataclasses.replace(settings, do_eval=False)
     data = FineTuningData(fine_tuning.task_name, examples)

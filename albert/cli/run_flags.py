@@ -19,8 +19,8 @@ def define_device_flags(values: flags.FlagValues) -> None:
                  "KERAS_BACKEND, else TensorFlow if it is installed.",
                  enum_values=list(engines.ENGINES))
     flags.define("enum", values, "distribution_strategy", None,
-                 "Devices to use: one, all of this machine, or those of all machines in TF_CONFIG "
-                 "(JAX finds those of a TPU slice itself). Default: all available devices.",
+                 "Devices to use: one, all of this machine, or, with --engine=jax, those of all machines "
+                 "in TF_CONFIG or of a TPU slice. Default: all available devices.",
                  enum_values=["one_device", "mirrored", "multi_worker"])
     flags.define("integer", values, "num_gpus", None,
                  "Number of GPUs to use on each machine; 0: none; default: all.", lower_bound=0)
@@ -49,12 +49,6 @@ def define_step_flags(values: flags.FlagValues) -> None:
                  enum_values=["eager", "fused"])
     flags.define("bool", values, "remat", False,
                  "Recompute each layer in the backward pass instead of keeping its activations.")
-    flags.define("bool", values, "shard_moments", False,
-                 "Shard the optimizer's moments over the devices, for large models (JAX only); the "
-                 "result is the same.")
-    flags.define("bool", values, "per_replica_loss", False,
-                 "Average the replicas' mean losses, as the original does, instead of weighting them "
-                 "by their numbers of predictions.")
     flags.define("enum", values, "mixed_precision", "float32",
                  "Precision of the matrix products; weights stay float32.",
                  enum_values=["float32", "bfloat16", "float16"])
@@ -70,8 +64,6 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
                  "Number of newest checkpoints to keep, besides the best.", lower_bound=0)
     flags.define("integer", values, "iterations_per_loop", 1000,
                  "Maximum training steps per call into TensorFlow or JAX.", lower_bound=1)
-    flags.define("bool", values, "skip_loss_spikes", False,
-                 "Skip updates with a loss above mean + 6 standard deviations of the last 128.")
     flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MAX_SEED)
@@ -114,9 +106,6 @@ def check_device_flags(values: flags.FlagValues) -> None:
         raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
     if values.num_virtual_devices > 1 and strategy == "one_device":
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    engine = flags.requested_engine(values)
-    if engine != "jax" and values.shard_moments:
-        raise FlagError("--shard_moments needs --engine=jax")
-    if engine == "jax" and values.use_xla is False:
+    if flags.requested_engine(values) == "jax" and values.use_xla is False:
         raise FlagError("--nouse_xla has no effect: JAX always compiles. Leave it out, or use "
                         "--engine=tensorflow")

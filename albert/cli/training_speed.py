@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from albert.cli import flags
+from albert.cli import flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import UserError
 from albert.model.costs import Workload
@@ -56,9 +56,12 @@ def _measure_here(spec: dict) -> float:
     config = AlbertConfig.from_dict(spec["config"])
     batch, length = spec["batch"], spec["length"]
     task = PretrainingTask(length, spec["predictions"])
-    run = run_settings.RunConfig("", mixed_precision=spec["precision"], train_batch_size=batch)
     optimizer = OptimizerConfig(spec["optimizer"], 1e-3, 10**6)
-    with tempfile.TemporaryDirectory() as folder, current().alone():
+    devices = flags.parse(run_flags.define_device_flags, ["training_speed"])  # as run_pretraining's
+    with tempfile.TemporaryDirectory() as folder, current().scope(devices):
+        run = run_settings.RunConfig(
+            "", mixed_precision=spec["precision"], train_batch_size=batch
+        ).on(current())
         path = os.path.join(folder, "random.tfrecord")
         features = task.feature_spec()
         rows = (_random_sequence(config, spec, np.random.default_rng(i)) for i in range(batch))
@@ -68,10 +71,10 @@ def _measure_here(spec: dict) -> float:
         batches = iter(current().train_batches(
             RecordFiles([path]), features, batch_size=batch, vocab_size=config.vocab_size, seed=1
         ))
-        train(batches, 1, [0.0, 0.0])  # traces and compiles
+        train(batches, 1)  # traces and compiles
         started, count = time.perf_counter(), 0
         while time.perf_counter() - started < spec["seconds"] and count < _MAX_STEPS:
-            train(batches, 1, [0.0, 0.0])
+            train(batches, 1)
             count += 1
         return count * batch * length / (time.perf_counter() - started)
 

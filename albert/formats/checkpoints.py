@@ -19,12 +19,10 @@ from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
 from albert.formats import checkpoint_files, tensor_bundle
 from albert.formats.weights import Weights
-from albert.storage import files
 
 log = logging.getLogger("albert")
 
 BEST = "model.ckpt-best"
-RUN_FOLDER = "seed-{}"  # of one of the --num_runs runs, with its seed
 _STEP = re.compile(r"model\.ckpt-(\d+)$")
 _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
 _SLOT = re.compile(r"/((adam|lamb)_[mv]|momentum|average)$|^global_step$")
@@ -100,8 +98,6 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     if os.path.isdir(path):
         if newest := newest_or_best(path):
             return newest
-        if run := best_run(path, flag):
-            return resolve_prefix(run, flag)
         others = checkpoint_files.prefixes(path)
         if len(others) == 1:
             return os.path.join(path, others[0])
@@ -131,34 +127,6 @@ def newest_or_best(directory: str) -> str | None:
     if checkpoint_files.exists(os.path.join(directory, BEST)):
         return os.path.join(directory, BEST)
     return next(reversed(list_steps(directory).values()), None)
-
-
-def runs_of(directory: str) -> set[str]:
-    """Returns the folders of the --num_runs runs in a directory."""
-    return {
-        name for name in os.listdir(directory)
-        if re.fullmatch(RUN_FOLDER.format(r"\d+"), name)
-        and os.path.isdir(os.path.join(directory, name))
-    }
-
-
-def best_run(directory: str, flag: str) -> str | None:
-    """Returns the folder of the best of several runs; None if there are no runs in the directory.
-
-    Raises:
-      CheckpointError: the best is unknown.
-    """
-    runs = runs_of(directory)
-    if not runs:
-        return None
-    path = os.path.join(directory, "eval_results.json")
-    results = files.read_json_object(path) if os.path.isfile(path) else {}
-    best = RUN_FOLDER.format(results.get("best_seed"))
-    if best not in runs:
-        raise CheckpointError(f"--{flag}: {directory} has the runs {', '.join(sorted(runs))}, and the "
-                              "best is unknown: name one")
-    log.info("%s: using the best run, %s", directory, best)
-    return os.path.join(directory, best)
 
 
 def check_architecture(

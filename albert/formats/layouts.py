@@ -20,7 +20,6 @@ class Layout(enum.Enum):
     ALBERT = f"{CONFIG_FILE} with model.ckpt*"  # a released archive, or a run's directory
     HUB_MODULE = "a TF-Hub module"
     CHECKPOINTS = "model.ckpt* alone"
-    RUNS = "seed-* folders of --num_runs"
     CHECKPOINT = "the prefix of a checkpoint, or one of its files"
 
 
@@ -35,21 +34,17 @@ def layout_of(path: str) -> Layout | None:
         return Layout.ALBERT
     if hub.is_directory(path):
         return Layout.HUB_MODULE
-    if checkpoints.newest_or_best(path):
-        return Layout.CHECKPOINTS
-    return Layout.RUNS if checkpoints.runs_of(path) else None
+    return Layout.CHECKPOINTS if checkpoints.newest_or_best(path) else None
 
 
 def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     """Returns the local path of the model that a user's path means, and its layout.
 
     A path may be a remote address, the name of a built-in model or of one on the hub, a packed
-    archive or its https:// address, a directory that contains one model directory, or a directory
-    with several runs (whose best is returned).
+    archive or its https:// address, or a directory that contains one model directory.
 
     Raises:
-      CheckpointError: an archive is damaged, the best of several runs is unknown, or a directory
-        holds two models.
+      CheckpointError: an archive is damaged, or a directory holds two models.
     """
     path = model_hub.local_path(shipped.path_of(path), flag)
     path = filesystem.local_copy(path, flag)
@@ -62,9 +57,6 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
         if len(models) == 1:
             log.info("%s: using the model in %s", path, models[0])
             path, layout = models[0], layout_of(models[0])
-    if layout is Layout.RUNS:
-        path = checkpoints.best_run(path, flag)
-        layout = layout_of(path)
     if layout is Layout.CHECKPOINT:
         path = checkpoint_files.prefix_of(path)
     if layout is Layout.HUGGING_FACE and (checkpoint := checkpoints.newest_or_best(path)):

@@ -50,27 +50,17 @@ def _is_window(value: Any) -> bool:
     )
 
 
-def _is_skipped(value: Any) -> bool:
-    return (
-        isinstance(value, dict) and is_count(value.get("recent"))
-        and is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
-        and value["recent"] <= 100_000 and all(map(is_count, value["bad"]))
-    )
-
-
 _KINDS: dict[str, Kind] = {
     "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": OBJECT,
     "flags": OBJECT, "facts": OBJECT, "records_seen": COUNT,
     "window": (_is_window, "a count of steps and a list of sums"),
     "loss_scale": (lambda v: _is_numbers(v) and len(v) == 2, "two numbers"),
-    "recent_losses": (_is_numbers, "a list of numbers"),
-    "skipped": (_is_skipped, "counts of recent and consecutive steps and a list of bad ones"),
 }
 # The flags of a run that other code reads.
 _FLAGS: dict[str, Kind] = {
     **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT,
     "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT,
-    "vocab_file": TEXT,
+    "vocab_file": TEXT, "training_data": OBJECT,
 }
 
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from albert.storage import files, filesystem
 log = logging.getLogger("albert")
 
 _THREADS = 8  # that read manifests
+_FINGERPRINT_BYTES = 64 << 10  # how much of a file's start is read
 
 # Features whose length is a flag of the reader.
 _LENGTH_FLAGS = {
@@ -95,6 +98,10 @@ class RecordFiles:
         """Returns the length of a feature, None if the manifests do not agree on one."""
         lengths = {m.features[name][1] for _, m in self.manifests() if name in m.features}
         return lengths.pop() if len(lengths) == 1 else None
+
+    def fingerprints(self) -> list[list[Any]]:
+        """Returns [name, size, digest of the first bytes] of each file, read again if it changed."""
+        return [_fingerprint(path, filesystem.identity(path)) for path in self.paths]
 
     # === Their records ===
 
@@ -236,6 +243,13 @@ class RecordFiles:
 
 def _normalized(path: str) -> str:
     return path if filesystem.is_remote(path) else os.path.normpath(path)
+
+
+@functools.lru_cache(maxsize=4096)
+def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
+    size, _ = identity
+    [start] = filesystem.read_ranges(path, [(0, min(size, _FINGERPRINT_BYTES))])
+    return [os.path.basename(path), size, hashlib.sha256(start).hexdigest()[:16]]
 
 
 def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_size: int) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albert")
 
+_LOCATIONS = ("guid", "qas_id", "place", "line")  # fields of examples that are no content
+
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningData:
@@ -31,11 +33,24 @@ class FineTuningData:
     labels: tuple[str, ...] | None = None
     # Properties of the data that a run records with its flags.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # The training examples, also if nothing is trained, where their file is known; and whether the
+    # dev examples are the rest of that file.
+    trained_on: Sequence[Any] = ()
+    is_split: bool = False
 
     @property
     def has_several(self) -> bool:
         """Whether a text may have several labels."""
         return "label_threshold" in self.settings
+
+
+def digest_of(examples: Sequence[Any]) -> str:
+    """Returns a digest of examples, in their order, without their locations in files."""
+    content = hashlib.sha256()
+    for one in examples:
+        values = {name: value for name, value in vars(one).items() if name not in _LOCATIONS}
+        content.update(repr(values).encode("utf-8", "replace"))
+    return content.hexdigest()
 
 
 def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> None:

@@ -13,6 +13,5 @@
     tensorflow_engine  TensorFlow: graphs, tf.distribute, tf.data
     jax_engine         JAX: functional steps, jax.sharding, NumPy batches
     jax_devices        devices and workers of JAX
-    compilation        JAX's step compiled for TPUs on a machine without any
     summaries          metrics.jsonl, TensorBoard, log lines, progress
 """

@@ -20,6 +20,13 @@ log = logging.getLogger("albert")
 _ORPHAN = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 
 
+def check_is_there(directory: str) -> None:
+    """Raises a UserError if a run's directory was removed or emptied: it would be made anew, in part."""
+    if not os.path.isfile(os.path.join(directory, "albert_config.json")):
+        raise UserError(f"{directory} was removed or emptied during the run, which ends here: nothing was "
+                        "written into it again")
+
+
 def save(
     directory: str, step: int, tensors: Mapping[str, Any], run_state: Mapping[str, Any], keep: int
 ) -> str:
@@ -46,17 +53,8 @@ def save(
     return prefix
 
 
-def delete_after(directory: str, step: int) -> str | None:
-    """Deletes the checkpoints of later steps; returns the prefix of the newest one left."""
-    prefixes = checkpoints.list_steps(directory)
-    for late in [number for number in prefixes if number > step]:
-        files.remove(*checkpoint_files.files_of(prefixes.pop(late)))
-    _write_state_file(directory)
-    return next(reversed(prefixes.values()), None)
-
-
 def _sweep_orphans(directory: str, newest: int) -> None:
-    """Removes what a crash in `save` or `delete_after` left of earlier checkpoints."""
+    """Removes what a crash in `save` left of earlier checkpoints."""
     complete = checkpoints.list_steps(directory)
     for name in os.listdir(directory):
         match = _ORPHAN.match(name)

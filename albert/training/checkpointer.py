@@ -17,7 +17,7 @@ from albert.formats.weights import Weights
 from albert.runtime.processor import bfloat16_gain
 from albert.storage import files
 from albert.tasks.task import Task
-from albert.training import checkpoint_store, steps
+from albert.training import checkpoint_store
 from albert.training.engine import Engine
 from albert.training.history import History
 from albert.training.run_settings import RunConfig
@@ -94,10 +94,7 @@ class Checkpointer:
         had_scale = before.get("mixed_precision", "float16") == "float16"
         if "loss_scale" in run_state and had_scale and self.run.mixed_precision == "float16":
             self.state.loss_scale.assign(run_state["loss_scale"])
-        losses = run_state.get("recent_losses", [])[-steps.SPIKE_WINDOW :]
-        missing = steps.SPIKE_WINDOW - len(losses)
-        self.state.recent_losses.assign([float("nan")] * missing + losses)
-        for name in sorted(set(before) & set(self.flags)):
+        for name in sorted(set(before) & set(self.flags) - {"training_data"}):
             # NaN, the default of a flag, is null in the file.
             if not files.is_same_json(before[name], files.finite(self.flags[name])):
                 log.warning("--%s changed from %s to %s since step %d", name, before[name],
@@ -115,7 +112,9 @@ class Checkpointer:
         if bad := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
             raise self.diverged(f"training diverged at step {state.step}: not finite: {some(bad)}. "
                                 "A lower --learning_rate may help")
-        if not self.engine.is_chief:
+        if self.engine.is_chief:
+            checkpoint_store.check_is_there(run.output_dir)
+        else:
             self.newest = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
         run_state = self.history.state() | {
@@ -123,24 +122,14 @@ class Checkpointer:
             "architecture": type(state.model).__name__,
             "config": self.config.to_dict(),
             "loss_scale": state.loss_scale.numpy().tolist(),
-            "recent_losses": [x for x in state.recent_losses.numpy().tolist() if x == x],
             "flags": dict(self.flags),
             "version": __version__,
         }
         run_state["facts"] = run_states.metadata_of(run_state).to_dict()
-        # Those from before a streak of bad steps stay while it lasts: see drop_bad_streak.
-        keep = run.keep_checkpoint_max and (
-            run.keep_checkpoint_max + self.history.divergence.consecutive
+        self.newest = checkpoint_store.save(
+            run.output_dir, state.step, tensors, run_state, run.keep_checkpoint_max
         )
-        self.newest = checkpoint_store.save(run.output_dir, state.step, tensors, run_state, keep)
         log.info("saved %s", self.newest)
-
-    def drop_bad_streak(self) -> None:
-        """Deletes the checkpoints within the streak of bad steps: their weights may have diverged."""
-        if self.engine.is_chief:
-            self.newest = checkpoint_store.delete_after(
-                self.run.output_dir, self.history.last_sound_step
-            )
 
     def diverged(self, what: str) -> TrainingDivergedError:
         return TrainingDivergedError(f"{what}; last good checkpoint: {self.newest or 'none'}")

@@ -30,6 +30,7 @@ log = logging.getLogger("albert")
 TF_CONFIG_EXAMPLE = (
     'TF_CONFIG={"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 )
+_WORKERS = ("chief", "worker")  # the kinds of tasks that train
 # Flags in which workers may differ, since they don't change results.
 _PER_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
 
@@ -55,9 +56,9 @@ class Engine(abc.ABC):
         """Computes without the other workers inside the block."""
         return contextlib.nullcontext()
 
-    @abc.abstractmethod
     def gather(self, value: np.ndarray) -> np.ndarray:
         """Returns the values [workers, ...] of all workers, which must all call it."""
+        return np.asarray(value)[None]
 
     @contextlib.contextmanager
     def worker_errors(self, where: Callable[[], str]) -> Iterator[None]:
@@ -91,7 +92,8 @@ class Engine(abc.ABC):
     ) -> Callable[..., tuple[Any, dict[str, Any]]]:
         """Returns a function of the same arguments: (second value, {name: gradient of the first}).
 
-        Gradients are dense. Weights that do not affect the first value may be left out.
+        Gradients are dense. Weights that do not affect the first value are left out: zeros would
+        let weight decay, and LAMB's scaling of updates, change them.
         """
 
     @abc.abstractmethod
@@ -108,17 +110,13 @@ class Engine(abc.ABC):
     def layer_engine(self, use_xla: bool) -> str:
         """Returns how the layers are looped, see `EncoderOptions.engine`."""
 
-    def values_of(self, variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-        """Returns complete values of variables, which may be sharded. All workers must call it."""
-        return {name: variable.numpy() for name, variable in variables.items()}
-
     @abc.abstractmethod
     def train_steps(
         self, step: Callable[[Any], Any], state: Any, run: Any
-    ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-        """Returns a function of (iterator of batches, count, control) that makes `count` steps.
+    ) -> Callable[..., np.ndarray]:
+        """Returns a function of (iterator of batches, count) that makes `count` steps.
 
-        It returns the metrics of the steps [count, columns], and `control` summed over replicas.
+        It returns the metrics of the steps [count, columns].
 
         Args:
           step: `steps.train_step` as a function of the batch alone.
@@ -158,10 +156,6 @@ class Engine(abc.ABC):
                 f"replicas x {accumulation} (--gradient_accumulation_steps)"
             )
 
-    def any_worker(self, value: bool) -> bool:
-        """Returns whether `value` is true on any worker. All workers must call it."""
-        return bool(self.gather(np.array(value)).any()) if self.num_workers > 1 else value
-
     def check_agreement(self, values: Mapping[str, Any]) -> None:
         """Checks that all workers have the same flags, files and step. All must call it.
 
@@ -185,7 +179,7 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
     """Returns the parsed TF_CONFIG if it names several workers, else None.
 
     Raises:
-      FlagError: it is not JSON, or its task is not in its cluster.
+      FlagError: it is not JSON, or its task is no worker of its cluster, such as a parameter server.
     """
     if not text:
         return None
@@ -195,26 +189,26 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
         workers = workers_of(config)
     except (ValueError, AttributeError, TypeError) as error:
         raise FlagError(f"TF_CONFIG is invalid: {error}") from error
-    if len(workers) < 2:
-        return None
     kind, index = task.get("type"), task.get("index")
-    if kind not in cluster or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+    if cluster and kind not in _WORKERS and task:
+        raise FlagError(f"TF_CONFIG: task {kind!r} has nothing to do here: only chief and worker train, "
+                        "so start the command on those alone")
+    hosts = cluster.get(kind, ())
+    if (cluster and task or len(workers) > 1) and not (
+        isinstance(index, int) and 0 <= index < len(hosts)
+    ):
         raise FlagError(
             f"TF_CONFIG: task {kind!r} {index!r} is not in its cluster of "
             + ", ".join(f"{len(hosts)} {name}" for name, hosts in cluster.items())
         )
+    if len(workers) < 2:
+        return None
     if len(set(workers)) < len(workers):
         raise FlagError(f"TF_CONFIG: an address occurs twice among {', '.join(workers)}")
     return config
 
 
-def announce_workers(config: Mapping[str, Any]) -> None:
-    """Logs whom a worker waits for: until they have joined, nothing else happens."""
-    workers = workers_of(config)
-    log.info("waiting for the %d workers to join: %s", len(workers), ", ".join(workers))
-
-
 def workers_of(config: Mapping[str, Any]) -> list[str]:
     """Returns the addresses of a TF_CONFIG's workers; the chief's is first."""
     cluster = config.get("cluster") or {}
-    return [*cluster.get("chief", []), *cluster.get("worker", [])]
+    return [host for kind in _WORKERS for host in cluster.get(kind, [])]

@@ -4,8 +4,6 @@ Legend: B batch.
 """
 
 import dataclasses
-import functools
-import hashlib
 import logging
 import math
 import os
@@ -23,7 +21,7 @@ from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
 from albert.records.record_files import RecordFiles
 from albert.runtime.progress import duration
-from albert.storage import files, filesystem
+from albert.storage import files
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, steps, summaries
 from albert.training.current_engine import current
@@ -34,7 +32,6 @@ from albert.training.train_state import TrainState
 log = logging.getLogger("albert")
 
 BEST_FILE = "best.json"
-_FINGERPRINT_BYTES = 64 << 10  # how much of a file's start is read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,21 +63,13 @@ def what_is_measured(
     return {
         "task": task.name,
         "metric": task.best_metric,
-        "files": sorted(_fingerprint(path, filesystem.stamp(path)) for path in source.paths),
+        "files": sorted(source.fingerprints()),
         # A full pass gives the same result for any batch size.
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
         "masks": spec.masking and repr(spec.masking),
         "layers": run.depth_before(step) or config.num_hidden_layers,
     }
-
-
-@functools.lru_cache(maxsize=4096)
-def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
-    """Returns [name, size, digest of the first bytes] of a file, read again if it has changed."""
-    size, _ = identity
-    [start] = filesystem.read_ranges(path, [(0, min(size, _FINGERPRINT_BYTES))])
-    return [os.path.basename(path), size, hashlib.sha256(start).hexdigest()[:16]]
 
 
 def keep_if_best(
@@ -281,24 +270,3 @@ class Evaluator:
         self.writer.upload()
         summaries.log_results(last.results)
         log.info("evaluated in %s", duration(time.monotonic() - started))
-
-    def is_out_of_patience(self, step: int) -> bool:
-        """Whether early stopping ends the run now, according to the run's files alone."""
-        patience = self.run.early_stopping_patience
-        return bool(patience) and current().any_worker(self._has_stalled(step, patience))
-
-    def _has_stalled(self, step: int, patience: int) -> bool:
-        if not self.writer or step not in self.writer.evaluated:
-            return False
-        best, best_step = read_best(self.run.output_dir), 0
-        if best:
-            best_step = best["step"]
-            if _differences(best, what_is_measured(
-                self.task, self.config, self.run, self.files, step
-            )):
-                return False
-        if sum(evaluated > best_step for evaluated in self.writer.evaluated) < patience:
-            return False
-        log.info("stopped early at step %d: %s has not improved in %d evaluations, best at step %d",
-                 step, self.task.best_metric, patience, best_step)
-        return True

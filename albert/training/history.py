@@ -1,6 +1,5 @@
 """A run's history: its position in the data, running averages, and skipped steps."""
 
-import collections
 import logging
 import math
 import re
@@ -18,6 +17,8 @@ from albert.training.summaries import MetricsWriter
 
 log = logging.getLogger("albert")
 
+MAX_BAD_STEPS = 10  # in a row: the run ends at the next one
+
 
 class History:
     """Records each step; resumes from a checkpoint's `state`."""
@@ -25,8 +26,7 @@ class History:
     def __init__(self, task: Task, run: RunConfig, train_files: RecordFiles):
         self.run, self.train_files = run, train_files
         self.records_seen = 0
-        self.last_sound_step = 0
-        self.divergence = DivergenceCheck()
+        self.bad_steps = 0  # in a row
         self.averages = Averages(sorted(task.statistic_names), run.mixed_precision == "float16")
 
     def state(self) -> dict[str, Any]:
@@ -34,20 +34,18 @@ class History:
         return {
             "records_seen": self.records_seen,
             "window": self.averages.state(),
-            "skipped": self.divergence.state(),
         }
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
         """Resumes from another process's `state` after `step`; the state may be empty."""
         self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
         self.averages.restore(state.get("window"))
-        self.divergence.restore(state.get("skipped", {}))
 
     def note(self, step: int, rows: np.ndarray) -> None:
         """Records the steps after `step`, given their metrics.
 
         Raises:
-          TrainingDivergedError: too many were skipped.
+          TrainingDivergedError: more than `MAX_BAD_STEPS` in a row were not finite, and skipped.
         """
         for number, row in enumerate(rows, start=step + 1):
             self.averages.add(row)
@@ -59,13 +57,13 @@ class History:
             elif row[steps.OVERFLOW]:
                 log.info("step %d skipped: its gradient overflows float16; halving the loss scale",
                          number)
-            try:
-                self.divergence.check(
-                    number, row[steps.BAD] > 0, row[steps.LOSS], row[steps.NORM]
+            self.bad_steps = self.bad_steps + 1 if row[steps.BAD] else 0
+            if self.bad_steps > MAX_BAD_STEPS:
+                raise TrainingDivergedError(
+                    f"training diverged at step {number}: loss {row[steps.LOSS]}, gradient norm "
+                    f"{row[steps.NORM]}; {self.bad_steps} bad steps in a row. A lower --learning_rate "
+                    f"or a longer warm-up may help; {batch}"
                 )
-            except TrainingDivergedError as error:
-                self.last_sound_step = number - self.divergence.consecutive
-                raise TrainingDivergedError(f"{error}; {batch}") from error
 
     def _describe_batch(self) -> str:
         """Returns the numbers of the next batch's records in the shuffled order of the epoch."""
@@ -85,50 +83,6 @@ class History:
         log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
         if writer:
             writer.write(step, "train", values)
-
-
-class DivergenceCheck:
-    """Counts bad steps, whose updates are skipped, and ends the run if there are too many.
-
-    The limits are `MAX_CONSECUTIVE` in a row, and `MAX_SHARE` of the last `WINDOW` steps.
-    """
-
-    MAX_CONSECUTIVE = 10
-    WINDOW = 1000
-    MAX_SHARE = 0.01
-
-    def __init__(self):
-        self.consecutive = 0  # bad steps up to the last one
-        self._recent: collections.deque[bool] = collections.deque(maxlen=self.WINDOW)
-
-    def state(self) -> dict[str, int | list[int]]:
-        """Returns JSON values for `restore`."""
-        bad = [i for i, is_bad in enumerate(self._recent) if is_bad]
-        return {"recent": len(self._recent), "bad": bad, "consecutive": self.consecutive}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from another process's `state`; an empty one starts from zero."""
-        bad = set(state.get("bad", ()))
-        self._recent.extend(i in bad for i in range(state.get("recent", 0)))
-        self.consecutive = state.get("consecutive", 0)
-
-    def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
-        """Records one step, `bad` if its loss or gradient was not finite.
-
-        Raises:
-          TrainingDivergedError: too many bad steps.
-        """
-        self._recent.append(bad)
-        self.consecutive = self.consecutive + 1 if bad else 0
-        if not bad:
-            return
-        share = sum(self._recent) / self.WINDOW
-        if self.consecutive > self.MAX_CONSECUTIVE or share > self.MAX_SHARE:
-            raise TrainingDivergedError(
-                f"training diverged at step {step}: loss {loss}, gradient norm {gradient_norm}; "
-                f"{self.consecutive} bad steps in a row, {sum(self._recent)} of the last "
-                f"{len(self._recent)}. A lower --learning_rate or a longer warm-up may help"
-            )
 
 
 class Averages:

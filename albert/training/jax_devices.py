@@ -1,15 +1,26 @@
 """Devices and workers of a JAX run."""
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from albert.errors import FlagError
-from albert.training.engine import TF_CONFIG_EXAMPLE, announce_workers, workers_of
+from albert.errors import FlagError, WorkerLostError
+from albert.runtime.workers import STOPPING
+from albert.training.engine import TF_CONFIG_EXAMPLE, workers_of
 
+log = logging.getLogger("albert")
+
+JOIN_SECONDS = 600  # maximum time for which a worker waits for the others
 ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
 
 
@@ -48,8 +59,51 @@ def join(cluster: Mapping[str, Any]) -> None:
     """Joins the workers of a TF_CONFIG, of which the first coordinates."""
     workers, task = workers_of(cluster), cluster["task"]
     address = cluster["cluster"][task["type"]][task["index"]]
-    announce_workers(cluster)
-    jax.distributed.initialize(workers[0], len(workers), workers.index(address))
+    log.info("waiting for the %d workers to join: %s", len(workers), ", ".join(workers))
+    with _waiting(workers, address):
+        jax.distributed.initialize(
+            workers[0], len(workers), workers.index(address),
+            initialization_timeout=2 * JOIN_SECONDS,  # after it, JAX would abort
+        )
+
+
+@contextlib.contextmanager
+def _waiting(workers: Sequence[str], address: str) -> Iterator[None]:
+    """Ends the process in the block at the first signal, or when `JOIN_SECONDS` are over.
+
+    Waiting happens in C++, where Python's handlers of signals do not run.
+    """
+    timer = threading.Timer(JOIN_SECONDS, _give_up, (workers, address))
+    timer.daemon = True
+    with contextlib.ExitStack() as stack:
+        if address != workers[0]:  # answers others that ask who is missing
+            with contextlib.suppress(OSError):
+                port = int(address.rpartition(":")[2])
+                stack.enter_context(socket.create_server(("", port)))
+        if threading.current_thread() is threading.main_thread():
+            for number in STOPPING:
+                stack.callback(signal.signal, number, signal.signal(number, signal.SIG_DFL))
+        stack.callback(timer.cancel)
+        timer.start()
+        yield
+
+
+def _give_up(workers: Sequence[str], address: str) -> None:
+    missing = [
+        f"worker {number} at {other}" for number, other in enumerate(workers)
+        if other != address and not _answers(other)
+    ]
+    print(f"error: {', '.join(missing) or 'another worker'} did not join in {JOIN_SECONDS} seconds: "
+          f"start the command there too; every machine must reach {workers[0]}", file=sys.stderr,
+          flush=True)
+    os._exit(WorkerLostError.exit_code)
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+        return True
+    return False
 
 
 def join_automatically() -> None:

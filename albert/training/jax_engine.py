@@ -21,6 +21,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 from jax.experimental import multihost_utils
+from jax.interpreters import partial_eval
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from albert.errors import FlagError, WorkerLostError, first_line
@@ -153,7 +154,11 @@ class JaxEngine(Engine):
                 with keras.StatelessScope(state_mapping=mapping):
                     return function(*arguments)
 
-            grads, metrics = jax.grad(of_values, has_aux=True)(values)
+            reached = _reaching(lambda values: of_values(values)[0], values)
+            fixed = {name: value for name, value in values.items() if name not in reached}
+            grads, metrics = jax.grad(lambda some: of_values(some | fixed), has_aux=True)(
+                {name: values[name] for name in reached}
+            )
             return metrics, grads
 
         return compute
@@ -182,14 +187,6 @@ class JaxEngine(Engine):
     def layer_engine(self, use_xla: bool) -> str:
         return loop_engine()
 
-    def values_of(self, variables):
-        def complete(value):
-            if value.is_fully_addressable or value.is_fully_replicated:
-                return np.asarray(value)
-            return multihost_utils.process_allgather(value, tiled=True)
-
-        return {name: complete(variable.value) for name, variable in variables.items()}
-
     def train_steps(self, step, state, run) -> "TrainSteps":
         return TrainSteps(step, state, run, self.mesh)
 
@@ -210,6 +207,13 @@ class JaxEngine(Engine):
 
     def eval_batches(self, source, spec, **options):
         return _EvalBatches(source, spec, options, jax_devices.mesh_of(self._local_devices))
+
+
+def _reaching(function: Callable[[Any], Any], values: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the values that a function's result depends on."""
+    program = jax.make_jaxpr(function)(values).jaxpr
+    _, is_used = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+    return [name for name, used in zip(sorted(values), is_used, strict=True) if used]
 
 
 def _too_large(message: str) -> str:
@@ -281,27 +285,14 @@ class _EvalBatches:
 
 
 class TrainSteps:
-    """Training steps, called with (iterator, count, control); see `Engine.train_steps`."""
+    """Training steps, called with (iterator, count); see `Engine.train_steps`."""
 
     def __init__(self, step, state, run, mesh: Mesh):
         self.step, self.mesh = step, mesh
         self.variables = state.variables
         self._everywhere = NamedSharding(mesh, EVERYWHERE)
-        slots = {id(slot) for slot in state.slots.values()} if run.shard_moments else ()
-        self._shardings = [
-            self._in_parts(v.shape) if id(v) in slots else self._everywhere for v in self.variables
-        ]
         # The old values' buffers are donated to the new ones: there is no memory for both.
-        self._one = jax.jit(
-            self._compute, donate_argnums=0, out_shardings=(self._shardings, self._everywhere)
-        )
-        self._sum = jax.jit(lambda x: jnp.sum(x, 0), out_shardings=self._everywhere)
-
-    def _in_parts(self, shape: Sequence[int]) -> NamedSharding:
-        """Returns the sharding of a tensor in equal parts, or replication if it cannot be divided."""
-        axis = next((i for i, size in enumerate(shape) if size % self.mesh.size == 0), None)
-        parts = () if axis is None else (*[None] * axis, ROWS)
-        return NamedSharding(self.mesh, PartitionSpec(*parts))
+        self._one = jax.jit(self._compute, donate_argnums=0, out_shardings=self._everywhere)
 
     def _compute(self, values, batch):
         with keras.StatelessScope(list(zip(self.variables, values, strict=True))) as scope:
@@ -311,36 +302,26 @@ class TrainSteps:
     def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]):
         """Returns a step on batches of these shapes, ready to be compiled."""
         values = [
-            jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=sharding)
-            for v, sharding in zip(self.variables, self._shardings, strict=True)
+            jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=self._everywhere)
+            for v in self.variables
         ]
         return self._one.lower(values, batch)
 
-    def __call__(self, iterator, count: int, control) -> tuple[np.ndarray, np.ndarray]:
-        values = [
-            self._placed(variable.value, sharding)
-            for variable, sharding in zip(self.variables, self._shardings, strict=True)
-        ]
+    def __call__(self, iterator, count: int) -> np.ndarray:
+        values = [self._placed(variable.value) for variable in self.variables]
         rows = []
         for _ in range(count):  # asynchronous: JAX starts a step before the previous one ends
             values, row = self._one(values, next(iterator))
             rows.append(row)
         for variable, value in zip(self.variables, values, strict=True):
             variable._value = value
-        return np.stack([np.asarray(row) for row in rows]), self._agreed(control)
+        return np.stack([np.asarray(row) for row in rows])
 
-    def _placed(self, value, sharding: NamedSharding):
-        if isinstance(value, jax.Array) and value.sharding == sharding:
+    def _placed(self, value):
+        if isinstance(value, jax.Array) and value.sharding == self._everywhere:
             return value
         host = np.asarray(value)
-        return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
-
-    def _agreed(self, control) -> np.ndarray:
-        local = sum(d.process_index == jax.process_index() for d in self.mesh.devices.flat)
-        of_replicas = jax.make_array_from_process_local_data(
-            NamedSharding(self.mesh, BY_ROW), np.tile(np.asarray(control, np.float32), (local, 1))
-        )
-        return np.asarray(self._sum(of_replicas))
+        return jax.make_array_from_callback(host.shape, self._everywhere, lambda at: host[at])
 
 
 class EvalOutputs:

@@ -8,11 +8,13 @@ import keras
 
 from albert.config import AlbertConfig
 from albert.model.encoder_options import EncoderOptions
+from albert.model.layers import precision
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.runtime import schedules
 from albert.tasks.task import Task
 from albert.training.current_engine import current
+from albert.training.engine import Engine
 
 # XLA compiles each batch shape: packed batches have at most this many different sizes.
 _XLA_BATCH_SIZES = 8
@@ -41,14 +43,16 @@ class RunConfig:
     gradient_accumulation_steps: int = 1  # micro-batches per device and step
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
     remat: bool = False  # recompute layers in the backward pass instead of keeping activations
-    shard_moments: bool = False  # shard the optimizer's moments over the devices
-    per_replica_loss: bool = False  # average the replicas' mean losses, as in the original
     freeze_encoder: bool = False  # train the head only
     pad_to_max_seq_length: bool = False  # sequences of full length, even if a batch needs less
     pack_rows: bool = False  # several short examples in a sequence
-    skip_loss_spikes: bool = False  # no update where the loss is far above the previous ones
-    early_stopping_patience: int = 0  # evaluations without improvement that end training; 0: off
     keep_last: bool = False  # model.ckpt-best is the last checkpoint evaluated, whatever its metric
+
+    def on(self, engine: Engine) -> "RunConfig":
+        """Returns the settings with the engine's defaults."""
+        if self.use_xla is not None:
+            return self
+        return dataclasses.replace(self, use_xla=engine.always_compiles or engine.has_accelerator)
 
     @property
     def last_step(self) -> int:
@@ -66,19 +70,21 @@ class RunConfig:
 
 def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:
     """Returns the task's model, initialised from the seed, in the run's precision."""
-    policy = run.mixed_precision
-    keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
     engine = current()
     keras.utils.set_random_seed(run.seed)
     is_compiled = bool(run.use_xla) or engine.always_compiles
-    return task.build_model(config, EncoderOptions(
+    options = EncoderOptions(
         run.attn_implementation,
         engine=engine.layer_engine(run.use_xla),
         remat=run.remat,
         # With --pad_to_max_seq_length, everything is computed, as in the original.
         needed_outputs_only=not run.pad_to_max_seq_length,
         weighted_positions_only=not (run.pad_to_max_seq_length or is_compiled),
-    ))
+    )
+    policy = run.mixed_precision
+    # Only while it is built: Keras's global policy stays the user's.
+    with precision(policy if policy == "float32" else f"mixed_{policy}"):
+        return task.build_model(config, options)
 
 
 def row_options(

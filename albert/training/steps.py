@@ -24,10 +24,6 @@ log = logging.getLogger("albert")
 # Columns of a training step's metrics, followed by the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
 
-# With --skip_loss_spikes, a loss is a spike if it is more than SPIKE_DEVIATIONS standard
-# deviations above the mean of the SPIKE_WINDOW losses before it.
-SPIKE_DEVIATIONS, SPIKE_WINDOW = 6.0, 128
-
 
 def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
     """Makes a step with a batch, of which each replica has a part. Returns its metrics [columns].
@@ -56,11 +52,7 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
     gradients_of = engine.grad(loss_of, state.model, state.trained, run.use_xla)
 
     def of_replica(batch):
-        weights = task.loss_weights(batch)
-        if run.per_replica_loss:
-            weights = {name: w * engine.num_replicas for name, w in weights.items()}
-        else:
-            weights = engine.psum(weights)
+        weights = engine.psum(task.loss_weights(batch))
         step = ops.cast(state.optimizer.iterations, "int32")
         first = engine.replica() * count
 
@@ -72,7 +64,7 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
         # --- Sum over replicas ---
         return engine.psum(engine.add_up(part, count))
 
-    sums, grads = engine.on_replicas(of_replica, batch, state.replicated)
+    sums, grads = engine.on_replicas(of_replica, batch, state.variables)
     gradients = {name: grads[name] / scale for name in state.weights if name in grads}
     norm = global_norm(list(gradients.values()))
 
@@ -101,22 +93,17 @@ def train_steps(task: Task, state, run, depth: Depth = None):
 def _judge(loss, norm, scale, state, run):
     """Returns whether a step's gradients are applied, whether it is bad, and whether it overflows.
 
-    An overflow lowers the loss scale of float16; spikes and other non-finite values are bad steps.
+    An overflow lowers the loss scale of float16; other values that are not finite are bad steps.
     """
     finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
-    spike = overflow = ops.zeros_like(finite)
-    if run.skip_loss_spikes:
-        spike = is_spike(ops.convert_to_tensor(state.recent_losses), loss)
-        remember(state.recent_losses, loss)
+    overflow = ops.zeros_like(finite)
     if run.mixed_precision == "float16":
         # The scale applies to gradients, not to the loss. So if only the gradient is not finite, a
         # lower scale may help, unless it is already 1.
         can_help = ops.logical_and(ops.isfinite(loss), scale > 1.0)
         overflow = ops.logical_and(ops.logical_not(finite), can_help)
         _update_loss_scale(state.loss_scale, finite, overflow)
-    is_sound = ops.logical_and(finite, ops.logical_not(spike))
-    fails = ops.logical_and(ops.logical_not(finite), ops.logical_not(overflow))
-    return is_sound, ops.logical_or(fails, spike), overflow
+    return finite, ops.logical_not(ops.logical_or(finite, overflow)), overflow
 
 
 def dropout_seed(seed: int, step, part):
@@ -141,21 +128,6 @@ def _part_of(batch, i, count: int):
         return ops.take(x, i * size + ops.arange(size, dtype="int32"), axis=0)
 
     return {name: part(x) for name, x in batch.items()}
-
-
-def is_spike(recent, loss):
-    """Whether a loss is far above the last ones; False until there are enough of them."""
-    mean, variance = ops.moments(recent, axes=[0])
-    # Until then the mean is NaN, which no loss exceeds.
-    return loss > mean + SPIKE_DEVIATIONS * ops.sqrt(variance)
-
-
-def remember(recent: keras.Variable, loss) -> None:
-    """Adds a loss to the last ones, if it is finite, and drops the oldest."""
-    # Spikes are added, too: if the loss stays high, that soon becomes the normal level.
-    old = ops.convert_to_tensor(recent)
-    newer = ops.concatenate([old[1:], ops.cast(loss, "float32")[None]], axis=0)
-    recent.assign(ops.where(ops.isfinite(loss), newer, old))
 
 
 def _update_loss_scale(loss_scale: keras.Variable, finite, overflow) -> None:

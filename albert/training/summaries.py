@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from albert.records.protobuf import field, varint
 from albert.records.tfrecord import frame_records
 from albert.storage import files, scratch
+from albert.training import checkpoint_store
 
 log = logging.getLogger("albert")
 
@@ -45,6 +46,7 @@ class MetricsWriter:
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Writes one line; `kind` is train or eval. NaN and infinities become null."""
+        checkpoint_store.check_is_there(os.path.dirname(self._path))
         line = files.finite({"step": step, "kind": kind, **values})
         values = {name: line[name] for name in values if line[name] is not None}
         try:

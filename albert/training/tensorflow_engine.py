@@ -7,24 +7,19 @@ chooses.
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
-from albert.errors import FlagError, WorkerLostError
+from albert.errors import FlagError
 from albert.model import islands
 from albert.model.encoder_options import loop_engine
 from albert.records import tf_dataset
 from albert.records.data_order import Share
-from albert.training.engine import TF_CONFIG_EXAMPLE, Engine, announce_workers, read_cluster
+from albert.training.engine import TF_CONFIG_EXAMPLE, Engine, read_cluster
 
 log = logging.getLogger("albert")
-
-_entered: list = []  # the scope of the strategy in use
 
 
 class TensorFlowEngine(Engine):
@@ -35,37 +30,17 @@ class TensorFlowEngine(Engine):
     @contextlib.contextmanager
     def scope(self, values) -> Iterator[None]:
         cluster = read_cluster(os.environ.get("TF_CONFIG"))
-        kind = values.distribution_strategy or _default_kind(values, cluster)
-        if kind == "multi_worker":
-            if cluster is None:
-                raise FlagError("--distribution_strategy=multi_worker needs the environment "
-                                f"variable {TF_CONFIG_EXAMPLE}")
-            announce_workers(cluster)
+        kind = values.distribution_strategy or _default_kind(values)
+        if cluster or kind == "multi_worker":
+            raise FlagError("TensorFlow trains on one machine: for several, use --engine=jax, and "
+                            f"{TF_CONFIG_EXAMPLE}")
         strategy = _create(kind, values)
         if strategy is None:
             yield
             return
         log.info("%s: %d replicas", kind, strategy.num_replicas_in_sync)
-        _enter(strategy)
-        try:
-            if not self.is_chief:
-                log.setLevel(logging.WARNING)  # the chief logs the rest
+        with strategy.scope():
             yield
-        finally:
-            _leave()
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        # Under a strategy of several workers, creating a variable waits for all of them.
-        if not _is_multi_worker():
-            yield
-            return
-        strategy = tf.distribute.get_strategy()
-        _leave()
-        try:
-            yield
-        finally:
-            _enter(strategy)
 
     @property
     def num_replicas(self) -> int:
@@ -73,46 +48,11 @@ class TensorFlowEngine(Engine):
 
     @property
     def num_evaluating_replicas(self) -> int:
-        return 1 if _is_multi_worker() else self.num_replicas
-
-    @property
-    def num_workers(self) -> int:
-        if not _is_multi_worker():
-            return 1
-        cluster = tf.distribute.get_strategy().cluster_resolver.cluster_spec().as_dict()
-        return sum(len(hosts) for kind, hosts in cluster.items() if kind in ("chief", "worker"))
-
-    @property
-    def is_chief(self) -> bool:
-        resolver = tf.distribute.get_strategy().cluster_resolver
-        if not _is_multi_worker() or resolver is None:
-            return True
-        has_chief = "chief" in resolver.cluster_spec().jobs
-        return resolver.task_type == ("chief" if has_chief else "worker") and resolver.task_id == 0
+        return self.num_replicas
 
     @property
     def has_accelerator(self) -> bool:
         return bool(tf.config.list_logical_devices("GPU"))
-
-    def gather(self, value: np.ndarray) -> np.ndarray:
-        strategy = tf.distribute.get_strategy()
-
-        @tf.function
-        def gather():
-            return strategy.gather(strategy.run(lambda: tf.constant(value)[None]), axis=0)
-
-        of_replicas = gather().numpy()
-        return of_replicas[:: len(of_replicas) // self.num_workers]
-
-    @contextlib.contextmanager
-    def worker_errors(self, where: Callable[[], str]) -> Iterator[None]:
-        try:
-            yield
-        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-            if not _is_multi_worker():
-                raise
-            raise WorkerLostError(f"{_describe_loss(error.message or '')}; restart all workers to "
-                                  f"resume from {where()}") from error
 
     def data_errors(self, *sources) -> contextlib.AbstractContextManager[None]:
         return tf_dataset.data_errors(*sources)
@@ -192,7 +132,7 @@ def _psum(values):
 
 
 class TrainSteps:
-    """Training steps, called with (iterator, count, control); see `Engine.train_steps`."""
+    """Training steps, called with (iterator, count); see `Engine.train_steps`."""
 
     def __init__(self, step, state, run):
         self.state, self.strategy = state, tf.distribute.get_strategy()
@@ -206,12 +146,11 @@ class TrainSteps:
             step, jit_compile=compiles_all, reduce_retracing=True, autograph=False
         )
 
-    def __call__(self, iterator, count: int, control) -> tuple[np.ndarray, np.ndarray]:
-        rows, agreed = self.make(iterator, tf.constant(count), tf.constant(control, tf.float32))
-        return rows.numpy(), agreed.numpy()
+    def __call__(self, iterator, count: int) -> np.ndarray:
+        return self.make(iterator, tf.constant(count)).numpy()
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def make(self, iterator, count, control):
+    def make(self, iterator, count):
         def one(i, rows):
             row = self.strategy.run(self._step, args=(next(iterator),))
             return i + 1, rows.write(i, self.strategy.experimental_local_results(row)[0])
@@ -220,8 +159,7 @@ class TrainSteps:
             lambda i, _: i < count, one, (0, tf.TensorArray(tf.float32, size=count)),
             parallel_iterations=1,
         )[1]
-        agreed = self.strategy.run(lambda: _psum(tf.identity(control)))
-        return rows.stack(), self.strategy.experimental_local_results(agreed)[0]
+        return rows.stack()
 
 
 class EvalOutputs:
@@ -259,22 +197,7 @@ class EvalOutputs:
 # --- Strategies ---
 
 
-def _enter(strategy: tf.distribute.Strategy) -> None:
-    _entered.append(strategy.scope())  # a scope can be entered only once
-    _entered[-1].__enter__()
-
-
-def _leave() -> None:
-    _entered.pop().__exit__(None, None, None)
-
-
-def _is_multi_worker() -> bool:
-    return isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
-
-
-def _default_kind(values, cluster: Mapping[str, Any] | None) -> str:
-    if cluster is not None:
-        return "multi_worker"
+def _default_kind(values) -> str:
     several = len(_gpus(values)) > 1 or values.num_virtual_devices > 1
     return "mirrored" if several else "one_device"
 
@@ -289,8 +212,6 @@ def _create(kind: str, values) -> tf.distribute.Strategy | None:
     tf.config.set_visible_devices(gpus[:1] if kind == "one_device" else gpus, "GPU")
     if kind == "one_device":
         return None
-    if kind == "multi_worker":
-        return tf.distribute.MultiWorkerMirroredStrategy()
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
@@ -321,23 +242,3 @@ def _distributed(make: Callable[[Share], tf.data.Dataset]):
     if strategy.num_replicas_in_sync == 1:
         return make(Share())
     return strategy.distribute_datasets_from_function(for_pipeline)
-
-
-def _describe_loss(message: str) -> str:
-    """Returns which worker was lost, and why, according to TensorFlow's message."""
-    config = read_cluster(os.environ.get("TF_CONFIG")) or {"cluster": {}, "task": {}}
-    who, peer, reason = "another worker", _PEER.search(message), _REASON.search(message)
-    if peer and int(peer[2]) < len(config["cluster"].get(peer[1], ())):
-        who = f"{peer[1]} {peer[2]} at {config['cluster'][peer[1]][int(peer[2])]}"
-    return f"{who} was lost" + (f" ({(reason[1] or reason[2])[:200]})" if reason else "")
-
-
-# Parts of TensorFlow's message about workers that closed their connection, or that fell silent (a
-# list, one per line).
-_PEER = re.compile(
-    r"(?:remote target |stopped sending heartbeats\):\s+)/job:(\w+)/replica:\d+/task:(\d+)"
-)
-_REASON = re.compile(
-    r"^Collective ops is aborted by: (?:Error reported from .*\((stopped .*)\)|(.*?)\s*$)",
-    re.MULTILINE,
-)

@@ -11,8 +11,6 @@ from albert import modeling
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
-from albert.training import steps
-from albert.training.current_engine import current
 from albert.training.run_settings import RunConfig, build_model
 
 
@@ -35,20 +33,11 @@ class TrainState:
         # Loss scale of half precision, whose gradients would underflow.
         half = run.mixed_precision == "float16"
         self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
-        # The oldest is first. NaN means a loss that does not exist yet.
-        self.recent_losses = _number([float("nan")] * steps.SPIKE_WINDOW)
 
     @property
     def variables(self) -> list[keras.Variable]:
         """All variables that a step may change."""
-        return [*self.model.variables, *self.optimizer.variables, self.loss_scale,
-                self.recent_losses]
-
-    @property
-    def replicated(self) -> list[keras.Variable]:
-        """The variables that every device holds in full: all but the optimizer's slots."""
-        slots = {id(slot) for slot in self.slots.values()}
-        return [variable for variable in self.variables if id(variable) not in slots]
+        return [*self.model.variables, *self.optimizer.variables, self.loss_scale]
 
     @property
     def step(self) -> int:
@@ -63,8 +52,9 @@ class TrainState:
         return {name: tuple(v.shape) for name, v in self.named.items()} | {"global_step": ()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Returns the content of a checkpoint. All workers must call it."""
-        return current().values_of(self.named) | {"global_step": np.int64(self.step)}
+        """Returns the content of a checkpoint."""
+        values = {name: variable.numpy() for name, variable in self.named.items()}
+        return values | {"global_step": np.int64(self.step)}
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         named = self.named | {"global_step": self.optimizer.iterations}

@@ -1,7 +1,6 @@
 """The training loop, for any `Task`."""
 
 import contextlib
-import dataclasses
 import logging
 import os
 import signal
@@ -61,8 +60,7 @@ def train(
       Preempted: a signal asked for the end. Everything is saved.
     """
     engine = current()
-    if run.use_xla is None:
-        run = dataclasses.replace(run, use_xla=engine.always_compiles or engine.has_accelerator)
+    run = run.on(engine)
     spec = task.feature_spec()
     engine.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
     train_files.check(spec, config.vocab_size)
@@ -117,20 +115,18 @@ def _loop(
     if _is_due(state.step, run) and not evaluator.has_evaluated(state.step):
         # The previous process was stopped between the checkpoint and its evaluation.
         evaluator.evaluate(checkpointer.newest, state.step, stop_evaluation)
-    is_over = evaluator.is_out_of_patience(state.step)
     window_start = time.monotonic()
-    while (step := state.step) < run.last_step and not is_over:
+    while (step := state.step) < run.last_step:
         if train_steps is None or depth != run.depth_after(step):
             depth = run.depth_after(step)
             train_steps = steps.train_steps(task, state, run, depth)
         batches = batches or _batches(engine, task, run, history, evaluator.config.vocab_size)
         count, started = min(timer.count, _until(step, run)), time.monotonic()
-        rows, agreed = train_steps(batches, count, timer.control(preemption.raised))
-        must_stop = timer.update(count, time.monotonic() - started, agreed, preemption.raised)
+        rows = train_steps(batches, count)
+        must_stop = timer.update(count, time.monotonic() - started, preemption.raised)
         try:
             history.note(step, rows)
         except TrainingDivergedError as error:
-            checkpointer.drop_bad_streak()
             raise checkpointer.diverged(str(error)) from error
         step += count
         progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
@@ -149,7 +145,6 @@ def _loop(
         if _is_due(step, run):
             started = time.monotonic()
             evaluator.evaluate(checkpointer.newest, step, stop_evaluation)
-            is_over = evaluator.is_out_of_patience(step)
             window_start += time.monotonic() - started
 
 
@@ -208,25 +203,20 @@ class PreemptionSignal:
 class StepTimer:
     """Decides how many steps one call into the engine makes, and whether to stop after it.
 
-    All workers must do the same, or they would wait for each other forever. So each sends its
-    values (`control`), and all follow the sum (`update`).
+    All workers must do the same, or they would wait for each other forever: any that was signalled
+    stops all, and the chief's speed decides.
     """
 
     def __init__(self, engine: Engine, max_steps: int):
         self.count = 1
-        self._engine, self._max_steps, self._local_count = engine, max_steps, 1
+        self._engine, self._max_steps = engine, max_steps
 
-    def control(self, raised: int | None) -> list[float]:
-        """Returns this worker's values: [whether to stop, steps of the call after the next]."""
-        return [float(raised is not None), float(self._local_count if self._engine.is_chief else 0)]
-
-    def update(self, count: int, seconds: float, agreed: np.ndarray, raised: int | None) -> bool:
+    def update(self, count: int, seconds: float, raised: int | None) -> bool:
         """Records a call of `count` steps. Returns whether to stop now."""
         per_second = count / max(seconds, 1e-6)
-        self._local_count = max(1, min(self._max_steps, int(SECONDS_PER_CALL * per_second)))
-        num_workers = self._engine.num_workers
-        if num_workers == 1:
-            self.count = self._local_count
+        self.count = max(1, min(self._max_steps, int(SECONDS_PER_CALL * per_second)))
+        if self._engine.num_workers == 1:
             return raised is not None
-        self.count = max(1, round(agreed[1] * num_workers / self._engine.num_replicas))
-        return agreed[0] > 0
+        of_workers = self._engine.gather(np.array([raised is not None, self.count]))  # chief first
+        self.count = int(of_workers[0, 1])
+        return bool(of_workers[:, 0].any())

@@ -28,7 +28,7 @@ def plan(slice_: str, model: str, length: int, parts: int = 1) -> dict:
         f"--gradient_accumulation_steps={parts}", *["--remat"] * (model in REMAT),
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "albert.compile_plan", *flags], text=True, capture_output=True,
+        [sys.executable, str(ROOT / "scripts/maintainers/compile_plan.py"), *flags], text=True, capture_output=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
     )
     if done.returncode == 0:

@@ -73,8 +73,7 @@ def make_checkpoint(folder):
     checkpoint_store.save(str(folder), 3, a_model() | {"global_step": np.int64(3)}, {
         "task": "pretraining", "records_seen": 12, "config": CONFIG.to_dict(),
         "window": {"sums": [0.5, 1.0], "steps": 1}, "flags": {"seed": 1},
-        "loss_scale": [1.0, 0.0], "recent_losses": [1.0],
-        "skipped": {"recent": 3, "bad": [1], "consecutive": 0},
+        "loss_scale": [1.0, 0.0],
     }, 0)
 
 

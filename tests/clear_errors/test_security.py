@@ -50,7 +50,6 @@ ALLOWED = {
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
     ("storage/fsspec_calls", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",
-    ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("formats/archives", "extractall"): "with Python's filter for data, sizes checked first",
     ("formats/torch_file", "pickle"): "the name of an error",
     ("formats/torch_file", "subprocess"): "a module of ours, which may crash",

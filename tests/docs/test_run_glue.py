@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import REPO
+from helpers import REPO, run_here
 
 from albert.errors import DataError
 from albert.tasks.glue import TASKS
@@ -90,3 +90,23 @@ def test_a_task_with_two_metrics_counts_once_and_other_results_are_refused(tmp_p
     assert lines[0].startswith("|  | CoLA | SST-2 | MRPC |")
     assert lines[3] == "| dev | 50.0 | - | 90.0/80.0 | - | - | 70.0/72.0 | - | - | - | 68.7 |"
     assert len({line.count("|") for line in lines}) == 1
+
+
+def test_several_runs_give_medians_and_deviations(tmp_path, capsys):
+    for seed, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
+        folder = tmp_path / f"seed-{seed}/rte"
+        folder.mkdir(parents=True)
+        (folder / "eval_results.json").write_text(json.dumps({"eval_accuracy": accuracy}))
+    runs = ",".join(str(tmp_path / f"seed-{seed}") for seed in (1, 2, 3))
+    assert run_here(glue_report, f"--directory={runs}") == 0
+    table = (tmp_path / "glue_results.md").read_text()
+    assert capsys.readouterr().out == table
+    dev, deviation = [line.split(" | ") for line in table.splitlines()[3:]]
+    assert (dev[0], dev[8], dev[-1]) == ("| dev", "70.0", "70.0 |")
+    assert (deviation[0], deviation[8], deviation[-1]) == ("| deviation", "20.0", "20.0 |")
+    assert json.loads((tmp_path / "glue_results.json").read_text())["RTE"] == [70.0]
+    (tmp_path / "seed-2/rte/eval_results.json").write_text(json.dumps({"eval_accuracy": 1}))
+    (tmp_path / "seed-3/cola").mkdir()
+    (tmp_path / "seed-3/cola/eval_results.json").write_text(json.dumps({"matthew_corr": 1}))
+    assert run_here(glue_report, f"--directory={runs}") == 2
+    assert "not all runs have CoLA" in capsys.readouterr().err

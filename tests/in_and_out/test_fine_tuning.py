@@ -1,12 +1,9 @@
-"""The common behaviour of the fine-tuning commands: single and multiple runs, early stopping, refusals."""
+"""The common behaviour of the fine-tuning commands: one run of each, refusals."""
 
 import json
 import os
-import shutil
-import statistics
 
 import jobs
-import numpy as np
 import pytest
 from helpers import assert_one_clear_line, metrics, results_of
 
@@ -14,10 +11,9 @@ from albert import run_classifier
 from albert.cli import fine_tuning, flags
 from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning_settings import settings_of
-from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints, pretrained
+from albert.formats import checkpoints
 from albert.tasks.fine_tuning_data import FineTuningData
-from albert.training import evaluation, steps, trainer
+from albert.training import evaluation
 
 each_task = pytest.mark.parametrize("name", jobs.TUNERS)
 
@@ -121,124 +117,6 @@ def test_passes_over_the_data_are_made_to_their_end():
     assert [settings.with_steps(count).train_step for count in (1, 8, 9, 10)] == [1, 3, 3, 4]
 
 
-# --- Several runs ---
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.fixture(scope="module")
-def two_runs(made_once) -> jobs.Run:
-    """Runs with the seeds 5 and 6, killed in between and resumed; the better one has predicted."""
-
-    def make(folder):
-        flags = jobs.classifier_flags(
-            folder, num_runs=2, seed=5, train_step=2, save_checkpoints_steps=2, learning_rate=0.01
-        )
-        train, trained = trainer.train, []
-
-        def train_once(*arguments, **options):
-            if trained:
-                raise Killed
-            return trained.append(1) or train(*arguments, **options)
-
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(trainer, "train", train_once)
-            jobs.classify(*flags, "--do_train", "--do_eval")
-        [first] = folder.glob("out/seed-5/model.ckpt-2.index")
-        before = first.stat().st_mtime_ns
-        assert jobs.classify(*flags, "--do_train", "--do_eval", "--do_predict") == 0
-        assert first.stat().st_mtime_ns == before  # a finished run is not repeated
-        return flags
-
-    folder, flags = made_once("two-runs", make)
-    return jobs.Run(folder / "out", flags)
-
-
-def test_runs_have_following_seeds_and_are_summed_up_by_median_and_spread(two_runs):
-    runs = [results_of(two_runs.out / f"seed-{seed}") for seed in (5, 6)]
-    losses = [one["eval_loss"] for one in runs]
-    summary = results_of(two_runs.out)
-    assert len(set(losses)) == 2 == summary["num_runs"]
-    assert summary["eval_loss"] == statistics.median(losses)
-    assert (summary["eval_loss_min"], summary["eval_loss_max"]) == (min(losses), max(losses))
-    assert summary["eval_loss_std"] == pytest.approx(np.std(losses, ddof=1))
-    accuracies = [one["eval_accuracy"] for one in runs]
-    assert accuracies[summary["best_seed"] - 5] == max(accuracies)
-    text = (two_runs.out / "eval_results.txt").read_text()
-    assert f"eval_accuracy_std = {summary['eval_accuracy_std']}\n" in text
-
-
-def test_the_best_of_several_runs_predicts(two_runs, tmp_path):
-    winner = two_runs.out / f"seed-{results_of(two_runs.out)['best_seed']}"
-    for number, which in enumerate((["--num_runs=1", f"--checkpoint={winner}"], [])):
-        out = two_runs.copy(tmp_path / str(number)).out
-        (out / "test_results.tsv").unlink()
-        assert jobs.classify(*two_runs.flags, f"--output_dir={out}", "--do_predict", *which) == 0
-        assert (out / "test_results.tsv").read_bytes() == (two_runs.out / "test_results.tsv").read_bytes()
-
-
-def test_the_directory_of_several_runs_stands_for_the_best_of_them(two_runs, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(two_runs.out, copy)
-    openers = (lambda: checkpoints.open_weights(str(copy)),
-               lambda: pretrained.open_path(str(copy)).weights(),
-               lambda: pretrained.open_any_weights(str(copy)))
-    for best in (5, 6):
-        (copy / "eval_results.json").write_text(json.dumps({"best_seed": best}))
-        for open_it in openers:
-            assert open_it().origin == f"{copy}/seed-{best}/model.ckpt-best"
-    (copy / "eval_results.json").unlink()
-    for open_it in openers:
-        with pytest.raises(CheckpointError, match="runs seed-5, seed-6.* name one"):
-            open_it()
-
-
-def test_the_numbers_over_runs():
-    f1, steps_made = (0.5, 0.75, 0.5), (10, 20, 30)
-    assert fine_tuning.over_runs({
-        seed: {"f1": x, "global_step": step} for seed, (x, step) in enumerate(zip(f1, steps_made))
-    }) == {
-        "num_runs": 3, "global_step": 20, "f1": 0.5, "f1_min": 0.5, "f1_max": 0.75,
-        "f1_std": pytest.approx(0.1443376),
-    }
-    with pytest.raises(DataError, match="seed 2 has other metrics .*f1"):
-        fine_tuning.over_runs({1: {"f1": 0.5}, 2: {"f 1": 0.75}})
-
-
-@pytest.mark.slow
-def test_several_runs_without_evaluation_have_no_best(tmp_path, capsys):
-    flags = jobs.classifier_flags(tmp_path, num_runs=2, train_step=1)
-    assert jobs.classify(*flags, "--do_train", "--do_predict") == 2
-    assert "add --do_eval" in assert_one_clear_line(capsys.readouterr().err)
-
-
-# --- Early stopping ---
-
-
-def test_training_ends_when_evaluations_bring_nothing_and_keeps_the_best_and_the_last(
-    tmp_path, caplog, monkeypatch
-):
-    traced, trace = [], steps.EvalStep.outputs
-    monkeypatch.setattr(steps.EvalStep, "outputs", lambda *inputs: traced.append(0) or trace(*inputs))
-    # With a learning rate near 0, nothing improves after the first evaluation.
-    given = [*jobs.classifier_flags(
-        tmp_path, train_step=20, save_checkpoints_steps=2, learning_rate=1e-12,
-        early_stopping_patience=2, keep_checkpoint_max=1,
-    ), "--do_train", "--do_eval"]
-    with caplog.at_level("INFO", logger="albert"):
-        assert jobs.classify(*given) == 0
-    assert len(traced) == 1  # whatever the batch, and although the best is not the last
-    assert "stopped early at step 6: eval_accuracy has not improved in 2 evaluations" in caplog.text
-    out = tmp_path / "out"
-    assert results_of(out)["global_step"] == 2
-    kept = {p.name for p in out.glob("*.index")}
-    assert kept == {"model.ckpt-6.index", "model.ckpt-best.index"}
-    assert jobs.classify(*given) == 0  # rerunning the command does not continue training
-    assert {p.name for p in out.glob("*.index")} == kept
-
-
 # --- Refusals, before anything is written ---
 
 REFUSED = {
@@ -253,9 +131,6 @@ REFUSED = {
         (["--task_name=ax", "--nodo_train"], "task ax has no dev file"),
         (["--albert_config_file="], "--albert_config_file or"),
         (["--vocab_file="], "--spm_model_file is required"),
-        (["--early_stopping_patience=1", "--nodo_eval"],
-         "--early_stopping_patience needs --do_eval"),
-        (["--num_runs=2", "--nodo_train", "--checkpoint=x"], "--checkpoint has no effect with --num_runs"),
         (["--nodo_train", "--nodo_eval"],
          "out: train first (--do_train) or give --checkpoint"),
     ],

@@ -319,7 +319,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     assert "columns: Review, sentiment" in said and "held out: 11 of 120 rows" in said
     assert "--max_seq_length: 32 (" in said
     # 11 rows cannot tell which of the ten epochs was best.
-    assert "11 held-out rows are too few to choose" in said and "stopped early" not in said
+    assert "11 held-out rows are too few to choose" in said
     assert evaluation.read_best(str(out))["step"] == results_of(out)["global_step"] == 69
     assert len(run_states.evaluations(str(out))) == 10
     report = (out / "report.md").read_text()
@@ -352,17 +352,6 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     assert classify(*given, "--do_eval") == 0  # the same sequence length, so the same score
     assert "--max_seq_length: 32 (99 % of the texts fit)" in capsys.readouterr().err
     assert f"accuracy | {accuracy}" in (out / "report.md").read_text()
-
-
-def test_the_best_epoch_is_kept_where_early_stopping_is_asked_for(encoder, tmp_path, capsys):
-    """With a learning rate near 0, nothing improves after the first evaluation."""
-    path, out = write(tmp_path / "my.csv"), tmp_path / "out"
-    assert classify(encoder, f"--train_file={path}", f"--output_dir={out}", "--learning_rate=1e-12",
-                    "--num_train_epochs=4", "--early_stopping_patience=2") == 0
-    said = capsys.readouterr().err
-    assert "--early_stopping_patience: 2 (given)" in said and "too few to choose" not in said
-    assert "stopped early at step 21" in said and evaluation.read_best(str(out))["step"] == 7
-    assert "best of 3 evaluations" in (out / "report.md").read_text()
 
 
 REFUSED = [

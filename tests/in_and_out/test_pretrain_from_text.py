@@ -18,6 +18,7 @@ from albert.cli.text_plan import Text
 from albert.errors import Preempted
 from albert.formats import run_states
 from albert.records.records import Manifest
+from albert.storage import locks
 from albert.text.spm_model import trained_with
 
 
@@ -32,7 +33,8 @@ def stop(values):
 
 
 def files_of(folder: pathlib.Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    return {path.name: path.read_bytes() for path in folder.iterdir()
+            if path.is_file() and path.name != ".lock"}
 
 
 def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
@@ -67,6 +69,36 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     assert run_here(pretrain_from_text, *command, "--hours=7") == 2
     assert "--hours=7.0" in assert_one_clear_line(capsys.readouterr().err)
     assert (files_of(out), files_of(out / "model")) == before
+
+
+def test_another_text_and_a_second_process_are_refused(tmp_path, monkeypatch, capsys, slow_machine):
+    def preempted(values):
+        raise Preempted("stopped by SIGTERM", 15)
+
+    monkeypatch.setattr(run_pretraining, "main", preempted)
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    content = "".join(
+        f"The {i}th sentence of this text is about number {i}.\n" + "\n" * (i % 9 == 8)
+        for i in range(900)
+    )
+    text.write_text(content)
+    command = [f"--input_file={text}", "--hours=0.001", f"--output_dir={out}"]
+    with locks.hold(str(out)):
+        assert run_here(pretrain_from_text, *command) == 2
+        assert f"{out} is in use by pid" in assert_one_clear_line(capsys.readouterr().err)
+        assert [path.name for path in out.iterdir()] == [".lock"]
+    assert run_here(pretrain_from_text, *command) == 143
+    for changed in (content.replace("899", "901"), content.replace("850th", "x50th"), content[:-99]):
+        text.write_text(changed + " ")
+        before = files_of(out)
+        capsys.readouterr()
+        assert run_here(pretrain_from_text, *command) == 2
+        line = assert_one_clear_line(capsys.readouterr().err)
+        assert line == (f"error: --input_file={text} has changed since {out} was started: put it back, "
+                        "or use another --output_dir")
+        assert files_of(out) == before
+    text.write_text(content)
+    assert run_here(pretrain_from_text, *command) == 143
 
 
 def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import shutil
 
 import jobs
 import numpy as np
@@ -20,6 +21,8 @@ from albert.records import batches, records, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.runtime import processor
 from albert.tasks.pretraining import PretrainingTask
+from albert.training.history import History
+from albert.training.tensorflow_engine import TensorFlowEngine
 
 SPEC = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
 
@@ -136,11 +139,6 @@ def test_the_same_command_gives_the_same_bits_and_another_seed_does_not(seed, wh
     assert pretrain(*flags, *["--seed=2"] * (seed == 2)) == 0
     found, expected = (tensors(out / "model.ckpt-10") for out in (tmp_path, whole.out))
     assert (seed == 1) == all(np.array_equal(found[key], expected[key]) for key in expected)
-
-
-def test_the_learning_rate_is_scaled_by_the_root_of_the_batch_on_request(job, begin):
-    arguments, _ = begin(pretrain, *job, "--scale_learning_rate")
-    assert arguments[3].learning_rate == pytest.approx(0.01 * math.sqrt(4 / 4096))
 
 
 # test_preemption has LAMB's.
@@ -267,3 +265,43 @@ def test_a_processor_that_multiplies_in_bfloat16_is_known_by_its_features(tmp_pa
         path.write_text(f"model name\t: Some\nflags\t\t: {flags}\n")
         assert processor.bfloat16_gain(str(path)) == gain
     assert processor.bfloat16_gain(str(tmp_path / "none")) is None
+
+
+# --- Resuming, and what happens meanwhile ---
+
+
+def test_resuming_with_another_batch_size_repeats_and_skips_no_record(begun, monkeypatch):
+    class Asked(BaseException):
+        pass
+
+    def train_batches(self, source, spec, **options):
+        raise Asked(options["position"])
+
+    monkeypatch.setattr(TensorFlowEngine, "train_batches", train_batches)
+    with pytest.raises(Asked) as asked:  # after 10 steps of 4
+        jobs.pretrain(*begun.flags, "--train_batch_size=8")
+    assert asked.value.args == (40,)
+
+
+def test_a_directory_that_is_removed_during_the_run_is_not_made_again(job, tmp_path, monkeypatch, capsys):
+    note, out = History.note, tmp_path / "out"
+
+    def removing(self, step, rows):
+        if step >= 5 and out.exists():
+            shutil.rmtree(out)
+        note(self, step, rows)
+
+    monkeypatch.setattr(History, "note", removing)
+    assert jobs.pretrain(*job, "--do_eval") == 2
+    assert f"{out} was removed or emptied during the run" in assert_one_clear_line(capsys.readouterr().err)
+    assert not out.exists()
+
+
+def test_the_default_warm_up_is_a_part_of_the_steps(job, begin):
+    job = [flag for flag in job if "num_warmup_steps" not in flag]
+    for steps, more, expected in (
+        (20, [], 0), (125_000, [], 3125), (10_000, [], 250), (40, ["--num_decay_steps=40"], 0),
+        (400, ["--num_warmup_steps=7"], 7),
+    ):
+        (_, _, _, optimizer, _), options = begin(jobs.pretrain, *job, f"--num_train_steps={steps}", *more)
+        assert optimizer.num_warmup_steps == options["flags"]["num_warmup_steps"] == expected

@@ -105,16 +105,6 @@ def test_ids_of_another_meaning_are_refused_before_the_first_step(
         assert message in line and line.endswith(": use another --output_dir")
 
 
-def test_runs_of_several_seeds_are_all_compared_before_the_first_is_made(trained, tmp_path, capsys):
-    command, out, flags = trained("own file")
-    (tmp_path / "seeds").mkdir()
-    (tmp_path / "seeds/seed-6").symlink_to(out)
-    more = ["--num_runs=2", "--seed=5", "--label_list=good,bad"]
-    assert command(*flags, f"--output_dir={tmp_path / 'seeds'}", *more) == 2
-    assert "seed-6/model.ckpt-best was trained" in assert_one_clear_line(capsys.readouterr().err)
-    assert [path.name for path in (tmp_path / "seeds").iterdir()] == ["seed-6"]
-
-
 def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(classified, tuned):
     origin = str(classified.out / "model.ckpt-6")
     other = earlier_run.Identity("cola", labels=("0", "1"))

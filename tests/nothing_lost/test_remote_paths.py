@@ -125,7 +125,6 @@ def test_a_run_in_cloud_storage_resumes_and_exports_as_a_local_one(memory, begun
     assert jobs.pretrain(
         *begun.flags, "--albert_config_file=memory://data/albert_config.json",
         "--input_file=memory://data/records/train*", f"--output_dir={RUN}", "--do_eval",
-        "--noskip_loss_spikes",  # no bit differs, as there are no spikes
     ) == 0
     assert not [name for name in memory.find("/data/run") if "tmp-" in name or "lease" in name]
     for name in memory.find("/data/run"):

@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
+import time
 
 import jobs
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import (
     LENGTH,
     NEEDS_JAX,
@@ -33,9 +36,7 @@ from albert.formats import checkpoints
 from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
-from albert.training import steps, tensorflow_engine
 from albert.training.tensorflow_engine import TensorFlowEngine
-from albert.training.train_state import TrainState
 
 STEPS = 4
 CONFIG = SIZES | {
@@ -114,72 +115,32 @@ def assert_trains_as_alone(folder, alone, *flags: str) -> None:
     ["--use_xla", "--remat"],
     *(pytest.param(["--engine=jax", *flags], marks=NEEDS_JAX) for flags in (
         [], ["--num_virtual_devices=8"], ["--num_virtual_devices=2", "--nopack_rows"],
-        ["--num_virtual_devices=4", "--shard_moments"], [*REPLICAS, "--remat"],
+        [*REPLICAS, "--remat"],
     )),
 ], ids=lambda flags: "-".join(f.strip("-") for f in flags))  # fmt: skip
 def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone, tmp_path):
     assert_trains_as_alone(tmp_path, alone, *job, *how)
 
 
-def losses_of_rows(rows, weights) -> list[float]:
-    """Returns the loss of each row alone."""
-    from albert.modeling import AlbertConfig, AlbertForPreTraining, cross_entropy, named_weights
-
-    model = AlbertForPreTraining(AlbertConfig(**CONFIG))
-    for name, weight in named_weights(model).items():
-        weight.assign(weights.read(name))
-    out = model({name: np.stack([row[name] for row in rows]) for name in rows[0]})
-    losses = []
-    for i, row in enumerate(rows):
-        of_tokens = cross_entropy(out["prediction_logits"][i], row["masked_lm_ids"]).numpy()
-        of_order = cross_entropy(out["sop_logits"][i : i + 1], row["next_sentence_labels"]).numpy()
-        losses.append(np.average(of_tokens, weights=row["masked_lm_weights"]) + of_order[0])
-    return losses
-
-
-class TwoReplicas(TensorFlowEngine):
-    """Computes the parts of two replicas one after another, without a graph."""
-
-    num_replicas = 2
-
-    def replica(self):
-        return tf.constant(0)
-
-    def psum(self, values):
-        return values
-
-    def on_replicas(self, function, batch, variables):
-        parts = [function({name: value[i : i + 1] for name, value in batch.items()}) for i in (0, 1)]
-        return tf.nest.map_structure(tf.add, *parts)
-
-
-def test_with_per_replica_loss_every_replica_counts_alike(job, tmp_path, begin):
-    rows = list(pretraining_rows(2, seed=3, least=LENGTH))
-    written = write_records(tmp_path / "two.tfrecord", rows)
-    (task, config, settings, optimizer, _), options = begin(
-        jobs.pretrain, *job, f"--input_file={written}", "--per_replica_loss", "--nouse_xla",
-        f"--output_dir={tmp_path / 'out'}",
-    )
-    state = TrainState(task, config, settings, optimizer)
-    state.assign({name: options["init"].read(name) for name in state.weights})
-    kinds = {name: kind.replace("64", "32") for name, (kind, _) in task.feature_spec().features.items()}
-    batch = {n: tf.constant(np.stack([row[n] for row in rows]), kinds[n]) for n in kinds}
-    batch["is_real_example"] = tf.ones(len(rows))
-    found = steps.train_step(batch, task, state, settings, None, TwoReplicas())
-    losses = losses_of_rows(rows, options["init"])
-    assert abs(losses[1] - losses[0]) > 1e-3
-    assert float(found[steps.LOSS]) == pytest.approx(np.mean(losses), rel=1e-5)
-
-
 @contextlib.contextmanager
 def addresses(count: int):
-    """Yields addresses with ports reserved for sharers, as TensorFlow's servers share them."""
+    """Yields addresses whose ports are free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             each.bind(("127.0.0.1", 0))
         yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def worker_environment(places, index: int) -> dict[str, str]:
+    return os.environ | {
+        "PYTHONPATH": f"{REPO}:{REPO}/tests/support",
+        "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu",  # libtpu would wait for a TPU
+        "TF_CONFIG": json.dumps({
+            "cluster": {"worker": places}, "task": {"type": "worker", "index": index},
+        }),
+    }
 
 
 def run_workers(
@@ -195,13 +156,7 @@ def run_workers(
         workers = [
             start(
                 *which, *arguments, *more,
-                env={
-                    "PYTHONPATH": f"{REPO}:{REPO}/tests/support", "TF_GRPC_REUSE_PORT": "1",
-                    "JAX_PLATFORMS": "cpu",  # libtpu would wait for a TPU
-                    "TF_CONFIG": json.dumps({
-                        "cluster": {"worker": places}, "task": {"type": "worker", "index": index},
-                    }),
-                },
+                env=worker_environment(places, index),
             )
             for index, (which, more) in enumerate(
                 (([module], ()), (second or [module], of_second))
@@ -215,57 +170,27 @@ def run_workers(
         return [(worker.returncode, error) for worker, error in zip(workers, errors, strict=True)]
 
 
-ENGINES = pytest.mark.parametrize("engine", ["tensorflow", pytest.param("jax", marks=NEEDS_JAX)])
-
-
-@pytest.mark.parametrize(("engine", "workers"), [
-    ("tensorflow", 1), pytest.param("tensorflow", 2, marks=pytest.mark.slow),
-    pytest.param("jax", 2, marks=[pytest.mark.slow, NEEDS_JAX]),
-])  # fmt: skip
-def test_two_machines_that_lose_one_resume_and_give_the_curve_of_one_device(
-    engine, workers, job, alone, tmp_path
-):
-    more = ["--shard_moments", "--gradient_accumulation_steps=2"] if engine == "jax" else []
-    arguments = [*job, *more, f"--output_dir={tmp_path}", f"--engine={engine}"]
+@pytest.mark.slow
+@NEEDS_JAX
+def test_two_machines_that_lose_one_resume_and_give_the_curve_of_one_device(job, alone, tmp_path):
+    arguments = [*job, "--gradient_accumulation_steps=2", f"--output_dir={tmp_path}"]
     results = run_workers(*arguments, second=["ending_worker", str(int(signal.SIGKILL)), "3"])
     assert [code for code, _ in results] == [75, -signal.SIGKILL], results
     line = assert_one_clear_line(results[0][1])
-    lost = r"worker 1 at 127\.0\.0\.1:\d+" if engine == "tensorflow" else "another worker"
-    assert re.search(rf"{lost} was lost \((.*onnect|Socket closed|stopped sending)", line), line
-    assert f"to resume from {tmp_path}/model.ckpt-2" in line and "Graph execution" not in line
+    assert re.search(r"another worker was lost \((.*onnect|Socket closed)", line), line
+    assert f"to resume from {tmp_path}/model.ckpt-2" in line
     assert "step 2:" in results[0][1] and "step 2:" not in results[1][1]
     assert "sequences: packed" in results[0][1]
     assert all("waiting for the 2 workers to join: 127.0.0.1:" in error for _, error in results)
-    # Restart it: on one machine, whose replicas use micro-batches, or on both.
-    if workers == 1:
-        assert_trains_as_alone(tmp_path, alone, *arguments, *REPLICAS)
-    else:
-        results = run_workers(*arguments)
-        assert [code for code, _ in results] == [0, 0], results
-        assert_same_run(tmp_path, alone)
-
-
-def test_the_lost_worker_is_named_as_far_as_the_message_of_tensorflow_tells(monkeypatch):
-    cluster = {"cluster": {"worker": ["here:1", "there:2"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    for message, lost in (
-        ("Graph execution error:\n\nCollective ops is aborted by: Connection reset by peer\n"
-         "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
-         "calling /tensorflow.WorkerService/RecvBuf:\nThe error could be from a previous operation.",
-         "worker 1 at there:2 was lost (Connection reset by peer)"),
-        ("Collective ops is aborted by: Error reported from /job:worker/task:0: The following tasks "
-         "are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have "
-         "crashed. Check the task logs for an earlier error.",
-         "worker 1 at there:2 was lost (stopped sending heartbeats)"),
-        ("AbortedError", "another worker was lost"),
-    ):
-        assert tensorflow_engine._describe_loss(message) == lost
+    results = run_workers(*arguments)
+    assert [code for code, _ in results] == [0, 0], results
+    assert_same_run(tmp_path, alone)
 
 
 @pytest.mark.slow
-@ENGINES
-def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(engine, job, tmp_path):
-    results = run_workers(*job, f"--output_dir={tmp_path}", f"--engine={engine}",
+@NEEDS_JAX
+def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(job, tmp_path):
+    results = run_workers(*job, f"--output_dir={tmp_path}",
                           second=["ending_worker", str(int(signal.SIGTERM)), "1"])
     assert [code for code, _ in results] == [143, 143], results
     [step] = checkpoints.list_steps(str(tmp_path))
@@ -273,6 +198,7 @@ def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(engine, job,
 
 
 @pytest.mark.slow
+@NEEDS_JAX
 def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_path):
     results = run_workers(*job, f"--output_dir={tmp_path}", of_second=["--learning_rate=0.03"])
     assert [code for code, _ in results] == [2, 2], results
@@ -283,12 +209,48 @@ def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_pat
 
 
 @pytest.mark.slow
+@NEEDS_JAX
 def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
     results = run_workers(*jobs.classifier_flags(tmp_path), "--do_train", "--do_eval",
                           "--do_predict", module="albert.run_classifier")
     assert [code for code, _ in results] == [0, 0], results
     for name in ("eval_results.json", "test_results.tsv"):
         assert (tmp_path / "out" / name).exists()
+
+
+WAITS = """
+import sys
+from albert import run_pretraining
+from albert.cli import flags
+from albert.training import jax_devices
+
+jax_devices.JOIN_SECONDS = int(sys.argv[1])
+sys.exit(flags.run_command("", run_pretraining.define_flags, run_pretraining.main, sys.argv[1:]))
+"""
+
+
+@NEEDS_JAX
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_worker_that_waits_ends_at_the_first_signal_or_says_who_is_missing(index, job, tmp_path):
+    def wait(seconds):
+        return subprocess.Popen(
+            [sys.executable, "-c", WAITS, str(seconds), *job, f"--output_dir={tmp_path}"],
+            text=True, stderr=subprocess.PIPE, env=worker_environment(places, index),
+        )
+
+    with addresses(2) as places:
+        with wait(2) as late:
+            said = late.communicate(timeout=100)[1]
+        assert late.returncode == 75
+        assert assert_one_clear_line(said).startswith(
+            f"error: worker {1 - index} at {places[1 - index]} did not join in 2 seconds: start the "
+        )
+        with wait(500) as worker:
+            while "waiting for the 2 workers" not in worker.stderr.readline():
+                assert worker.poll() is None
+            time.sleep(0.5)
+            worker.terminate()
+            assert worker.wait(timeout=20) in (-signal.SIGTERM, 143)
 
 
 @pytest.mark.parametrize(("first", "second", "is_same"), [
@@ -320,18 +282,39 @@ def test_an_inconsistent_cluster_is_refused_and_one_of_one_machine_is_none():
         (cluster('["a:1", "b:1"]', '{"type": "worker", "index": 2}'),
          "task 'worker' 2 is not in its cluster of 2 worker"),
         (cluster('["a:1", "b:1"]', "{}"), "task None None"),
+        ('{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}',
+         "task 'ps' has nothing to do here"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}',
+         "task 'evaluator' has nothing to do here"),
+        (cluster('["a:1"]', '{"type": "worker", "index": 1}'), "task 'worker' 1 is not in its cluster"),
         (cluster('["a:1", "a:1"]'), "an address occurs twice"),
     ):
         with pytest.raises(FlagError, match=message):
             engines.read_cluster(text)
-    for none in (None, cluster('["a:1"]')):
+    for none in (None, "{}", cluster('["a:1"]')):
         assert engines.read_cluster(none) is None
+
+
+def test_tensorflow_refuses_several_machines_and_a_parameter_server(
+    job, tmp_path, monkeypatch, capsys
+):
+    for workers, task, message in (
+        (["a:1", "b:1"], "worker", "TensorFlow trains on one machine: for several, use --engine=jax"),
+        (["a:1"], "ps", "task 'ps' has nothing to do here"),
+    ):
+        cluster = {"worker": workers, "ps": ["c:1"]}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(
+            {"cluster": cluster, "task": {"type": task, "index": 0}}
+        ))
+        assert run_here(run_pretraining, *job, f"--output_dir={tmp_path / 'out'}") == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert not (tmp_path / "out").exists()
 
 
 def test_devices_and_shares_that_are_not_there_are_refused(job, tmp_path, capsys):
     for message, *flags in (
         ("--num_gpus=9: this machine has", "--num_gpus=9"),
-        ("variable TF_CONFIG=", "--distribution_strategy=multi_worker"),
+        ("for several, use --engine=jax, and TF_CONFIG=", "--distribution_strategy=multi_worker"),
         ("--use_tpu needs --engine=jax", "--use_tpu", "--engine=tensorflow"),
         ("leave it out with --use_tpu", "--use_tpu", "--num_virtual_devices=2"),
         ("--train_batch_size=8 cannot be divided by 1 replica", "--gradient_accumulation_steps=3"),

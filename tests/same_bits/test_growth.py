@@ -14,7 +14,7 @@ def job(tmp_path):
     """The flags of the fixture `whole`, for two layers that share their weights."""
     flags = jobs.pretraining_flags(tmp_path)
     write_config(tmp_path, num_hidden_layers=2)
-    return [*flags, "--skip_loss_spikes"]
+    return flags
 
 
 def losses(folder, kind: str) -> dict[int, float]:

@@ -3,14 +3,15 @@
 import importlib.metadata
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 
 import jobs
 import pytest
-from helpers import NEEDS_JAX, assert_one_clear_line, run, run_here
+from helpers import NEEDS_JAX, REPO, assert_one_clear_line, run_here
 
-from albert import compile_plan
-
-COMMAND = "albert.compile_plan"
+SCRIPTS = REPO / "scripts/maintainers"
 # For a step of base, sequences of 512 in bfloat16 on each of four chips, with jax 0.10.2, by libtpu
 # version: GiB for 32 sequences besides weights and moments, and the number of micro-batches for 512
 # sequences. The first is the version that jax requires. Other versions are treated as the first.
@@ -22,8 +23,12 @@ NEEDS_COMPILER = pytest.mark.skipif(
 
 
 def plan(*flags: str):
-    return run(COMMAND, "--topology=v5e:2x2", "--albert_config_file=base_v2",
-               "--mixed_precision=bfloat16", *flags, env={"JAX_PLATFORMS": "cpu"}, timeout=800)
+    command = [sys.executable, SCRIPTS / "compile_plan.py", "--topology=v5e:2x2"]
+    flags = ["--albert_config_file=base_v2", "--mixed_precision=bfloat16", *flags]
+    return subprocess.run(
+        [*command, *flags], capture_output=True, text=True, timeout=800,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPO)},
+    )
 
 
 @pytest.mark.slow
@@ -51,17 +56,18 @@ def test_a_step_of_base_needs_no_more_than_it_did_and_one_too_large_says_what_wo
 
 
 COUNT_KERNELS = """
-import os
+import os, sys
+sys.path.append(sys.argv[1])
 os.environ["JAX_PLATFORMS"] = "cpu"
 from albert.cli import engine_start
 engine_start.start("jax")
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import compilation
+import step_compiler
 from albert.training.run_settings import RunConfig
-compilation._collectives = lambda program: program.as_text().count("tpu_custom_call")
-step = compilation.StepCompiler(
+step_compiler._collectives = lambda program: program.as_text().count("tpu_custom_call")
+step = step_compiler.StepCompiler(
     PretrainingTask(128, 20), AlbertConfig.released("base_v2"),
     RunConfig("", train_batch_size=8, attn_implementation="fused"),
     OptimizerConfig("lamb", 0.001, 10, 1), "v5e:2x2",
@@ -74,7 +80,7 @@ print(step.compile(step.rows).collectives)
 @pytest.mark.timeout(600)
 @NEEDS_COMPILER
 def test_the_kernel_for_tpus_is_what_fused_attention_compiles_to():
-    told = jobs.python(COUNT_KERNELS)
+    told = jobs.python(COUNT_KERNELS, SCRIPTS)
     assert int(told.split()[-1]) >= 3  # forward, and two of the backward pass
 
 
@@ -90,6 +96,7 @@ def test_what_cannot_be_compiled_is_refused_in_one_line():
 
 
 def test_without_the_compiler_the_line_says_what_to_install(monkeypatch, capsys):
+    compile_plan = jobs.script("compile_plan")
     monkeypatch.setattr(compile_plan.engines, "is_installed", lambda name: name != "libtpu")
     assert run_here(compile_plan, "--topology=v5e:2x2", "--albert_config_file=base_v2") == 2
     assert "install albert-keras[jax-tpu]" in assert_one_clear_line(capsys.readouterr().err)
@@ -97,15 +104,13 @@ def test_without_the_compiler_the_line_says_what_to_install(monkeypatch, capsys)
 
 @NEEDS_JAX
 def test_exchanges_are_counted_with_their_bytes():
-    from albert.training.compilation import collectives_of
-
     program = """
       %a = (f32[16,8]{1,0}, bf16[4]{0}) all-reduce(%x, %y), replica_groups={}
       %b = f32[2]{0} all-reduce-start(%z)
       %c = f32[2]{0} all-reduce-done(%b)
       ROOT %d = f32[64]{0:T(128)} all-gather(%w), dimensions={0}
     """
-    assert collectives_of(program) == {
+    assert jobs.script("step_compiler").collectives_of(program) == {
         "all-gather": {"count": 1, "mib": 64 * 4 / 2**20},
         "all-reduce": {"count": 2, "mib": (16 * 8 * 4 + 4 * 2 + 2 * 4) / 2**20},
     }

@@ -63,7 +63,7 @@ def whole(run_once) -> jobs.Run:
     """A finished pretraining run of 23 steps; saved and evaluated at 10, 20 and 23."""
 
     def flags_of(folder):
-        return [*jobs.pretraining_flags(folder, keep_checkpoint_max=0), "--skip_loss_spikes"]
+        return jobs.pretraining_flags(folder, keep_checkpoint_max=0)
 
     return run_once("pretraining", jobs.pretrain, flags_of, "--do_eval")
 

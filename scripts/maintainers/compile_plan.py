@@ -1,6 +1,6 @@
 """Compiles a pretraining step for TPUs on a machine without any; prints memory and communication.
 
-  python -m albert.compile_plan --topology=v5e:4x4 --albert_config_file=base_v2 \\
+  python scripts/maintainers/compile_plan.py --topology=v5e:4x4 --albert_config_file=base_v2 \\
       --train_batch_size=4096 --max_seq_length=512 --mixed_precision=bfloat16
 
 The step is that of `run_pretraining --engine=jax` with these flags. The command reports the memory
@@ -45,12 +45,13 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("XLA's compiler for TPUs is not installed: install albert-keras[jax-tpu]")
     os.environ["JAX_PLATFORMS"] = "cpu"  # this machine has no TPUs
     engine_start.start("jax")
+    import step_compiler
+
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
-    from albert.training import compilation
     from albert.training.run_settings import RunConfig
 
-    step = compilation.StepCompiler(
+    step = step_compiler.StepCompiler(
         PretrainingTask(values.max_seq_length, values.max_predictions_per_seq),
         config,
         RunConfig("", **flags.select(values, RunConfig)),

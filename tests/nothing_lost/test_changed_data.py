@@ -1,0 +1,208 @@
+"""A rerun on other data, another split or another seed is refused: nothing old is reported for it."""
+
+import json
+
+import jobs
+import pytest
+from helpers import assert_one_clear_line, results_of, write_pretraining_records
+from invariants import untouched
+
+from albert.formats import run_states
+
+OWN = "own table"
+COMMANDS = {
+    **{name: (tuner.run, tuner.flags, tuner.asked) for name, tuner in jobs.TUNERS.items()},
+    "pretraining": (jobs.pretrain, jobs.pretraining_flags, ("--do_eval",)),
+}
+CHANGES = ("labels", "deleted", "added", "seed")
+
+
+def own_flags(folder) -> list[str]:
+    write_own(folder)
+    flags = jobs.classifier_flags(folder)
+    return [flag for flag in flags if not flag[2:].startswith(("task_name", "data_dir"))] + [
+        f"--train_file={folder / 'own.csv'}"
+    ]
+
+
+def write_own(folder, change=None):
+    rows = [[f"w{i % 9} w{i % 7} w{i % 5}", ("bad", "good")[i % 2]] for i in range(60)]
+    if change == "labels":
+        rows = [[text, {"bad": "good", "good": "bad"}[label]] for text, label in rows]
+    rows = rows[3:] if change == "deleted" else rows
+    rows += [[f"w{i} w1", "bad"] for i in range(20, 30)] if change == "added" else []
+    (folder / "own.csv").write_text("text,label\n" + "".join(",".join(r) + "\n" for r in rows))
+
+
+def change_lines(path, change):
+    header, *lines = path.read_text().splitlines()
+    if change == "labels":
+        lines = [line[:-1] + "10"[int(line[-1])] for line in lines]
+    lines = lines[1:] if change == "deleted" else lines
+    lines += ["w1 w2 w3\t1"] if change == "added" else []
+    path.write_text("\n".join([header, *lines]) + "\n")
+
+
+def change_squad(path, change):
+    squad = json.loads(path.read_text())
+    paragraphs = squad["data"][0]["paragraphs"]
+    if change == "labels":
+        text = paragraphs[0]["context"].split()[0]
+        paragraphs[0]["qas"][0]["answers"] = [{"text": text, "answer_start": 0}]
+    elif change == "deleted":
+        del paragraphs[0]
+    else:
+        question = {**paragraphs[0]["qas"][0], "id": "new"}
+        paragraphs.append({**paragraphs[0], "qas": [question]})
+    path.write_text(json.dumps(squad))
+
+
+def change_race(folder, change):
+    path = folder / "0.txt"
+    passage = json.loads(path.read_text())
+    if change == "labels":
+        path.write_text(json.dumps({**passage, "answers": ["D"]}))
+    elif change == "deleted":
+        path.unlink()
+    else:
+        (folder / "9.txt").write_text(json.dumps({**passage, "id": "middle9.txt"}))
+
+
+def change_words(path, change):
+    sentences = path.read_text().split("\n\n")
+    if change == "labels":
+        sentences[0] = sentences[0].replace("O", "B-PER")
+    sentences = sentences[1:] if change == "deleted" else sentences
+    sentences = [sentences[1], *sentences] if change == "added" else sentences
+    path.write_text("\n\n".join(sentences))
+
+
+def change_data(name, folder, change):
+    """Changes the training data in place."""
+    if name == OWN:
+        write_own(folder, change)
+    elif name == "classifier":
+        change_lines(folder / "SST-2/train.tsv", change)
+    elif name == "squad":
+        change_squad(folder / "squad.json", change)
+    elif name == "race":
+        change_race(folder / "RACE/train/middle", change)
+    elif name == "tokens":
+        change_words(folder / "train.txt", change)
+    else:  # records made again under the same name
+        count = {"deleted": 36, "added": 44}.get(change, 40)
+        write_pretraining_records(folder / "train.tfrecord", count, seed=change == "labels")
+
+
+@pytest.fixture(params=["finished", "unfinished"])
+def started(request, tuned, whole, run_once, tmp_path):
+    """Function from a command to a copy of its run, with its data in tmp_path."""
+
+    def get(name):
+        if name == OWN:
+            command, flags, more = jobs.classify, own_flags, ("--do_train", "--do_eval")
+            run = run_once("own-table", command, flags, *more)
+        else:
+            command, flags, more = COMMANDS[name]
+            run = whole if name == "pretraining" else tuned(name)
+        steps = sorted(int(p.stem.split("-")[1]) for p in run.out.glob("model.ckpt-*[0-9].index"))
+        run.copy(tmp_path / "out", steps[0] if request.param == "unfinished" else None)
+        given = flags(tmp_path)
+        for path in (tmp_path / "out").glob("model.ckpt-*.json"):  # as if started in tmp_path
+            known = json.dumps(run_states.read_run_state(str(path)[:-5])["flags"])
+            known = known.replace(str(run.out.parent), str(tmp_path))
+            jobs.change_json(path, flags=json.loads(known))
+        return command, [*given, *more]
+
+    return get
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", [*COMMANDS, OWN])
+def test_other_training_data_and_seeds_are_refused(name, change, started, tmp_path, capsys):
+    command, flags = started(name)
+    if change == "seed":
+        flags = [*flags, "--seed=99"]
+        message = "was trained with --seed=12345, not 99: use another --output_dir"
+    else:
+        change_data(name, tmp_path, change)
+        message = ": put them back, or use another --output_dir"
+    capsys.readouterr()
+    with untouched(tmp_path / "out"):
+        assert command(*flags) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert line.endswith(message) and "out/model.ckpt-" in line
+    if change in ("deleted", "added"):
+        assert " examples then, " in line
+    elif change == "labels":
+        assert "but other texts or labels" in line
+
+
+# --- The split ---
+
+
+@pytest.fixture
+def own(run_once, tmp_path):
+    """A finished run of own.csv, whose rest is held out, and its flags."""
+    run = run_once("own-table", jobs.classify, own_flags, "--do_train", "--do_eval")
+    run.copy(tmp_path / "out")
+    return own_flags(tmp_path)
+
+
+@pytest.mark.parametrize("actions", [["--do_train", "--do_eval"], ["--nodo_train", "--do_eval"]])
+@pytest.mark.parametrize("change", ["--seed=99", "--dev_share=0.3", "rows"])
+def test_rows_that_were_trained_on_are_never_evaluated(own, actions, change, tmp_path, capsys):
+    if change == "rows":
+        write_own(tmp_path, "added")
+    more = [] if change == "rows" else [change]
+    with untouched(tmp_path / "out"):
+        assert jobs.classify(*own, *actions, *more) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "out/model.ckpt-best was trained " in line and "another --output_dir" in line
+    if change.startswith("--dev_share"):
+        assert "--dev_share was 0.1, is 0.3" in line
+
+
+def test_the_same_rows_at_another_place_are_the_same_data(own, tmp_path, capsys):
+    (tmp_path / "moved").mkdir()
+    rows = (tmp_path / "own.csv").rename(tmp_path / "moved/mine.csv")
+    given = [*own, f"--train_file={rows}", "--do_train", "--do_eval"]
+    before = results_of(tmp_path / "out")
+    assert jobs.classify(*given) == 0 and results_of(tmp_path / "out") == before
+    assert "already trained to step 6" in capsys.readouterr().err
+
+
+def test_new_rows_may_be_predicted_and_evaluated(own, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("text,label\nw80 w81,bad\nw3 w82,good\nw84 w4,good\n")
+    asked = [f"--dev_file={tmp_path / 'new.csv'}", "--nodo_train", "--do_eval"]
+    assert jobs.classify(*own, *asked) == 0
+    assert results_of(tmp_path / "out")["eval_accuracy"] in (0, 1 / 3, 2 / 3, 1)
+    test = [f"--test_file={tmp_path / 'new.csv'}", "--do_predict", "--nodo_train", "--nodo_eval"]
+    assert jobs.classify(*own, *test) == 0
+    assert len((tmp_path / "out/submit_results.tsv").read_text().splitlines()) == 4
+    # The table has changed: whether these rows were trained on is unknown.
+    write_own(tmp_path, "deleted")
+    capsys.readouterr()
+    assert jobs.classify(*own, *asked) == 0
+    assert "which may have the evaluated rows" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_record_its_data_continues_and_says_so(own, tmp_path, capsys):
+    for path in (tmp_path / "out").glob("model.ckpt-*.json"):
+        known = run_states.read_run_state(str(path)[:-5])["flags"]
+        known.pop("training_data")
+        jobs.change_json(path, flags=known)
+    assert jobs.classify(*own, "--do_train", "--do_eval") == 0
+    said = capsys.readouterr().err
+    assert said.count("does not record its training data") == 1
+
+
+def test_a_later_stage_of_pretraining_may_read_other_files(begun, tmp_path, capsys):
+    other = write_pretraining_records(tmp_path / "other.tfrecord", seed=7)
+    given = [*begun.flags, f"--input_file={other}"]
+    assert jobs.pretrain(*given) == 0
+    said = capsys.readouterr().err
+    assert "training continues on other data (--input_file was " in said
+    assert jobs.pretrain(*given) == 0  # these are its data now
+    assert jobs.pretrain(*begun.flags) == 2  # it is finished, and not on these
+    assert "was trained on other data (--input_file was " in capsys.readouterr().err
