@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from albert.runtime.named_dict import NamedDict, as_tree
+from albert.runtime.named_dict import NamedDict, as_tree, trees_for_jax
 from albert.text.encodings import OURS
 
 # Inputs of models, and other features in records and in the tokenizer's batches.
@@ -40,6 +40,8 @@ class ModelOutputs(NamedDict):
         return self[names[name]]
 
 
+if keras.backend.backend() == "jax":
+    trees_for_jax()
 _HEADS = "logits", "prediction_logits", "sop_logits", "start_logits", "end_logits"
 
 

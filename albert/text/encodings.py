@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.runtime.named_dict import NamedDict, as_tree
+from albert.runtime.named_dict import NamedDict, as_tree, trees_for_jax
 
 # Hugging Face's name of a model's input, and ours.
 OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
@@ -75,6 +75,7 @@ def _as_tf(array: np.ndarray) -> Any:
 def _as_jax(array: np.ndarray) -> Any:
     import jax.numpy as jnp
 
+    trees_for_jax()
     return jnp.asarray(array)
 
 
