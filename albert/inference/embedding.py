@@ -54,7 +54,9 @@ class Embedder(Predictor):
     def compute(self, model, batch):
         """Returns `vector` [B, D] and, if requested, `tokens` [B, L, D]."""
         ops = self.session.ops
-        outputs = model(batch, training=False, output_hidden_states=True)
+        # A layers' loop, and an ONNX file, have the last states only.
+        needs_all = set(self._layers) != {-1} and self.pooling != "pooled" or self.with_tokens and set(self._layers) != {-1}
+        outputs = model(batch, training=False, output_hidden_states=needs_all)
         if self.pooling == "pooled":
             vector = ops.array(outputs["pooled_output"], "float32")
             if not self.with_tokens:

@@ -23,9 +23,8 @@ Tensors = Mapping[str, Any]
 
 
 def fast_blocks(encoder) -> "FastBlocks | None":
-    """Returns the fast blocks of an encoder, or None if it must compute its usual ones."""
-    is_quantized = any(layer.quantization_mode for layer in encoder._flatten_layers())
-    return None if is_quantized or not islands.are_live() else FastBlocks(encoder)
+    """Returns the fast blocks of an encoder, or None outside of `islands`."""
+    return FastBlocks(encoder) if islands.are_live() else None
 
 
 class FastBlocks:
