@@ -132,7 +132,8 @@ class AlbertTokenizer:
         """Adds tokens to the end of the vocabulary and returns how many were new.
 
         They are matched before all others and never split; case is ignored if texts are
-        lower-cased. Call `model.resize_token_embeddings(len(tokenizer))` afterwards.
+        lower-cased. A new model's `vocab_size` is `len(tokenizer)`; a trained one gets another
+        vocabulary by `albert.extend_vocabulary`.
 
         Raises:
           DataError: a token is not a string, or only white space.

@@ -252,9 +252,8 @@ def test_added_tokens_are_matched_whole_before_all_others(tokenizer, tmp_path):
 
 def test_a_model_learns_the_added_tokens_of_its_directory(made_once, hindi, tmp_path):
     tokenizer = albert.AlbertTokenizer.from_pretrained(hindi)
-    model = albert.AlbertModel(albert.AlbertConfig(**SIZES | {"vocab_size": len(tokenizer)}))
     tokenizer.add_tokens(["[E1]"])
-    model.resize_token_embeddings(len(tokenizer))
+    model = albert.AlbertModel(albert.AlbertConfig(**SIZES | {"vocab_size": len(tokenizer)}))
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     session = albert.open_session(tmp_path / "model")
