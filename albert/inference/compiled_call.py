@@ -75,9 +75,10 @@ def _graph(function: Function) -> Function:
     import tensorflow as tf
 
     from albert.model.islands import islands
+    from albert.model.layers import without_gradients
 
     def compute(batch):
-        with islands():
+        with islands(), without_gradients():
             return function(batch[""] if "" in batch else batch)
 
     graphs: dict[Any, Function] = {}

@@ -5,10 +5,11 @@ Legend: B batch, L sequence, D size of an embedding.
 
 from collections.abc import Sequence
 
-from albert.errors import FlagError
+from albert.errors import CheckpointError, FlagError
 from albert.inference.session import Batch, Predictor, Session
 
 POOLINGS = ("pooled", "cls", "mean")
+_POOLER = "bert/pooler/dense/kernel"
 
 
 class Embedder(Predictor):
@@ -35,17 +36,22 @@ class Embedder(Predictor):
             raise FlagError(f"--layers={listed}: {session.source.path} has {count} layers")
         # Counted from the end, because layers in a loop return only the last one's states.
         self._layers = tuple(layer if layer < 0 else layer - 1 - count for layer in layers)
+        has_states = pooling != "pooled" or with_tokens
+        self._reads_all = has_states and set(self._layers) != {-1}
 
     @property
     def key(self):
         return Embedder, self.pooling, self._layers, self.with_tokens
 
     def load_model(self):
-        is_pooled = self.pooling == "pooled"
-        return self.session.load(
-            "AlbertModel", complete=is_pooled, all_states=set(self._layers) != {-1},
-            needed_outputs_only=is_pooled and not self.with_tokens,
-        )
+        source = self.session.source
+        if self.pooling == "pooled" and _POOLER not in source.weights().shapes:
+            raise CheckpointError(
+                f"{source.path} has no trained {_POOLER}: choose another pooling"
+            )
+        if self._reads_all:
+            return self.session.load("AlbertModel", complete=False, all_states=True)
+        return self.session.encoder()
 
     def encode(self, inputs):
         rows = [self.session.row(ids) for ids in self.session.tokenizer.encode_batch(inputs)]
@@ -54,9 +60,7 @@ class Embedder(Predictor):
     def compute(self, model, batch):
         """Returns `vector` [B, D] and, if requested, `tokens` [B, L, D]."""
         ops = self.session.ops
-        # A layers' loop, and an ONNX file, have the last states only.
-        needs_all = set(self._layers) != {-1} and self.pooling != "pooled" or self.with_tokens and set(self._layers) != {-1}
-        outputs = model(batch, training=False, output_hidden_states=needs_all)
+        outputs = model(batch, training=False, output_hidden_states=self._reads_all)
         if self.pooling == "pooled":
             vector = ops.array(outputs["pooled_output"], "float32")
             if not self.with_tokens:

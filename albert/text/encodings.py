@@ -1,7 +1,7 @@
 """Arguments and results of a tokenizer's call. No TensorFlow."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def batch_of(encoded: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> dict[s
 def columns(text: Any, text_pair: Any) -> list[list[str]]:
     """Returns the first texts, and the second ones if there are pairs."""
     if text_pair is None and not isinstance(text, str):
-        text = list(text)
+        text = list(collection(text, "text"))
         if text and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in text):
             text, text_pair = map(list, zip(*text, strict=True))
     firsts = texts(text, "text")
@@ -115,9 +115,22 @@ def columns(text: Any, text_pair: Any) -> list[list[str]]:
     return [firsts, seconds]
 
 
+def collection(values: Any, name: str) -> Iterable[Any]:
+    """Returns an iterable of texts; a NumPy array or a column of a table as a list.
+
+    Raises:
+      DataError: it is something else, such as a dict or a table, whose items are no texts.
+    """
+    is_table = hasattr(values, "columns") or getattr(values, "ndim", 1) not in (1, 2)
+    if is_table or isinstance(values, Mapping | bytes | set) or not isinstance(values, Iterable):
+        raise DataError(f"{name} is neither a text nor a list of texts but {type(values).__name__}: "
+                        f"{values!r:.60}")
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
 def texts(text: str | Sequence[str], name: str) -> list[str]:
     """Returns a text or several as a list; raises a DataError for anything else."""
-    texts = [text] if isinstance(text, str) else list(text)
+    texts = [text] if isinstance(text, str) else list(collection(text, name))
     for i, value in enumerate(texts):
         if not isinstance(value, str):
             raise DataError(f"{name} {i} is not a string but {type(value).__name__}: {value!r:.60}")

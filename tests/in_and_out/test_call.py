@@ -219,6 +219,16 @@ def test_outputs_are_counted_as_hugging_face_counts_them(encoder, classifier):
     assert pretraining[0] is pretraining.prediction_logits and pretraining[1] is pretraining.sop_logits
 
 
+def test_a_batch_without_any_label_that_counts_has_a_loss_of_zero():
+    model = modeling.AlbertForTokenClassification(CONFIG, num_labels=4)
+    assert float(model(IDS, labels=np.full((2, 5), -100)).loss) == 0
+    reader = modeling.AlbertForQuestionAnswering(CONFIG)
+    outside = reader(IDS, start_positions=[5, -1], end_positions=[5, 9])  # sequences have 5 tokens
+    assert float(outside.loss) == 0
+    last = reader(IDS, start_positions=[4, 5], end_positions=[5, 5])
+    assert float(last.loss) == pytest.approx(of_classes(last.start_logits[:1], [4]) / 2, rel=1e-5)
+
+
 def labelled(kind, size, labels, ids=IDS):
     keras.utils.set_random_seed(1)
     # A copy: no dropout, so that a step is determined by the loss.
@@ -240,7 +250,9 @@ def test_sample_weights_weigh_the_loss_of_labels_among_the_inputs(kind, size, la
     model, inputs = labelled(kind, size, labels)
     model.compile("sgd")
     losses = [float(model({n: v[i : i + 1] for n, v in inputs.items()}).loss) for i in range(2)]
-    counts = [np.sum(v != -100) for v in inputs["labels"]] if kind in ("TokenClassification", "MaskedLM") else [1, 1]
+    counts = [1, 1]
+    if kind in ("TokenClassification", "MaskedLM"):
+        counts = [np.sum(v != -100) for v in inputs["labels"]]
     expected = (3.0 * losses[0] * counts[0] + 0.5 * losses[1] * counts[1]) / sum(counts)
     weights = np.array([3.0, 0.5])
     assert model.evaluate(inputs, sample_weight=weights, verbose=0) == pytest.approx(expected, rel=1e-4)
@@ -259,7 +271,8 @@ def test_class_weights_with_labels_among_the_inputs_are_refused():
 def test_metrics_see_the_labels_among_the_inputs():
     model, inputs = labelled("SequenceClassification", {"num_labels": 3}, {"labels": [2, 0]})
     predicted = np.argmax(model(inputs["input_ids"]).logits, -1)
-    for labels, accuracy in ((predicted, 1.0), ((predicted + 1) % 3, 0.0), ([predicted[0], (predicted[1] + 1) % 3], 0.5)):
+    others = (predicted + 1) % 3
+    for labels, accuracy in ((predicted, 1.0), (others, 0.0), ([predicted[0], others[1]], 0.5)):
         model.compile("sgd", metrics=["accuracy"])
         found = model.evaluate({**inputs, "labels": np.array(labels)}, verbose=0, return_dict=True)
         assert found["accuracy"] == accuracy

@@ -83,7 +83,7 @@ def test_vectors_are_the_same_and_int8_is_near(tmp_path):
     found = small.embed(TEXTS, pooling="pooled")
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
     assert not np.allclose(found, expected, atol=1e-5)
-    with pytest.raises(UserError, match="the last layer's states alone"):
+    with pytest.raises(UserError, match="has only the last layer's output: leave out layers"):
         other.embed(TEXTS, layers=(1, -1))
 
 
