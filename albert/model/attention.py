@@ -3,8 +3,6 @@
 Legend: B batch, N heads, Q queries, L keys, D size of a head.
 """
 
-from typing import Any
-
 import keras
 from keras import ops
 
