@@ -132,7 +132,8 @@ class AlbertTokenizer:
         """Adds tokens to the end of the vocabulary and returns how many were new.
 
         They are matched before all others and never split; case is ignored if texts are
-        lower-cased. Call `model.resize_token_embeddings(len(tokenizer))` afterwards.
+        lower-cased. A new model's `vocab_size` is `len(tokenizer)`; a trained one gets another
+        vocabulary by `albert.extend_vocabulary`.
 
         Raises:
           DataError: a token is not a string, or only white space.
@@ -300,31 +301,25 @@ class AlbertTokenizer:
         padding: bool | str = True, max_length: int | None = None,
         return_tensors: str | None = None,
     ) -> Encoding:
-        """Pads sequences to the same length.
+        """Pads sequences to the same length, and keeps what else the encodings have.
 
         Args:
-          encoded_inputs: a list of encodings, or an encoding of several texts. Only `input_ids` and
-            `segment_ids` are used.
+          encoded_inputs: a list of encodings, or an encoding of several texts, which may be padded
+            already. `labels` of tokens are padded with -100.
           padding, max_length, return_tensors: as in a call.
 
         Raises:
-          DataError: a sequence is longer than `max_length`, or an unknown option.
+          DataError: a sequence is longer than `max_length`, an unknown option, or the encodings
+            have different keys.
         """
         convert = encodings.option("return_tensors", encodings.TENSORS, return_tensors)
-        batch = encoded_inputs
-        if not isinstance(batch, Mapping):
-            names = [encodings.OURS.get(name, name) for name in batch[0]]
-            batch = {name: [Encoding(one)[name] for one in batch] for name in names}
-        batch = {encodings.OURS.get(name, name): values for name, values in batch.items()}
-        rows = [[int(i) for i in row] for row in batch["input_ids"]]
-        longest = max(map(len, rows), default=0)
+        batch = encodings.batch_of(encoded_inputs)
+        longest = max(map(len, batch["input_ids"]), default=0)
         is_fixed = encodings.option("padding", encodings.PADDING, padding) == "max_length"
         width = (max_length or self.model_max_length) if is_fixed else longest
         if longest > width:
             raise DataError(f"a sequence has {longest} tokens, {width} is the maximum")
-        segments = batch.get("segment_ids", [[0] * len(row) for row in rows])
-        boundaries = [len(row) - int(np.sum(of_row)) for row, of_row in zip(rows, segments, strict=True)]
-        arrays = encodings.padded(rows, boundaries, width, self.pad_token_id)
+        arrays = encodings.repadded(batch, width, self.pad_token_id)
         return Encoding({
             name: convert(array) if convert else array.tolist() for name, array in arrays.items()
         })

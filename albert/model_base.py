@@ -4,7 +4,6 @@ Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 """
 
 import dataclasses
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,14 +15,13 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.formats.model_metadata import Metadata
-from albert.model import call_arguments, quantization
-from albert.model.attention import check_attentions
+from albert.model import call_arguments, losses
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
 from albert.model.encoder_options import Depth, EncoderOptions
 from albert.model.layers import dense_layer, precision
+from albert.model.keras_methods import KerasMethods, arguments_of
 from albert.model.row_layout import layout_of, segments_of
-from albert.model.weight_names import named_weights
 
 # Arguments of `call` that are not inputs.
 _OPTIONS = ("training", "dropout_seed", "depth", "output_hidden_states", "output_attentions")
@@ -31,7 +29,7 @@ _OPTIONS = ("training", "dropout_seed", "depth", "output_hidden_states", "output
 registered = keras.saving.register_keras_serializable("albert")
 
 
-class PretrainedModel(keras.Model):
+class PretrainedModel(KerasMethods):
     """The base class of models, whose weights exist as soon as they are created.
 
     Args:
@@ -41,7 +39,6 @@ class PretrainedModel(keras.Model):
       dtype: a Keras dtype policy, such as "mixed_bfloat16".
     """
 
-    input_rank = 2  # [B, L]
     reads_all = False  # whether the head reads all tokens, not only `[CLS]` and `_positions`
 
     def __init__(
@@ -49,29 +46,38 @@ class PretrainedModel(keras.Model):
         dtype: Any = None,
     ):
         super().__init__(name=name, dtype=dtype)
-        is_inside = getattr(self, "_remat_mode", None) is not None  # a keras.RematScope
-        remat = encoder_options.remat or is_inside
-        self.config, self.encoder_options = config, dataclasses.replace(encoder_options, remat=remat)
+        if getattr(self, "_remat_mode", None) is not None:
+            raise ValueError("albert's models take EncoderOptions(remat=True), no keras.RematScope")
+        self.config, self.encoder_options = config, encoder_options
         # Saved with the model: names of labels, how texts are prepared, and more.
         self.metadata = Metadata(architecture=type(self).__name__)
         # For users' training loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
         with precision(self.dtype_policy):
             self._make_layers()
-        for layer in self._flatten_layers():
-            layer._remat_mode = None  # the encoder recomputes its blocks instead
         self.build()
 
     def _make_layers(self) -> None:
-        """Creates the layers, which `build` builds."""
+        """Creates the layers, whose weights `_add_weights` adds."""
         raise NotImplementedError
 
-    def __call__(self, inputs: Any = None, *args: Any, **named: Any) -> Any:
+    def build(self, input_shape: Any = None) -> None:
+        """Adds the weights; they depend on no shape, and exist already if the model was created."""
+        if not self.built:
+            self._add_weights()
+
+    def _add_weights(self) -> None:
+        raise NotImplementedError
+
+    def __call__(
+        self, inputs: Any = None, *args: Any, return_dict: bool | None = None, **named: Any
+    ) -> Any:
         """Computes the outputs of a batch: `model(ids)`, `model(inputs)` or `model(**inputs)`.
 
         Args:
-          inputs: ids [B, L], or a dict of inputs: arrays, tensors or lists of integers. If it has
-            `labels`, the outputs include the `loss`.
+          inputs: ids [B, L], or a dict of inputs: arrays, tensors or lists of integers; or a list
+            of ids, masks and segments. If there are `labels`, the outputs include the `loss`.
+          return_dict: False returns a tuple, as Hugging Face's models do.
           args, named: arguments of `call`; other names are inputs.
 
         Returns:
@@ -79,58 +85,39 @@ class PretrainedModel(keras.Model):
           Hugging Face's: `attention_mask` is `input_mask`, `token_type_ids` is `segment_ids`.
 
         Raises:
-          ValueError: an input has an unknown name, or its lists differ in length.
+          ValueError: an input has an unknown name, its lists differ in length, or it has values out
+            of range, such as ids beyond the vocabulary.
         """
         options = {name: named.pop(name) for name in _OPTIONS if name in named}
-        outputs = super().__call__(call_arguments.inputs_of(inputs, named), *args, **options)
-        # Keras's losses look for their outputs in plain dicts.
-        return outputs if self.run_eagerly else call_arguments.outputs_of(outputs)
+        batch = call_arguments.inputs_of(inputs, named, self.input_rank)
+        self.check_inputs(batch)
+        outputs = call_arguments.outputs_of(super().__call__(batch, *args, **options))
+        if return_dict is False:
+            return call_arguments.ModelOutputs(outputs).to_tuple()
+        return outputs
 
-    def stateless_call(self, trainable, non_trainable, inputs=None, *args: Any, **options: Any) -> Any:
-        """Calls the model with these weights, as JAX's `fit` does; takes inputs as `__call__` does."""
-        inputs = call_arguments.inputs_of(inputs, {})
-        return super().stateless_call(trainable, non_trainable, inputs, *args, **options)
+    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        config, length = self.config, inputs["input_ids"].shape[-1]
+        for name, count, what in (
+            ("input_ids", config.vocab_size, f"the vocabulary has {config.vocab_size} tokens"),
+            ("segment_ids", config.type_vocab_size, f"the model has {config.type_vocab_size} segments"),
+            ("position_ids", config.max_position_embeddings,
+             f"the model has {config.max_position_embeddings} positions"),
+            ("input_mask", 1.1, "masks are 0 or 1"),
+            ("masked_lm_positions", length or np.inf, f"sequences have {length} tokens"),
+        ):
+            call_arguments.check_range(name, inputs.get(name), count, what)
+        for name, count in self._label_counts(inputs).items():
+            what = f"labels are 0 to {count - 1}, or {losses.IGNORED} to be ignored"
+            call_arguments.check_range(name, inputs.get(name), count, what, losses.IGNORED)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Returns the loss that the model computed from `labels` in its inputs, if `y` is None."""
-        if y is None and isinstance(y_pred, Mapping) and "loss" in y_pred:
-            return y_pred["loss"]
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
+    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """Returns the number of labels of each input whose labels are numbered."""
+        return {}
 
     def of_batch(self, batch: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Returns the outputs of a batch of records, ignoring features that are not inputs."""
         return super().__call__(batch, **options)
-
-    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the outputs' shapes and types, in the model's precision."""
-        return _Call(self).compute_output_spec(*args, **kwargs)
-
-    def compute_output_shape(self, input_shape: Any) -> dict[str, Any]:
-        """Returns the outputs' shapes, given the shape of the ids or {input: shape}."""
-        shapes = input_shape if isinstance(input_shape, Mapping) else {"input_ids": input_shape}
-        inputs = {name: keras.KerasTensor(shape, "int32") for name, shape in shapes.items()}
-        return keras.tree.map_structure(lambda x: x.shape, self.compute_output_spec(inputs))
-
-    def export(self, filepath: Any, format: str = "tf_saved_model", *, input_signature: Any = None,
-               **options: Any) -> None:
-        """Exports the model as Keras does; by default with ids, mask and segments of any shape.
-
-        On JAX, which compiles one length, sequences have the model's maximum length.
-
-        Raises:
-          ValueError: the format is "litert": Keras's file would not run without TensorFlow.
-        """
-        if format == "litert":
-            raise ValueError("a LiteRT file of Keras would need TensorFlow's own operations: call "
-                             "save_pretrained, then python -m albert.export_model --model_dir=MODEL "
-                             "--export_path=model.tflite")
-        if input_signature is None:
-            names = ("input_ids", "input_mask", "segment_ids")
-            is_jax = keras.backend.backend() == "jax"
-            length = self.config.max_position_embeddings if is_jax else None
-            shape = (*(None, getattr(self, "num_choices", None))[: self.input_rank - 1], length)
-            input_signature = [{n: keras.InputSpec(shape=shape, dtype="int32") for n in names}]
-        super().export(os.fspath(filepath), format, input_signature=input_signature, **options)
 
     def call(
         self, inputs: Any, training: bool = False, dropout_seed: Any = None, depth: Depth = None,
@@ -149,17 +136,16 @@ class PretrainedModel(keras.Model):
             [B, N, L, L]. The default is in `EncoderOptions`.
 
         Raises:
-          ValueError: the model's `EncoderOptions` exclude attention probabilities.
+          ValueError: the model's `EncoderOptions` exclude such an output.
         """
         options, dropout = self.encoder_options, NO_DROPOUT
         if training:
             dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
         if output_attentions is None:
             output_attentions = options.output_attentions
-        if output_attentions:
-            check_attentions(options)
         if output_hidden_states is None:
             output_hidden_states = options.output_hidden_states
+        options.check_outputs(output_hidden_states, output_attentions)
         attentions: list = []
         positions = self._positions(inputs)
         encoded = self._encoder().encode(
@@ -191,10 +177,20 @@ class PretrainedModel(keras.Model):
         raise NotImplementedError
 
     def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        """Returns the loss if the inputs have labels, else None."""
-        if "labels" in inputs:
+        """Returns the loss if the inputs have labels, else None; `sample_weight` [B] weighs examples."""
+        names = set(self.labels_of.values())
+        if "labels" in inputs and "labels" not in names:
             raise ValueError(f"{type(self).__name__} has no loss: it takes no labels")
-        return None
+        if not names or not names <= inputs.keys():
+            return None
+        return sum(
+            self._loss_of(outputs[output], inputs[label], inputs.get("sample_weight"))
+            for output, label in self.labels_of.items()
+        )
+
+    def _loss_of(self, logits: Any, labels: Any, weights: Any) -> Any:
+        """Returns the loss of an output, given its labels and the weight of each example, or None."""
+        return losses.of_classes(logits, labels, weights)
 
     @classmethod
     def from_pretrained(
@@ -244,47 +240,42 @@ class PretrainedModel(keras.Model):
 
         pretrained.save(self, os.fspath(path))
 
-    def resize_token_embeddings(self, num_tokens: int) -> None:
-        """Changes the vocabulary's size. New tokens get random embeddings.
-
-        Compile the model afterwards, since the optimizer's state belongs to the old weights.
-
-        Raises:
-          ValueError: the model is quantized, or `num_tokens` is not positive.
-        """
-        if quantization.quantized_layers(self):
-            raise ValueError("a quantized model's vocabulary cannot be resized")
-        config = dataclasses.replace(self.config, vocab_size=num_tokens)
-        model = type(self).from_config(self.get_config() | {"config": config.to_dict()})
-        weights = named_weights(self)
-        for name, variable in named_weights(model).items():
-            value, new = (ops.convert_to_numpy(w) for w in (weights[name], variable))
-            if value.shape != new.shape:
-                value = np.concatenate([value[: len(new)], new[len(value) :]])
-            variable.assign(value)
-        object.__setattr__(self, "__dict__", vars(model))  # `self` becomes the new model
+    def get_input_embeddings(self) -> FactorizedEmbedding:
+        """Returns the layer with the tables `word_embeddings` [V, E], and those of segments and positions."""
+        return self._encoder().embeddings
 
     def get_config(self) -> dict[str, Any]:
-        arguments = inspect.signature(type(self)).parameters.keys()
-        settings = sorted(arguments - {"config", "name", "encoder_options", "dtype"})
-        values = {name: getattr(self, name) for name in settings}
         return {
             "config": self.config.to_dict(),
-            **values,
+            **{name: self._argument(name) for name in arguments_of(type(self))},
             "name": self.name,
             "trainable": self.trainable,
+            "frozen": [path for path, part in self._parts().items() if not part.trainable],
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "encoder_options": dataclasses.asdict(self.encoder_options),
             "facts": self.metadata.to_dict(),
-            "quantized": quantization.quantized_layers(self),
         }
+
+    def _argument(self, name: str) -> Any:
+        if not hasattr(self, name):
+            raise NotImplementedError(
+                f"{type(self).__name__} takes {name!r}: keep it as an attribute, or override get_config"
+            )
+        return getattr(self, name)
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns {path below the model: layer or weight}, each layer before what is in it."""
+        parts = [*self._flatten_layers(include_self=False), *self.weights]
+        return {part.path.removeprefix(self.path + "/"): part for part in parts}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         values = dict(config)
+        if values.pop("quantized", None):
+            raise ValueError("the model was quantized by albert 0.3, which can still open it")
         metadata, options = values.pop("facts", {}), values.pop("encoder_options", {})
-        quantized = values.pop("quantized", {})
-        is_trainable, policy = values.pop("trainable", True), values.pop("dtype", None)
+        is_trainable, frozen = values.pop("trainable", True), set(values.pop("frozen", ()))
+        policy = values.pop("dtype", None)
         values["config"] = AlbertConfig.from_dict(values["config"])
         if isinstance(policy, Mapping):
             policy = keras.dtype_policies.deserialize(policy)
@@ -292,19 +283,10 @@ class PretrainedModel(keras.Model):
         options = EncoderOptions(**dict(options) | {"engine": "unrolled"})
         model = cls(**values, dtype=policy, encoder_options=options)
         model.metadata, model.trainable = Metadata.from_dict(metadata, "facts"), is_trainable
-        quantization.quantize_layers(model, quantized)
+        if frozen or not is_trainable:
+            for path, part in model._parts().items():
+                part.trainable = path not in frozen
         return model
-
-
-class _Call(keras.Operation):
-    """A model's call as an operation that computes its outputs' shapes and types."""
-
-    def __init__(self, model: PretrainedModel):
-        super().__init__()
-        self.model = model
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        return self.model(*args, **kwargs)
 
 
 @registered
@@ -338,7 +320,7 @@ class AlbertModel(PretrainedModel):
         self.encoder = AlbertEncoder(self.config, self.encoder_options)
         self.pooler = dense_layer(self.config.hidden_size, self.config, "dense", ops.tanh)
 
-    def build(self, input_shape=None):
+    def _add_weights(self) -> None:
         self.embeddings.build()
         self.encoder.build()
         with keras.name_scope("pooler"):
@@ -399,7 +381,7 @@ class ModelWithHead(PretrainedModel):
         self._make_head()
 
     def _make_head(self) -> None:
-        """Creates the layers of the head, which `build` builds."""
+        """Creates the layers of the head."""
 
     def _encoder(self) -> AlbertModel:
         return self.bert

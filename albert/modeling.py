@@ -13,12 +13,14 @@ from typing import Any
 
 import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
+import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.formats.model_metadata import MULTI_LABEL, PROBLEM_TYPES, REGRESSION
 from albert.model import answers, losses
+from albert.model.call_arguments import check_range, known_values
 from albert.model.dropout import Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
 from albert.model.encoder_options import EncoderOptions
@@ -62,11 +64,12 @@ class AlbertForMaskedLM(ModelWithHead):
 
     default_name = "albert_for_masked_lm"
     reads_all = True
+    labels_of = {"prediction_logits": "labels"}
 
     def _make_head(self) -> None:
         self.predictions = MaskedLmHead(self.config)
 
-    def build(self, input_shape=None):
+    def _add_weights(self) -> None:
         with keras.name_scope("cls"):
             self.predictions.build()
 
@@ -81,10 +84,8 @@ class AlbertForMaskedLM(ModelWithHead):
                 hidden = weighted(hidden, inputs["masked_lm_weights"])
         return {"prediction_logits": self.predictions(hidden, self.bert.embeddings.word_embeddings)}
 
-    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
-        if "labels" in inputs:
-            return losses.of_classes(outputs["prediction_logits"], inputs["labels"])
-        return None
+    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        return {"labels": self.config.vocab_size}
 
 
 @registered
@@ -95,6 +96,7 @@ class AlbertForPreTraining(AlbertForMaskedLM):
     """
 
     default_name = "albert_for_pretraining"
+    labels_of = AlbertForMaskedLM.labels_of | {"sop_logits": "sentence_order_label"}
 
     def _make_head(self) -> None:
         super()._make_head()
@@ -102,8 +104,8 @@ class AlbertForPreTraining(AlbertForMaskedLM):
             self.config, 2, self.config.initializer_range, name="seq_relationship"
         )
 
-    def build(self, input_shape=None):
-        super().build()
+    def _add_weights(self) -> None:
+        super()._add_weights()
         with keras.name_scope("cls"):
             self.seq_relationship.build()
 
@@ -111,16 +113,14 @@ class AlbertForPreTraining(AlbertForMaskedLM):
         outputs = super()._outputs(encoded, inputs, dropout)
         return outputs | {"sop_logits": self.seq_relationship(encoded.pooled)}
 
-    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
-        if {"labels", "sentence_order_label"} <= inputs.keys():
-            return super()._loss(outputs, inputs) + losses.of_classes(
-                outputs["sop_logits"], inputs["sentence_order_label"]
-            )
-        return None
+    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        return super()._label_counts(inputs) | {"sentence_order_label": 2}
 
 
 class _LabelModel(ModelWithHead):
     """Encoder with dropout and a linear layer, whose weights belong to the model itself."""
+
+    labels_of = {"logits": "labels"}
 
     def __init__(
         self, config: AlbertConfig, num_labels: int, classifier_dropout: float = 0.1,
@@ -131,7 +131,7 @@ class _LabelModel(ModelWithHead):
         self.classifier_dropout = classifier_dropout
         super().__init__(config, name, encoder_options, dtype)
 
-    def build(self, input_shape=None):
+    def _add_weights(self) -> None:
         self.output_weights, self.output_bias = label_weights(
             self, self.num_labels, self.config.hidden_size, HEAD_INITIALIZER_RANGE
         )
@@ -163,10 +163,18 @@ class _LabelModel(ModelWithHead):
         x = dropout(x, self.classifier_dropout)
         return label_logits(x, self.output_weights, self.output_bias)
 
-    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
-        if "labels" not in inputs:
-            return None
-        return losses.of_classes(outputs["logits"], inputs["labels"])
+    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        shape = getattr(inputs.get("labels"), "shape", ())
+        is_numbered = self.num_labels > 1 and (len(shape) < 2 or shape[-1] != self.num_labels)
+        return {"labels": self.num_labels} if is_numbered else {}
+
+    def check_targets(self, y: Any) -> None:
+        labels = known_values(y.get("logits") if isinstance(y, Mapping) else y)
+        if labels is None or labels.dtype.kind not in "iu" or not labels.size:
+            return
+        for count in self._label_counts({"labels": labels}).values():
+            # Keras's losses may ignore any negative label.
+            check_range("y", np.maximum(labels, 0), count, f"labels are 0 to {count - 1}")
 
 
 @registered
@@ -196,16 +204,15 @@ class AlbertForSequenceClassification(_LabelModel):
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         return {"logits": self._logits(encoded.pooled, dropout)}
 
-    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
-        if "labels" not in inputs:
-            return None
+    def _loss_of(self, logits: Any, labels: Any, weights: Any):
         # Like Hugging Face, infers the kind of loss from the labels if there is no problem_type.
-        labels, kind = ops.convert_to_tensor(inputs["labels"]), self.problem_type
+        labels, kind = ops.convert_to_tensor(labels), self.problem_type
         if kind == REGRESSION or (kind is None and self.num_labels == 1):
-            return losses.of_numbers(outputs["logits"], labels)
-        if kind == MULTI_LABEL or (kind is None and len(labels.shape) == 2):
-            return losses.of_several_labels(outputs["logits"], labels)
-        return super()._loss(outputs, inputs)
+            return losses.of_numbers(logits, labels, weights)
+        is_of_flags = len(labels.shape) == 2 and labels.shape[-1] == self.num_labels
+        if kind == MULTI_LABEL or (kind is None and is_of_flags):
+            return losses.of_several_labels(logits, labels, weights)
+        return super()._loss_of(logits, labels, weights)
 
 
 @registered
@@ -289,11 +296,12 @@ class AlbertForQuestionAnswering(ModelWithHead):
 
     default_name = "albert_for_question_answering"
     reads_all = True
+    labels_of = {"start_logits": "start_positions", "end_logits": "end_positions"}
 
     def _make_head(self) -> None:
         self.squad = LabelHead(self.config, 2, HEAD_INITIALIZER_RANGE, name="squad")
 
-    def build(self, input_shape=None):
+    def _add_weights(self) -> None:
         with keras.name_scope("cls"):
             self.squad.build()
 
@@ -301,13 +309,8 @@ class AlbertForQuestionAnswering(ModelWithHead):
         logits = self.squad(encoded.sequence)  # [B, L, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
-    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
-        if not {"start_positions", "end_positions"} <= inputs.keys():
-            return super()._loss(outputs, inputs)
-        return losses.of_spans(
-            outputs["start_logits"], outputs["end_logits"],
-            inputs["start_positions"], inputs["end_positions"],
-        )
+    def _loss_of(self, logits: Any, labels: Any, weights: Any):
+        return losses.of_positions(logits, labels, weights) / 2
 
 
 @registered
@@ -340,7 +343,7 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
         self.end_head = answers.SpanEndHead(self.config)
         self.answer_class = answers.AnswerClassHead(self.config)
 
-    def build(self, input_shape=None):
+    def _add_weights(self) -> None:
         for head in (self.start_head, self.end_head, self.answer_class):
             head.build()
 

@@ -318,16 +318,11 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     """Writes a directory that every command, `load` and transformers accept.
 
     Raises:
-      UserError: the model is quantized, the directory holds a run's checkpoints, or it cannot be
+      UserError: the directory holds a run's checkpoints, or it cannot be
         written; an earlier model is then untouched.
 
     See `model_card.publish_model` for a directory that holds other files.
     """
-    from albert.model.quantization import quantized_layers
-
-    if quantized_layers(model):
-        raise CheckpointError(f"{path}: cannot save a quantized model in this format: use "
-                              "model.save('NAME.keras'), or save_pretrained before quantize")
     if os.path.isdir(path) and checkpoints.list_steps(path):
         raise CheckpointError(f"{path} holds a run's checkpoints: save to another directory, since a "
                               "directory holds one model")

@@ -3,9 +3,10 @@
 Legend: D size of an embedding, N texts.
 """
 
+import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from albert.inference.session import DTYPES, Predictor, Session
 from albert.runtime.named_dict import NamedDict
 from albert.runtime.progress import Progress
 from albert.storage import filesystem
+from albert.text import encodings
 
 
 class Answer(NamedDict):
@@ -48,8 +50,9 @@ class AnsweringSession(Session):
     Each method takes an input, a list of inputs, or any other iterable, and returns an answer, a
     list of answers, or a generator that reads up to 4,096 inputs at a time. An answer is a dict.
     `progress` shows progress on the terminal. The first call of a method loads the weights and
-    compiles. A warning says how many inputs were truncated. An input that does not fit, or a model
-    for another task, is a UserError.
+    compiles. A warning says once how many inputs were truncated. An input that does not fit, or a
+    model for another task, is a UserError. Threads may share a session; processes open their own,
+    also by pickling it. `close()`, or `with albert.open_session(...) as session`, frees the model.
     """
 
     def classify(self, texts: Any, *, progress: bool = False) -> Any:
@@ -132,10 +135,10 @@ class AnsweringSession(Session):
         if isinstance(texts, str):
             return answers["vector"]
         vectors = (answer["vector"] for answer in answers)
-        if not isinstance(texts, list | tuple):
+        if not isinstance(answers, list):
             return vectors
         size = self.source.config.hidden_size
-        return np.stack(list(vectors)) if texts else np.zeros((0, size), np.float32)
+        return np.stack(list(vectors)) if answers else np.zeros((0, size), np.float32)
 
     def score(self, texts: Any, *, within_words: bool = False, progress: bool = False) -> Any:
         """Computes the pseudo-log-likelihood of a text (arXiv 1910.14659).
@@ -169,6 +172,10 @@ class AnsweringSession(Session):
             isinstance(inputs, tuple) and inputs and all(isinstance(one, str) for one in inputs)
         )
         return _predictions(predictor, inputs, is_single, checked, progress)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the path and the settings: another process opens the model itself."""
+        return functools.partial(open_session, **self.opened_with), ()
 
     @property
     def predictor(self) -> TaskPredictor:
@@ -215,6 +222,7 @@ def open_session(
       >>> session.score("The boys were playing in the garden.")
       {'log_probability': -13.836, 'pieces': 8}
     """
+    opened_with = dict(locals())
     if dtype not in DTYPES:
         raise FlagError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     if onnx_file and dtype != "float32":
@@ -231,7 +239,7 @@ def open_session(
     if tokenizer is None:
         raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
     session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")
-    session.onnx, session.dtype = onnx, dtype
+    session.onnx, session.dtype, session.opened_with = onnx, dtype, opened_with
     return session
 
 
@@ -247,9 +255,7 @@ def _predictions(
     if is_single:
         [answer] = predictor.predict([checked(inputs, 1)])
         return _as_answer(answer)
-    if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
-        kind = type(inputs).__name__
-        raise DataError(f"expected a text or a list of texts, got {kind}: {inputs!r:.80}")
+    inputs = encodings.collection(inputs, "input")
     total = len(inputs) if isinstance(inputs, Sized) else None
     answers = map(_as_answer, predictor.predict(
         map(checked, inputs, itertools.count(1)),

@@ -12,7 +12,7 @@ def compiled(model: Any, **options: Any) -> Function:
 
     TensorFlow compiles once for all batch sizes and lengths, JAX once for each shape: pad its
     inputs to a few lengths. The function reads the weights at each call. All else is fixed at the
-    first one: compile again after `quantize` or a change of the model's attributes.
+    first one: compile again after a change of the model's attributes.
 
     Args:
       model: a model of albert.
@@ -26,9 +26,17 @@ def compiled(model: Any, **options: Any) -> Function:
       >>> tuple(call(inputs)["pooled_output"].shape)
       (2, 384)
     """
-    return compiled_function(
+    from albert.model.call_arguments import inputs_of
+
+    call = compiled_function(
         lambda inputs: model(inputs, training=False, **options), model.variables
     )
+
+    def checked(inputs: Any) -> Any:
+        model.check_inputs(inputs_of(inputs, {}, model.input_rank))
+        return call(inputs)
+
+    return checked
 
 
 def compiled_function(function: Function, variables: Sequence[Any]) -> Function:
@@ -67,9 +75,10 @@ def _graph(function: Function) -> Function:
     import tensorflow as tf
 
     from albert.model.islands import islands
+    from albert.model.layers import without_gradients
 
     def compute(batch):
-        with islands():
+        with islands(), without_gradients():
             return function(batch[""] if "" in batch else batch)
 
     graphs: dict[Any, Function] = {}

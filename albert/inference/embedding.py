@@ -3,9 +3,11 @@
 Legend: B batch, L sequence, D size of an embedding.
 """
 
+from albert.errors import CheckpointError
 from albert.inference.session import Batch, Predictor, Session
 
 POOLINGS = ("pooled", "cls", "mean")
+_POOLER = "bert/pooler/dense/kernel"
 
 
 class Embedder(Predictor):
@@ -23,8 +25,12 @@ class Embedder(Predictor):
         return Embedder, self.pooling
 
     def load_model(self):
-        is_pooled = self.pooling == "pooled"
-        return self.session.load("AlbertModel", complete=is_pooled, needed_outputs_only=is_pooled)
+        source = self.session.source
+        if self.pooling == "pooled" and _POOLER not in source.weights().shapes:
+            raise CheckpointError(
+                f"{source.path} has no trained {_POOLER}: choose another pooling"
+            )
+        return self.session.encoder()
 
     def encode(self, inputs):
         rows = [self.session.row(ids) for ids in self.session.tokenizer.encode_batch(inputs)]

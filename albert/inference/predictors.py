@@ -160,7 +160,8 @@ class TokenClassifier(TaskPredictor):
             rows = list(map(without_padding, rows)) if ids else []
             context.append((text, spans, [np.flatnonzero(row["label_ids"]) for row in rows]))
             all_rows.append([model_inputs(row) for row in rows])
-        return Batch(all_rows, context, overflow.words)
+        num_words = sum(len(spans) for _, spans, _ in context)
+        return Batch(all_rows, context, overflow.words, num_words)
 
     def decode(self, context, outputs):
         for (text, spans, positions), rows in zip(context, outputs, strict=True):

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -41,6 +42,7 @@ class Batch(NamedTuple):
     rows: Sequence[Sequence[Row]]  # the unpadded sequences of each input
     context: Any = None  # for `decode`
     num_cut: int = 0  # number of truncated inputs, or of words that were cut off
+    num_counted: int | None = None  # number of words; None: `num_cut` counts inputs
 
 
 _Kind = TypeVar("_Kind", bound="Session")
@@ -60,7 +62,10 @@ class Session:
     onnx: OnnxFile | None = None  # computes instead of an engine
     dtype: str = "float32"  # one of DTYPES: of the engine's weights and computation
 
+    # The arguments of `open_session`, by which another process opens the same.
+    opened_with: Mapping[str, Any] = dataclasses.field(init=False, default_factory=dict)
     _cache: dict = dataclasses.field(init=False, default_factory=dict)
+    _process: int = dataclasses.field(init=False, default_factory=os.getpid)
     _lock: Any = dataclasses.field(init=False, default_factory=threading.RLock)
 
     @classmethod
@@ -124,11 +129,36 @@ class Session:
         return ops
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the result of `make` for this key, which only the first thread calls."""
+        """Returns the result of `make` for this key, which only the first thread calls.
+
+        Raises:
+          FlagError: the session was opened by the process that this one was forked from, whose
+            threads, with which it would compute, are not here.
+        """
+        if self._process != os.getpid():
+            raise FlagError(
+                "a session that was opened before a fork cannot answer after it: open one in each "
+                'process, or use multiprocessing.get_context("spawn")'
+            )
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = make()
             return self._cache[key]
+
+    def close(self) -> None:
+        """Frees the model and what was compiled; the next question loads it again."""
+        with self._lock:
+            self._cache.clear()
+
+    def __enter__(self: _Kind) -> _Kind:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def encoder(self) -> Any:
+        """Returns the encoder with the states of its last layer, which it loads once."""
+        return self.once("encoder", lambda: self.load("AlbertModel", complete=False))
 
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[Row, bool]:
         """Returns the unpadded sequence of one or two texts' ids, and whether it was truncated."""
@@ -174,7 +204,7 @@ class Predictor:
         return type(self)
 
     def predict(self, inputs: Iterable[Any], progress: Any = None) -> Iterator[Any]:
-        """Yields the answer to each input; at the end, warns of inputs that were truncated.
+        """Yields the answer to each input; at the end, warns once of inputs that were truncated.
 
         Args:
           progress: a `Progress` over the inputs.
@@ -182,7 +212,7 @@ class Predictor:
         compute = self.session.once(
             self.key, lambda: self.session.compiled(self.load_model(), self.compute)
         )
-        inputs, num_done, num_cut = iter(inputs), 0, 0
+        inputs, num_done, num_cut, num_counted = iter(inputs), 0, 0, 0
         while chunk := list(itertools.islice(inputs, CHUNK)):
             batch, computed = self.encode(chunk), {}
             rows = [row for of_one in batch.rows for row in of_one]
@@ -193,15 +223,16 @@ class Predictor:
             if progress:
                 progress.clear()
             num_done, num_cut = num_done + len(chunk), num_cut + batch.num_cut
+            num_counted += len(chunk) if batch.num_counted is None else batch.num_counted
             order = itertools.count()
             yield from self.decode(
                 batch.context, [[computed[next(order)] for _ in of_one] for of_one in batch.rows]
             )
         if num_cut:
-            share = f" of {num_done:,} ({100 * num_cut / num_done:.0f} %)" * (self.counted == "inputs")
-            self.session.once((self.key, "truncation"), lambda: log.warning(
-                "%s%s %s are longer than --max_seq_length=%d and were truncated",
-                f"{num_cut:,}", share, self.counted, self.session.max_seq_length,
+            self.session.once(("truncated", type(self)), lambda: log.warning(
+                "%s of %s %s (%.0f %%) are longer than --max_seq_length=%d and were truncated",
+                f"{num_cut:,}", f"{num_counted:,}", self.counted,
+                100 * num_cut / num_counted, self.session.max_seq_length,
             ))
 
 

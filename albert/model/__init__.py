@@ -11,12 +11,12 @@
     row_layout       sequences with one example each, or with several (packing)
     layers           activations, layer normalization, dense layers
     dropout          dropout as a function of a seed and the position in a forward pass
-    call_arguments   names of inputs and outputs
+    call_arguments   names, order and ranges of inputs, names of outputs
+    keras_methods    Keras's methods for models that take inputs by name
     losses           losses of a call with labels
     heads            heads for masked tokens, sentence order and labels
     answers          heads and beam search for SQuAD 2.0
     backend          rejects unsupported Keras backends
-    quantization     saves and restores the layers that Keras's `quantize` changed
     weight_names     the names of weights in released checkpoints
     costs            parameters, FLOPs, memory and plans of an architecture
 """

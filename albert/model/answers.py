@@ -56,10 +56,6 @@ class SpanEndHead(keras.layers.Layer):
 
     def _halves(self, sequence, starts):
         """Returns the products of dense_0's kernel with tokens [B, L, H] and starts [B, K, H]."""
-        if self.dense_0.quantization_mode:  # the integer kernel needs the layer's scales
-            of_token = self.dense_0(ops.concatenate([sequence, ops.zeros_like(sequence)], axis=-1))
-            of_start = self.dense_0(ops.concatenate([ops.zeros_like(starts), starts], axis=-1))
-            return of_token - self.dense_0.bias, of_start - self.dense_0.bias
         width, kernel = self.config.hidden_size, self.dense_0.kernel
         return ops.matmul(sequence, kernel[:width]), ops.matmul(starts, kernel[width:])
 

@@ -3,8 +3,6 @@
 Legend: B batch, N heads, Q queries, L keys, D size of a head.
 """
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -68,16 +66,6 @@ def fused(query, key, value, mask: Mask, dropout, rate: float, max_queries: int)
 
 
 ATTENTION = {"eager": eager, "fused": fused}
-
-
-def check_attentions(options: Any) -> None:
-    """Raises a ValueError if a model with these options can't return attention probabilities."""
-    is_set = {
-        f'engine="{options.engine}"': options.engine != "unrolled", "remat": options.remat,
-        "needed_outputs_only": options.needed_outputs_only,
-    }
-    if conflicts := [name for name in is_set if is_set[name]]:
-        raise ValueError(f"output_attentions does not go with {', '.join(conflicts)}")
 
 
 def _block_starts(count: int) -> list[int]:

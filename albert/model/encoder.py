@@ -39,6 +39,8 @@ class FactorizedEmbedding(keras.layers.Layer):
         self.layer_norm = layer_norm("LayerNorm")
 
     def build(self, input_shape=None):
+        if self.built:
+            return
         config = self.config
 
         def table(name, rows):
@@ -73,7 +75,8 @@ class FactorizedEmbedding(keras.layers.Layer):
         if position_ids is not None:
             return ops.take(self.position_embeddings, position_ids, axis=0)
         if isinstance(length, int) and length > limit:
-            raise ValueError(f"{length} ids are more than the position table has rows: {limit}")
+            raise ValueError(f"sequences have {length} tokens, the model reads at most {limit}: "
+                             "truncate them, as the tokenizer does")
         if not (isinstance(length, int) or ops.is_tensor(length)):
             # In JAX, the length is symbolic, and a slice would have another one.
             return ops.take(self.position_embeddings, ops.arange(length), axis=0)
@@ -221,6 +224,8 @@ class AlbertEncoder(keras.layers.Layer):
         ]
 
     def build(self, input_shape=None):
+        if self.built:
+            return
         if self.embedding_projection is not None:
             self.embedding_projection.build((None, None, self.config.embedding_size))
         with keras.name_scope("transformer"):

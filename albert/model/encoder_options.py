@@ -42,3 +42,17 @@ class EncoderOptions:
         for name, known in (("attn_implementation", tuple(ATTENTION)), ("engine", ENGINES)):
             if (value := getattr(self, name)) not in known:
                 raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
+
+    def check_outputs(self, hidden_states: bool, attentions: bool) -> None:
+        """Raises a ValueError if a model with these options can't return outputs of each block."""
+        is_set = {
+            f'engine="{self.engine}"': self.engine != "unrolled",
+            "needed_outputs_only": self.needed_outputs_only,
+            "remat": self.remat and attentions,
+        }
+        if conflicts := [name for name in is_set if is_set[name]]:
+            for name, is_asked in (
+                ("output_attentions", attentions), ("output_hidden_states", hidden_states),
+            ):
+                if is_asked:
+                    raise ValueError(f"{name} does not go with {', '.join(conflicts)}")

@@ -17,15 +17,15 @@ import tensorflow as tf
 from albert.model import islands
 from albert.model.attention import ATTENTION
 from albert.model.dropout import Dropout
+from albert.model.layers import has_gradients
 from albert.model.row_layout import Mask
 
 Tensors = Mapping[str, Any]
 
 
 def fast_blocks(encoder) -> "FastBlocks | None":
-    """Returns the fast blocks of an encoder, or None if it must compute its usual ones."""
-    is_quantized = any(layer.quantization_mode for layer in encoder._flatten_layers())
-    return None if is_quantized or not islands.are_live() else FastBlocks(encoder)
+    """Returns the fast blocks of an encoder, or None outside of `islands`."""
+    return FastBlocks(encoder) if islands.are_live() else None
 
 
 class FastBlocks:
@@ -136,7 +136,7 @@ def transform(hidden, weights: Tensors, config, dropout: Dropout):
 
 def product(x, kernel, float32_kernel=None):
     """Returns x [T, A] times the kernel [A, B]; the float32 kernel, if given, gets the gradient."""
-    if float32_kernel is None:
+    if float32_kernel is None or not has_gradients():
         return tf.matmul(x, kernel)
 
     @tf.custom_gradient
@@ -152,8 +152,11 @@ def product(x, kernel, float32_kernel=None):
     return times(x, float32_kernel)
 
 
-@tf.custom_gradient
 def add_bias(x, bias):
     """Returns x [T, W] plus the bias [W], whose gradient is a product with ones."""
-    total = tf.nn.bias_add(x, tf.cast(bias, x.dtype))
-    return total, lambda upstream: (upstream, islands.sum_of_rows(upstream))
+
+    def add(x, bias):
+        total = tf.nn.bias_add(x, tf.cast(bias, x.dtype))
+        return total, lambda upstream: (upstream, islands.sum_of_rows(upstream))
+
+    return tf.custom_gradient(add)(x, bias) if has_gradients() else add(x, bias)[0]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from albert.model.dropout import dropped
-from albert.model.layers import get_activation, normalized
+from albert.model.layers import get_activation, has_gradients, normalized
 
 MIN_ELEMENTS = 1 << 18  # of a chain: for fewer, compilation doesn't pay off
 
@@ -61,6 +61,9 @@ class Island:
         )
 
     def __call__(self, *inputs):
+        if not has_gradients():
+            return self._forward(inputs[: self._num_rows], inputs[self._num_rows :], 1)[0]
+
         @tf.custom_gradient
         def chain(*inputs):
             rows, vectors = inputs[: self._num_rows], inputs[self._num_rows :]

@@ -1,8 +1,10 @@
 """Activations, layer normalization and dense layers of the released models."""
 
 import contextlib
+import contextvars
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 from keras import ops
@@ -12,7 +14,36 @@ from albert.config import AlbertConfig
 LAYER_NORM_EPSILON = 1e-12  # that of tf.contrib, with which the released models were trained
 
 
-@ops.custom_gradient
+_has_gradients = contextvars.ContextVar("albert_gradients", default=True)
+
+
+@contextlib.contextmanager
+def without_gradients() -> Iterator[None]:
+    """Leaves out gradients of our own, which TensorFlow keeps with their graph until the process ends."""
+    token = _has_gradients.set(False)
+    try:
+        yield
+    finally:
+        _has_gradients.reset(token)
+
+
+def has_gradients() -> bool:
+    """Whether gradients of our own are wanted here."""
+    return _has_gradients.get()
+
+
+def custom_gradient(function: Callable) -> Callable:
+    """Returns the function as `keras.ops.custom_gradient` does, but see `without_gradients`."""
+    differentiable = ops.custom_gradient(function)
+
+    @functools.wraps(function)
+    def call(*inputs):
+        return differentiable(*inputs) if has_gradients() else function(*inputs)[0]
+
+    return call
+
+
+@custom_gradient
 def gelu(x):
     """Returns the Gaussian error linear unit in the released models' form, with tanh.
 
@@ -43,7 +74,7 @@ def gelu_erf(x):
 def times(x, factor: float):
     """Returns x times a constant. In a loop, the gradient of a plain product would store x."""
 
-    @ops.custom_gradient
+    @custom_gradient
     def scaled(x):
         def gradient(*args, upstream=None):  # see `gelu`
             return (args[0] if upstream is None else upstream) * factor
@@ -86,7 +117,7 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
-@ops.custom_gradient
+@custom_gradient
 def normalized(x, gamma, beta):
     """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
 

@@ -1,5 +1,6 @@
 """Dicts whose values have two names each, ours and another library's, and are attributes too."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,15 +22,34 @@ class NamedDict(dict[str, Any]):
             raise AttributeError(f"no {name!r} among {', '.join(self)}") from None
 
 
+_TREES: list[type[NamedDict]] = []
+
+
 def as_tree(kind: type[NamedDict]) -> type[NamedDict]:
-    """Registers these dicts with Keras, to be treated like plain ones."""
+    """Registers these dicts with Keras, to be treated like plain ones; see `trees_for_jax`."""
     import optree  # a dependency of Keras
 
     def flatten(values: NamedDict) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]]:
-        names = tuple(sorted(values))
-        return [values[name] for name in names], names, names
+        return *_flatten(values), tuple(sorted(values))
 
     optree.register_pytree_node(
         kind, flatten, lambda names, values: kind(zip(names, values, strict=True)), namespace="keras"
     )
+    _TREES.append(kind)
     return kind
+
+
+@functools.cache
+def trees_for_jax() -> None:
+    """Registers the same dicts with JAX, which does not know subclasses of `dict`; imports JAX."""
+    import jax
+
+    for kind in _TREES:
+        jax.tree_util.register_pytree_node(
+            kind, _flatten, lambda names, values, kind=kind: kind(zip(names, values, strict=True))
+        )
+
+
+def _flatten(values: NamedDict) -> tuple[list[Any], tuple[str, ...]]:
+    names = tuple(sorted(values))
+    return [values[name] for name in names], names

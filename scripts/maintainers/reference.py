@@ -249,8 +249,7 @@ def python() -> str:
         parts += _entry(name)
     model = _object("modeling.PretrainedModel")
     parts += [CALLS, "## What all models have in common", _markdown(_doc(model))]
-    for method in ("__call__", "call", "from_pretrained", "save_pretrained",
-                   "resize_token_embeddings"):
+    for method in ("__call__", "call", "from_pretrained", "save_pretrained"):
         parts += _method("model", model, method)
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")

@@ -12,7 +12,7 @@ from pydoc_data import topics
 
 import jobs
 import pytest
-from helpers import REPO, program, run
+from helpers import NEEDS_JAX, REPO, program, run
 
 from albert import fill_mask
 from albert.cli import flags
@@ -162,6 +162,15 @@ def test_the_python_of_the_first_pages_runs_and_prints_what_they_show(
             assert printed.count("probability") >= 1 and len(printed.splitlines()) == 3
         else:
             assert_shown(page, code, printed)
+
+
+@NEEDS_JAX
+def test_the_readmes_python_runs_unchanged_on_jax(tmp_path):
+    [code] = [code for language, code in examples("README.md") if language == "python"]
+    (tmp_path / "readme.py").write_text(code)
+    done = program(tmp_path / "readme.py", cwd=tmp_path, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+    assert done.returncode == 0, done.stderr
+    assert_shown("README.md", code, done.stdout)
 
 
 def test_masks_are_filled_as_the_first_pages_show(capsys):

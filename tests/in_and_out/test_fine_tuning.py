@@ -1,6 +1,5 @@
 """The common behaviour of the fine-tuning commands: one run of each, refusals."""
 
-import json
 import os
 
 import jobs

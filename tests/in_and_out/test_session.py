@@ -2,8 +2,11 @@
 
 import concurrent.futures
 import functools
+import gc
 import itertools
 import logging
+import os
+import pickle
 import subprocess
 import sys
 
@@ -24,6 +27,11 @@ from answers import (
 
 import albert
 from albert.errors import DataError, UserError
+
+try:
+    import pandas
+except ImportError:
+    pandas = None
 
 
 def count_loads(session, monkeypatch) -> list:
@@ -86,10 +94,10 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
     session = albert.open_session(str(tmp_path), max_seq_length=6)
     session.classify("w1 w2 w3 w4")
     assert "truncated" not in caplog.text
-    session.classify(["w1 w2 w3 w4 w5", "w1"])
-    assert "1 of 2 (50 %) inputs are longer than --max_seq_length=6 and were truncated" in caplog.text
-    session.classify("w1 w2 w3 w4 w5")
-    assert caplog.text.count("truncated") == 1  # once a session
+    said = "1 of 3 inputs (33 %) are longer than --max_seq_length=6 and were truncated"
+    for _ in range(2):  # said once
+        session.classify(["w1", "w1 w2 w3 w4 w5", "w2"])
+        assert caplog.text.count(said) == caplog.text.count("truncated") == 1
 
 
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
@@ -139,17 +147,30 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path, monkeypatch):
     assert session.embed([]).shape == (0, CONFIG.hidden_size)
 
 
+class Table:
+    """What a session sees of a pandas.DataFrame, whose items are the names of its columns."""
+
+    columns = ["text"]
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
 REFUSED = [
     (lambda s: s.fill_mask("[MASK]", top_k=0), "top_k=0: the vocabulary has 40 tokens"),
     (lambda s: s.fill_mask("[MASK]", top_k=41), "top_k=41: the vocabulary has 40 tokens"),
     (lambda s: s.fill_mask(b"[MASK]"), "expected a text or a list of texts, got bytes: b'"),
     (lambda s: s.embed(b"w1"), "expected a text or a list of texts, got bytes: b'"),
+    (lambda s: s.embed({"text": "w1"}), "expected a text or a list of texts, got dict"),
     (lambda s: s.embed("w1", pooling="max"), "pooling must be one of pooled, cls, mean"),
     (lambda s: s.embed([("w1", "w2")]), "input 1 is not a text: "),
     (lambda s: s.classify("w1"), "is pretrained, not fine-tuned"),
 ]
 REFUSED_TEXTS = [
-    ([3], "input 1 is neither a text nor several"), (3, "expected a text or a list of texts, got int: 3"),
+    ([3], "input 1 is neither a text nor several"),
+    (3, "expected a text or a list of texts, got int: 3"),
+    ({"text": "w1"}, "got dict: {'text': 'w1'}"), ({"w1", "w2"}, "got set"),
+    (np.array("w1"), "got ndarray"), (Table(), "got Table"),
     (["w1", ("w1", 2)], "input 2 is neither"),
     ([("w1", "w2", "w3")], "input 1: 3 texts, expected 1 or 2"),
 ]
@@ -170,6 +191,84 @@ def test_what_no_model_can_answer_is_refused(tmp_path):
     for ask, message in cases:
         with pytest.raises(UserError, match=message):
             ask()
+
+
+def test_containers_that_users_bring_get_the_answers_of_a_list(tmp_path):
+    _, session = saved(tmp_path, "AlbertForSequenceClassification", 2)
+    expected, vectors = session.classify(TEXTS), session.embed(TEXTS)
+    arrays = np.array(TEXTS), np.array(TEXTS, dtype=object)
+    for texts in (*arrays, *([pandas.Series(TEXTS)] if pandas else [])):
+        assert session.classify(texts) == expected
+        np.testing.assert_array_equal(session.embed(texts), vectors)
+    for texts in ((text for text in TEXTS), dict.fromkeys(TEXTS).keys(), iter(TEXTS)):
+        assert list(session.classify(texts)) == expected
+    pairs = [(text, TEXTS[3]) for text in TEXTS]
+    assert session.classify(np.array(pairs)) == session.classify(pairs)
+    assert session.classify(np.str_(TEXTS[1])) == expected[1]
+    tokenizer = albert.AlbertTokenizer.from_pretrained(tmp_path)
+    for array in arrays:
+        assert tokenizer(array) == tokenizer(TEXTS)
+    for wrong in ({"text": "w1"}, Table(), b"w1", None):
+        with pytest.raises(DataError, match="expected a text or a list of texts"):
+            tokenizer(wrong)
+
+
+def test_two_threads_and_many_lengths_give_the_answers_of_a_list(tmp_path):
+    _, session = saved(tmp_path, "AlbertForSequenceClassification", 2)
+    texts = [passage(n) for n in range(1, 40)]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        single = list(pool.map(session.classify, texts))
+    assert_same_answer(single, session.classify(texts))
+
+
+def test_one_encoder_is_opened_for_all_embeddings(tmp_path, monkeypatch):
+    _, session = saved(tmp_path, "AlbertForPreTraining")
+    loads = count_loads(session, monkeypatch)
+    vectors = [session.embed(TEXTS, pooling=pooling) for pooling in ("mean", "cls", "pooled")]
+    assert len(loads) == 1 and not np.allclose(vectors[0], vectors[1])
+    with session:
+        np.testing.assert_array_equal(session.embed(TEXTS), vectors[0])
+    np.testing.assert_array_equal(session.embed(TEXTS), vectors[0])  # opened again after `close`
+    assert len(loads) == 2
+
+
+def ask_in_child(session):
+    try:
+        return session.classify("w1")
+    except UserError as error:
+        return str(error)
+
+
+def test_a_session_is_pickled_as_its_path_and_refused_after_a_fork(tmp_path):
+    saved(tmp_path, "AlbertForSequenceClassification", 2)
+    session = albert.open_session(tmp_path, max_seq_length=6, batch_size=3)
+    expected = session.classify("w1")
+    again = pickle.loads(pickle.dumps(session))
+    assert (again.max_seq_length, again.batch_size) == (6, 3) and again.classify("w1") == expected
+    read, write = os.pipe()
+    if not (child := os.fork()):  # a forked multiprocessing.Pool
+        os.write(write, str(ask_in_child(session)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(read, 1000).decode()
+    assert said.startswith("a session that was opened before a fork cannot answer after it")
+
+
+def test_sessions_that_have_answered_leave_no_graphs(tmp_path):
+    func_graph = pytest.importorskip("tensorflow.python.framework.func_graph")
+
+    def graphs() -> int:
+        gc.collect()
+        return sum(isinstance(one, func_graph.FuncGraph) for one in gc.get_objects())
+
+    counts = []
+    saved(tmp_path, "AlbertForSequenceClassification", 2)
+    for _ in range(6):
+        with albert.open_session(tmp_path) as session:
+            session.classify(["w1", "w1 w2"])
+        del session
+        counts.append(graphs())
+    assert counts[1] == counts[-1], counts
 
 
 def test_many_masks_are_no_reason_for_warnings_of_the_compiler(tmp_path, caplog, monkeypatch):

@@ -1,6 +1,5 @@
 """Record files: written exactly, published atomically, and checked before they are read."""
 
-import json
 import os
 import pathlib
 

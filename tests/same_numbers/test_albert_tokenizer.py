@@ -100,6 +100,40 @@ def test_it_is_called_as_hugging_faces_are(tokenizer):
     assert len(tokenizer) == tokenizer.vocab_size
 
 
+def test_padding_again_keeps_masks_segments_and_labels(tokenizer):
+    """As a `collate` function pads examples of several lengths, padded before or not."""
+    pairs = [("the first one of many", "a second"), ("one", "two")]
+    expected = tokenizer(pairs, padding="max_length", max_length=24, return_tensors="np")
+    lengths = expected["attention_mask"].sum(1).tolist()
+    tags = [list(range(n)) for n in lengths]
+    plain = [tokenizer(*pair) for pair in pairs]
+    padded = [tokenizer(*pair, padding="max_length", max_length=20) for pair in pairs]
+    arrays = [dict(tokenizer(*pair, return_tensors="np", padding=True)) for pair in pairs]
+    theirs = [{"input_ids": one["input_ids"], "token_type_ids": one["segment_ids"],
+               "attention_mask": one["input_mask"]} for one in padded]
+    arrays = [{name: array[0] for name, array in one.items()} for one in arrays]
+    for examples in (plain, padded, arrays, theirs):
+        examples = [{**one, "labels": label} for one, label in zip(examples, (2, 0), strict=True)]
+        found = tokenizer.pad(examples, padding="max_length", max_length=24, return_tensors="np")
+        assert found["labels"].tolist() == [2, 0]
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        by_column = {name: [one[name] for one in examples] for name in examples[0]}
+        again = tokenizer.pad(by_column, padding="max_length", max_length=24)
+        assert again == {name: value.tolist() for name, value in found.items()}
+    found = tokenizer.pad([{**one, "labels": own} for one, own in zip(plain, tags, strict=True)])
+    assert found["labels"] == [own + [-100] * (max(lengths) - len(own)) for own in tags]
+    several = tokenizer.pad([{**one, "labels": [0.0, 1.0]} for one in plain], return_tensors="np")
+    assert several["labels"].tolist() == [[0, 1], [0, 1]] and several["labels"].dtype == np.float32
+    offsets = [tokenizer(*pair, return_offsets_mapping=True) for pair in pairs]
+    assert tokenizer.pad(offsets)["offset_mapping"] == tokenizer(
+        pairs, padding=True, return_offsets_mapping=True)["offset_mapping"]
+    with pytest.raises(DataError, match="the same keys"):
+        tokenizer.pad([plain[0], {**plain[1], "labels": 1}])
+    with pytest.raises(DataError, match="with input_ids, not labels"):
+        tokenizer.pad({"labels": [1]})
+
+
 def test_what_it_does_not_know_is_refused_by_name(tokenizer):
     for arguments, options, said in (
         (("the first one",), {"max_length": 4, "truncation": False}, "text 0 has .* 4 is the max"),
@@ -218,9 +252,8 @@ def test_added_tokens_are_matched_whole_before_all_others(tokenizer, tmp_path):
 
 def test_a_model_learns_the_added_tokens_of_its_directory(made_once, hindi, tmp_path):
     tokenizer = albert.AlbertTokenizer.from_pretrained(hindi)
-    model = albert.AlbertModel(albert.AlbertConfig(**SIZES | {"vocab_size": len(tokenizer)}))
     tokenizer.add_tokens(["[E1]"])
-    model.resize_token_embeddings(len(tokenizer))
+    model = albert.AlbertModel(albert.AlbertConfig(**SIZES | {"vocab_size": len(tokenizer)}))
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     session = albert.open_session(tmp_path / "model")
