@@ -41,6 +41,7 @@ def outputs_path(folder: str, side: Side) -> str:
 class _Process:
     def __init__(self, side: Side, folder: str):
         self.side = side
+        self.prepared: float | None = None
         self.outputs = outputs_path(folder, side)
         spec = self.outputs.removesuffix(".npz") + ".json"
         files.write_json(spec, {**side.spec, "outputs": self.outputs, "threads": side.threads})
@@ -57,7 +58,13 @@ class _Process:
                 [side.python, os.path.join(FOLDER, side.program), spec], env=environment,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )
-        self.prepared = self._answer()["prepared"]
+        if side.spec.get("device") != "gpu":  # on a GPU, sides get ready together
+            self.get_ready()
+
+    def get_ready(self) -> None:
+        """Waits until the side has done its work once; repeating the call has no effect."""
+        if self.prepared is None:
+            self.prepared = self._answer()["prepared"]
 
     def turn(self) -> dict[str, float]:
         with contextlib.suppress(BrokenPipeError):  # in that case there is no answer either
@@ -115,8 +122,11 @@ def compare(
         for answers, side in zip(turns, sides, strict=True):
             started.append(_Process(side, files.make_dirs(folder)))
             if not at_once:
+                started[-1].get_ready()
                 answers += [started[-1].turn() for _ in range(rounds)]
                 started[-1].end()
+        for one in started:
+            one.get_ready()
         if tolerance is not None:
             differences = _check_outputs(started, tolerance)
         for _ in range(rounds if at_once else 0):
