@@ -147,7 +147,7 @@ def _on_rows(values, config, folder, kind, work, theirs):
         sides = model_sides(values, paths, spec, ours, theirs, _KERAS_HUB)
         found = compare(sides, os.path.join(folder, f"{precision}-{batch}-{length}"),
                         rounds=values.rounds, tolerance=inputs.TOLERANCES[precision], work=tokens)
-        peak = gemm_rate(precision, 16384 if values.device == "gpu" else 2048)
+        peak = gemm_rate(precision, 12288 if values.device == "gpu" else 2048)
         wanted = flops(config, length, work) * tokens
         results.append({"precision": precision, "batch": batch, "length": length,
                         "tokens": tokens, "gemm_flops_per_second": peak, "sides": found})

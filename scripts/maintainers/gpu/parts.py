@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ def start(log: str, *command: str, env: dict[str, str] | None = None) -> subproc
     with open(log, "a") as stream:
         process = subprocess.Popen(
             [sys.executable, *command], cwd=REPOSITORY, stdout=stream, stderr=stream,
-            env=os.environ | (env or {}),
+            env=os.environ | (env or {}), start_new_session=True,
         )
     process.log, process.begun = log, time.monotonic()
     return process
@@ -51,7 +52,7 @@ def finish(process: subprocess.Popen, seconds: float) -> float:
     try:
         code = process.wait(max(seconds, 1.0))
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # and what it has started
         process.wait()
         code = "too slow"
     if code:

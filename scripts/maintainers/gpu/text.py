@@ -4,17 +4,15 @@
 
 TEXT is the output of prepare_text: one sentence per line, and a blank line between documents. The
 held-out text is the one that `create_pretraining_data --flagfile=configs/small_en/*_records.flags`
-holds out of all of it. About WORDS words of the rest are kept, in complete documents, lower-cased
-and compressed by PPMd, which needs three quarters of xz's space.
+holds out of all of it. About WORDS words of the rest are kept, in complete documents, lower-cased.
 """
 
 import concurrent.futures
 import functools
+import lzma
 import os
 import random
 import sys
-
-import pyppmd
 
 REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 3)
 sys.path.insert(0, REPOSITORY)
@@ -25,12 +23,11 @@ from albert.pretraining_data.held_out import HeldOut
 from albert.pretraining_data.job import load_tokenizer
 from albert.text.documents import ReadingCounts, read_documents
 
-MODEL = {"max_order": 8, "mem_size": 256 << 20}
 CHUNK = 16 << 20  # characters that are packed together
 
 
 def pack(folder: str, words: int, texts: list[str]) -> None:
-    """Writes FOLDER/train-NN.ppmd and heldout.ppmd."""
+    """Writes FOLDER/train-NN.xz and heldout.xz."""
     train, held = [], []
     for is_held_out, part in _parts(texts):
         (held if is_held_out else train).append("\n".join(part) + "\n\n")
@@ -72,8 +69,8 @@ def _parts(texts):
 
 
 def _pack(folder: str, name: str, text: str) -> None:
-    with open(os.path.join(folder, name + ".ppmd"), "wb") as stream:
-        stream.write(pyppmd.compress(text.encode("utf-8"), **MODEL))
+    with open(os.path.join(folder, name + ".xz"), "wb") as stream:
+        stream.write(lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME))
 
 
 def unpack(folder: str, output: str, names: list[str]) -> None:
@@ -83,17 +80,14 @@ def unpack(folder: str, output: str, names: list[str]) -> None:
 
 
 def _unpack(folder: str, output: str, name: str) -> None:
-    with open(os.path.join(output, name.replace(".ppmd", ".txt")), "wb") as stream:
+    with open(os.path.join(output, name.replace(".xz", ".txt")), "wb") as stream:
         stream.write(unpacked(os.path.join(folder, name)))
 
 
 def unpacked(path: str) -> bytes:
     """Returns a packed text in UTF-8."""
-    import pyppmd
-
-    with open(path, "rb") as stream:
-        text = pyppmd.decompress(stream.read(), **MODEL)
-    return text if isinstance(text, bytes) else text.encode("utf-8")
+    with lzma.open(path) as stream:
+        return stream.read()
 
 
 if __name__ == "__main__":
