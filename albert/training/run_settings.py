@@ -16,7 +16,9 @@ from albert.tasks.task import Task
 from albert.training.current_engine import current
 from albert.training.engine import Engine
 
-# XLA compiles each batch shape: packed batches have at most this many different sizes.
+# XLA compiles each batch shape: packed batches have at most this many different sizes. Of large
+# batches, sizes are multiples of twice the square root of the examples: their spread grows like the
+# root, so that two or three occur, with less padding.
 _XLA_BATCH_SIZES = 8
 # If at least this fraction of positions are tokens, trimming and packing cost more than they save.
 _FULL_ENOUGH = 0.8
@@ -105,4 +107,5 @@ def row_options(
     if not (run.use_xla or engine.always_compiles):
         return {"is_cut": True, "packed_rows": 1}
     # XLA compiles each shape, so sequences have one length, and batches few different sizes.
-    return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_BATCH_SIZES)}
+    multiple = min(examples / _XLA_BATCH_SIZES, 2 * math.sqrt(examples))
+    return {"is_cut": False, "packed_rows": math.ceil(multiple)}

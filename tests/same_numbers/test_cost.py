@@ -250,6 +250,22 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     assert all(rows < size for rows, _ in shapes)
 
 
+def test_large_packed_batches_have_few_shapes_and_little_padding(tmp_path):
+    # Short examples: eighths of the batch's size would leave a third of the positions empty.
+    size, path = 1024, str(tmp_path / "rows.tfrecord")
+    rows = pretraining_rows(2048, least=5, most=6)
+    records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    run = run_settings.RunConfig("", pack_rows=True, use_xla=True)
+    source = RecordFiles([path])
+    found = batches.train_batches(
+        source, TASK.feature_spec(), batch_size=size, vocab_size=VOCAB, seed=1,
+        **run_settings.row_options(run, TASK.feature_spec(), source, size),
+    )
+    made = list(itertools.islice(found, 12))
+    assert len({batch["input_ids"].shape for batch in made}) <= 3
+    assert np.mean([batch["input_mask"].mean() for batch in made]) > 0.8
+
+
 # --- Compiled by XLA ---
 
 

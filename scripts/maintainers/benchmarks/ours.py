@@ -136,8 +136,11 @@ def _train_steps(spec, task):
     from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
     from albert.training import steps, train_state
+    from albert.training.current_engine import current
 
     run = _run_config(spec)
+    if layers := spec.get("layer_engine"):
+        current().layer_engine = lambda use_xla: layers
     source = pretrained.open_path(spec["model"])
     # The learning rate is so low that an epoch's losses do not depend on the order of its batches.
     state = train_state.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
@@ -167,7 +170,7 @@ def _pretrain(spec, rows):
     loss = go(iterator, 1)[0, steps.LOSS]
     if "steps" in spec:
         return _timed_apart(train, iterator, spec["steps"]), {"loss": loss}
-    return lambda: go(iterator, 1), {"loss": loss}
+    return lambda: go(iterator, spec.get("steps_per_turn", 1)), {"loss": loss}
 
 
 def _iterator(spec, make):

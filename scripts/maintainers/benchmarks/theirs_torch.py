@@ -186,12 +186,13 @@ def _pretrain(spec, rows):
     loss_function = _compiled(spec, loss_of_masked if spec.get("gathered") else loss_of_all)
 
     def turn():
-        optimizer.zero_grad(set_to_none=True)
-        with _autocast(spec):
-            loss = loss_function()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for _ in range(spec.get("steps_per_turn", 1)):
+            optimizer.zero_grad(set_to_none=True)
+            with _autocast(spec):
+                loss = loss_function()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
         return loss.item()
 
     return turn, {"loss": turn()}

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import re
 import signal
@@ -16,6 +17,8 @@ import numpy as np
 
 from albert.errors import DataError, UserError
 from albert.storage import files
+
+log = logging.getLogger("albert")
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.abspath(os.path.join(FOLDER, *[os.pardir] * 3))
@@ -39,8 +42,10 @@ def outputs_path(folder: str, side: Side) -> str:
 
 
 class _Process:
-    def __init__(self, side: Side, folder: str):
-        self.side = side
+    def __init__(self, side: Side, folder: str, amount: float):
+        self.side, self.amount = side, amount  # of work per turn
+        self.prepared: float | None = None
+        self.answers: list[dict[str, Any]] = []
         self.outputs = outputs_path(folder, side)
         spec = self.outputs.removesuffix(".npz") + ".json"
         files.write_json(spec, {**side.spec, "outputs": self.outputs, "threads": side.threads})
@@ -57,7 +62,13 @@ class _Process:
                 [side.python, os.path.join(FOLDER, side.program), spec], env=environment,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )
-        self.prepared = self._answer()["prepared"]
+        if side.spec.get("device") != "gpu":  # on a GPU, sides get ready together
+            self.get_ready()
+
+    def get_ready(self) -> None:
+        """Waits until the side has done its work once; repeating the call has no effect."""
+        if self.prepared is None:
+            self.prepared = self._answer()["prepared"]
 
     def turn(self) -> dict[str, float]:
         with contextlib.suppress(BrokenPipeError):  # in that case there is no answer either
@@ -109,28 +120,36 @@ def compare(
     """
     amounts = list(work) if isinstance(work, Sequence) else [work] * len(sides)
     started: list[_Process] = []
-    turns: list[list[dict[str, Any]]] = [[] for _ in sides]
     differences: dict[str, float] = {}
     try:
-        for answers, side in zip(turns, sides, strict=True):
-            started.append(_Process(side, files.make_dirs(folder)))
+        for side, amount in zip(sides, amounts, strict=True):
+            started.append(_Process(side, files.make_dirs(folder), amount))
             if not at_once:
-                answers += [started[-1].turn() for _ in range(rounds)]
+                started[-1].get_ready()
+                started[-1].answers += [started[-1].turn() for _ in range(rounds)]
                 started[-1].end()
+        for one in list(started):
+            try:
+                one.get_ready()
+            except UserError as error:
+                if one is started[0] or one.side.spec.get("device") != "gpu":
+                    raise
+                log.warning("left out: %s", error)  # a GPU is seldom at hand twice
+                started.remove(one)
         if tolerance is not None:
             differences = _check_outputs(started, tolerance)
         for _ in range(rounds if at_once else 0):
-            for answers, one in zip(turns, started, strict=True):
-                answers.append(one.turn())
+            for one in started:
+                one.answers.append(one.turn())
     finally:
         for one in started:
             one.end()
     results = {
-        one.side.name: _summary(answers, amount) | {
+        one.side.name: _summary(one.answers, one.amount) | {
             "prepared_seconds": one.prepared,
             "largest_difference": differences.get(one.side.name),
         }
-        for answers, one, amount in zip(turns, started, amounts, strict=True)
+        for one in started
     }
     first = results[sides[0].name]
     for result in results.values():

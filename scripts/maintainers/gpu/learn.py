@@ -1,0 +1,148 @@
+"""Trains a small English model in minutes on a GPU; see `gpu.sh`.
+
+The number of steps follows from the speed of a short run on the held-out text, while the processor
+makes records of the training text. Token embeddings from co-occurrence would take longer than they
+save here.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tarfile
+import time
+
+import parts
+import text
+
+VOCABULARY = "albert/models/small_en/spiece.model"
+# 6 layers that share their weights: a file of 10 MB in half precision.
+MODEL = {
+    "attention_probs_dropout_prob": 0, "down_scale_factor": 1, "embedding_size": 192,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0, "hidden_size": 512, "initializer_range": 0.04,
+    "inner_group_num": 1, "intermediate_size": 2048, "max_position_embeddings": 128,
+    "num_attention_heads": 8, "num_hidden_groups": 1, "num_hidden_layers": 6, "type_vocab_size": 2,
+    "vocab_size": 8000,
+}
+# About 40,000 tokens: pairs of segments and single sentences, in proportion to their numbers.
+BATCH, LEARNING_RATE, WARM_UP, PROBE_STEPS = 1024, 0.005, 300, 300
+RECORDS = {
+    "pair": ("--strict_sentence_order",),
+    "single": ("--single_sentences", "--sentence_objective=none"),
+}
+AT_THE_END = 34.0  # seconds for the last checkpoint, its evaluation, and the conversion
+
+
+class Learning:
+    def __init__(self, folder: str, out: str, work: str, seconds: str, *flags: str):
+        """`flags`: `quick`, and others of run_pretraining."""
+        self.end, self.quick = time.monotonic() + float(seconds), "quick" in flags
+        self.out, self.work = out, work
+        self.flags = [flag for flag in flags if flag != "quick"]
+        self.folder = os.path.join(folder, "text")
+        self.report = parts.Report(os.path.join(out, "learn.json"))
+        model = MODEL | ({"hidden_size": 64, "intermediate_size": 128} if self.quick else {})
+        with open(self.path("config.json"), "w") as stream:
+            json.dump(model, stream)
+        self.batch = 16 if self.quick else BATCH
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.work, name)
+
+    def main(self) -> None:
+        # --- Records, and meanwhile the speed ---
+        packed = sorted(os.listdir(self.folder))
+        text.unpack(self.folder, self.work, packed[:1])  # the held-out text
+        made = [self.records(kind, "heldout") for kind in RECORDS]
+        seconds = [parts.finish(process, self.left) for process in made]
+        probe = self.run("probe", "heldout", 3 if self.quick else PROBE_STEPS)
+        text.unpack(self.folder, self.work, packed[-1:] if self.quick else packed[1:])
+        self.report.add("text", {"files": len(packed)})
+        made = [self.records(kind, "train") for kind in RECORDS]
+        seconds += [parts.finish(process, self.left) for process in made]
+        self.report.add("records", {"seconds": seconds})
+        plan = self.plan(parts.finish(probe, self.left))
+        self.report.add("plan", plan)
+        # --- Train ---
+        steps = plan["steps"]
+        training = self.run(
+            "trained", "train", steps, "--do_eval", "--max_eval_steps=100",
+            f"--save_checkpoints_steps={-(-steps // 2)}",
+            f"--eval_input_file={self.path('heldout.pair.tfrecord')}", "--last_masked_lm_budget=0.15",
+            f"--num_decay_steps={int(0.8 * steps)}",
+        )
+        while training.poll() is None and self.left > 16:
+            time.sleep(1)
+        if training.poll() is None:
+            training.terminate()  # it saves what it has
+            self.report.add("ended early", {"code": training.wait(60)})
+        self.report.attempt("training", self.trained)
+        self.report.attempt("checkpoint", self.converted)
+
+    def records(self, kind: str, name: str):
+        sources = [n for n in sorted(os.listdir(self.work)) if n.startswith(name) and n.endswith(".txt")]
+        return parts.start(
+            self.path(f"{name}.{kind}.log"), "-m", "albert.create_pretraining_data", *RECORDS[kind],
+            "--nostatic_masks", "--max_seq_length=128", f"--spm_model_file={VOCABULARY}",
+            f"--num_processes={max(len(os.sched_getaffinity(0)) // 2, 1)}",
+            f"--input_file={','.join(map(self.path, sources))}",
+            f"--output_file={self.path(f'{name}.{kind}.tfrecord')}",
+        )
+
+    def run(self, name, records, steps, *flags):
+        inputs = (self.path(f"{records}.{kind}.tfrecord") for kind in RECORDS)
+        return parts.start(
+            self.path(name + ".log"), "-m", "albert.run_pretraining", "--do_train",
+            "--flagfile=configs/small_en/run_pretraining.flags", "--nodo_eval", "--depth_schedule=",
+            "--init_embeddings=random", f"--albert_config_file={self.path('config.json')}",
+            f"--input_file={','.join(inputs)}", f"--output_dir={self.path(name)}",
+            f"--spm_model_file={VOCABULARY}", f"--train_batch_size={self.batch}",
+            f"--num_train_steps={steps}", f"--num_warmup_steps={min(WARM_UP, steps // 5)}",
+            f"--learning_rate={LEARNING_RATE}", "--log_steps=20", *flags,
+            *self.flags,
+        )
+
+    def plan(self, seconds: float) -> dict:
+        """Returns the steps for the time that is left, from the probe's speed."""
+        rows = list(parts.metrics(self.path("probe")).values())
+        # Windows of 20 steps; those in which a batch shape is compiled are far slower.
+        window = statistics.median(row["seconds"] for row in rows)
+        start = seconds - window * len(rows)  # import and compilation
+        planned = int((self.left - start - AT_THE_END) / window * 20)
+        return {
+            "steps per second": round(20 / window, 2), "seconds to start": round(start, 1),
+            "tokens per second": statistics.median(row["tokens_per_second"] for row in rows),
+            "seconds left": round(self.left), "steps": 20 if self.quick else max(planned, 100),
+            "last loss": rows[-1]["loss"],
+        }
+
+    def trained(self) -> dict:
+        rows, evals = (parts.metrics(self.path("trained"), kind) for kind in ("train", "eval"))
+        tokens = sum(row["tokens_per_second"] * row["seconds"] for row in rows.values())
+        return {
+            "steps": max(rows), "million tokens": round(tokens / 1e6, 1),
+            "tokens per second": round(tokens / sum(row["seconds"] for row in rows.values())),
+            "last loss": rows[max(rows)]["loss"], "evaluations": evals,
+            "losses": [[step, round(row["loss"], 3)] for step, row in list(rows.items())[::25]],
+        }
+
+    def converted(self) -> dict:
+        process = parts.start(
+            self.path("convert.log"), "-m", "albert.convert_hf", "--dtype=float16",
+            f"--albert_directory={self.path('trained')}", f"--spm_model_file={VOCABULARY}",
+            f"--output_dir={self.path('model')}", env={"JAX_PLATFORMS": "cpu"},
+        )
+        seconds = parts.finish(process, self.left)
+        with tarfile.open(os.path.join(self.out, "model.tgz"), "w:gz") as packed:
+            packed.add(self.path("model"), "model")
+        size = os.path.getsize(os.path.join(self.work, "model", "model.safetensors"))
+        return {"seconds": seconds, "MB": round(size / 1e6, 1)}
+
+
+if __name__ == "__main__":
+    os.chdir(parts.REPOSITORY)
+    Learning(*sys.argv[1:]).main()
