@@ -10,7 +10,7 @@ VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read
 README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
-    "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17", "rensa>=0.5", "py3langid>=0.3",
+    "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17",
     "jax>=0.7; python_version >= '3.11'",
 ]
 
@@ -61,8 +61,6 @@ setup(
         # Text compressed with zstd, which Python supports from 3.14 on.
         "zstd": ["zstandard>=0.22; python_version < '3.14'"],
         "parquet": ["pyarrow>=17"],  # text in Parquet tables
-        # prepare_text: near duplicates, and languages.
-        "filters": ["rensa>=0.5", "py3langid>=0.3"],
         # Cloud storage: s3://, gs://, abfs://, hdfs:// (which also needs Hadoop's library).
         "s3": ["fsspec>=2024.12", "s3fs>=2024.12"],
         "gcs": ["fsspec>=2024.12", "gcsfs>=2024.12"],

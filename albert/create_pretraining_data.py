@@ -16,6 +16,7 @@ the command and it resumes from its work folder, `.<output>.work`, which is remo
 With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
 
+import collections
 import dataclasses
 import itertools
 import os
@@ -102,6 +103,9 @@ def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "fit_sentences", False,
            "End each pair at the line end nearest to --max_seq_length instead of the first beyond it, "
            "for far less truncation but slightly shorter sequences.")
+    define("bool", "full_sequences", False,
+           "Cut documents into sequences of --max_seq_length tokens wherever a sentence ends, so that no "
+           "text is lost.")
     define("string", "runner", None,
            "Apache Beam runner to use (DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, ...); "
            "its options follow after a `--`.")
@@ -164,10 +168,13 @@ def job_of(values: flags.FlagValues) -> Job:
     _check_paths(inputs, splits)
     tokenization.check_special_pieces(load_tokenizer(recipe))
     form = corpus_flags.form_of(values)
-    form = corpus_files.recognize(inputs, form, values.document_break_between_files)
+    lines = itertools.chain.from_iterable(read_documents(inputs, str, ReadingCounts(), form=form))
+    marks, characters = LostMarks(), collections.Counter[str]()
+    for line in lines:
+        characters.update(load_tokenizer(recipe).preprocess(line))
+        if not marks.add(line):
+            break
     if values.spm_model_file and not text.keep_accents:
-        marks, documents = LostMarks(), read_documents(inputs, str, ReadingCounts(), form=form)
-        all(map(marks.add, itertools.chain.from_iterable(documents)))
         marks.warn(", ".join(inputs))
     text_bytes = sum(size_of_text(path, form) for path in inputs)
     if not text_bytes:
@@ -178,7 +185,14 @@ def job_of(values: flags.FlagValues) -> Job:
     return Job(
         dataclasses.replace(recipe, language=form.language), tuple(inputs), splits,
         values.held_out_fraction, values.document_break_between_files, text_bytes, recorded, form,
+        _unknown(characters, load_tokenizer(recipe)),
     )
+
+
+def _unknown(characters: collections.Counter[str], tokenizer: tokenization.FullTokenizer) -> str:
+    """Returns the commonest characters that are in no token of a vocabulary."""
+    known = set(" ").union(*tokenizer.inv_vocab.values())
+    return " ".join(char for char, _ in characters.most_common() if char not in known)[:9]
 
 
 def _splits(values: flags.FlagValues, passes: int) -> tuple[OutputSplit, ...]:
@@ -204,6 +218,11 @@ def _check_combinations(values: flags.FlagValues) -> None:
         flags.log.warning("--do_permutation: no effect: tokens are masked, never permuted")
     if values.single_sentences and _objective(values) != "none":
         problems.append("--single_sentences needs --sentence_objective=none: there is no B")
+    if values.full_sequences and (
+        values.single_sentences or _objective(values) not in ("sop", "none")
+    ):
+        problems.append("--full_sequences needs --sentence_objective=sop or none, and no "
+                        "--single_sentences")
     if values.random_next_sentence and _objective(values) != "nsp":
         problems.append("--random_next_sentence contradicts --sentence_objective="
                         f"{values.sentence_objective}")

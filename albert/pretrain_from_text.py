@@ -36,11 +36,13 @@ from albert.runtime import processor, workers
 from albert.runtime.progress import duration
 from albert.storage import files, filesystem, locks
 from albert.text import corpus_files
+from albert.text.cleaning import LostMarks
 
 log = logging.getLogger("albert")
 
 _DECIDED = ("input_file", "hours", "start_from", "do_lower_case", "keep_accents", "seed",
             *corpus_flags.FLAGS)
+_MANY_MARKS = 0.02  # fraction of letters with accents or marks, above which they are kept
 _MEASURED = 5.0  # seconds of steps to time
 _TRAINED = 0.95  # fraction of the time left; evaluations and checkpoints take the rest
 _MIN_TRAINED = 0.1  # fraction of --hours, even where the data took all of it
@@ -59,14 +61,15 @@ def define_flags(values: flags.FlagValues) -> None:
                  "hub. Default: random weights.", use="model")
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("bool", values, "keep_accents", False,
-                 "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs.")
+                 "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs. Default: if "
+                 "more than 2 % of the letters have any.")
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MAX_SEED)
 
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
-    paths = corpus_files.find(values.input_file, "input_file", is_read_once=True)
+    paths = corpus_files.find(values.input_file, "input_file")
     for path in paths:
         files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
     with locks.hold(values.output_dir):
@@ -91,8 +94,8 @@ def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
         _run("create_pretraining_data", f"--input_file={corpus}", *vocabulary,
              f"--output_file={train}", f"--eval_output_file={held_out}",
              f"--held_out_fraction={text_plan.held_out_fraction(text)}",
-             f"--max_seq_length={plan.length}", "--nostatic_masks", "--strict_sentence_order",
-             "--fit_sentences", "--document_layout=blank_lines", f"--random_seed={values.seed}")
+             f"--max_seq_length={plan.length}", "--nostatic_masks", "--full_sequences",
+             "--document_layout=blank_lines", f"--random_seed={values.seed}")
     plan.set_steps(text, _TRAINED * (values.hours * 3600 - (time.monotonic() - started)))
     model = os.path.join(out, "model")
     start = vocabulary
@@ -101,8 +104,9 @@ def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
     _run("run_pretraining", f"--input_file={train}", f"--eval_input_file={held_out}",
          f"--output_dir={model}", *start, *plan.training_flags(),
          f"--seed={values.seed}")
+    notes = [plan.as_text(text), text_report.coverage(train), *plan.chosen.get("notes", ())]
     log.info("report: %s", text_report.write(
-        os.path.join(out, "report.md"), model, held_out, plan.as_text(text)
+        os.path.join(out, "report.md"), model, held_out, notes
     ))
 
 
@@ -124,12 +128,10 @@ def text_of(corpus: str) -> Text:
     return Text(os.path.getsize(corpus), len(characters))
 
 
-def _digest_of(paths: Sequence[str]) -> str | None:
-    """Returns a digest of the files' contents; None for pipes, which can be read only once."""
-    if any(map(corpus_files.is_pipe, paths)):
-        return None
+def _digest_of(paths: Sequence[str]) -> str:
+    """Returns a digest of the files' contents."""
     contents = [
-        filesystem.identity(path) if filesystem.is_remote(path) else files.sha256(path)
+        filesystem.stamp(path) if filesystem.is_remote(path) else files.sha256(path)
         for path in paths if path != "-"
     ]
     return hashlib.sha256(repr(contents).encode()).hexdigest()
@@ -227,8 +229,9 @@ class _Plan:
         lower = f"--do_lower_case={str(values.do_lower_case).lower()}"
         prefix = os.path.join(values.output_dir, "spm")
         if not os.path.exists(f"{prefix}.model"):
+            keep_accents = self._keep_accents(values, corpus)
             _run("train_sentencepiece", f"--input={corpus}", f"--model_prefix={prefix}", lower,
-                 f"--keep_accents={str(values.keep_accents).lower()}",
+                 f"--keep_accents={str(keep_accents).lower()}",
                  f"--vocab_size={self.chosen['vocab_size']}", "--nohard_vocab_limit",
                  f"--seed={values.seed}")
         with open(f"{prefix}.vocab", encoding="utf-8") as stream:
@@ -238,6 +241,21 @@ class _Plan:
             stream.write(self.config.to_json_string())
         self._config_file = config
         return [f"--spm_model_file={prefix}.model", lower]
+
+    def _keep_accents(self, values: flags.FlagValues, corpus: str) -> bool:
+        """Returns whether the vocabulary keeps accents: as the flag says, else if the text has many."""
+        if values["keep_accents"].present:
+            return values.keep_accents
+        marks = LostMarks()
+        with open(corpus, encoding="utf-8") as stream:
+            all(map(marks.add, stream))
+        if marks.fraction <= _MANY_MARKS:
+            return False
+        note = f"{marks}, which are kept; --nokeep_accents drops them"
+        self.chosen["notes"] = [note]
+        files.write_json(self.path, self.chosen)
+        log.warning("%s", note)
+        return True
 
     def set_steps(self, text: Text, seconds: float) -> None:
         """Chooses batch, rate and steps by the time left."""

@@ -16,12 +16,12 @@ import numpy as np
 
 from albert.errors import ConfigError, DataError
 from albert.storage import files, filesystem
-from albert.text import sentencepiece
+from albert.text import spm_model
 from albert.text.added_tokens import AddedTokens
 from albert.text.cleaning import (
     TextSettings, convert_to_unicode, preprocess_text, restore_symbols, scrub_surrogates,
 )
-from albert.text.sentencepiece import (
+from albert.text.spm_model import (
     SPIECE_UNDERLINE, encode_ids, encode_pieces, ends_in_digit_comma, is_start_piece,
     split_digit_comma,
 )
@@ -94,7 +94,7 @@ class FullTokenizer:
         self.comma_ids: dict[int, list[int]] = {}  # for tokens like "▁2010,", the ids of their parts
         if spm_model_file:
             self.path = filesystem.local_copy(spm_model_file, "spm_model_file")
-            self.sp_model = sentencepiece.load_model(self.path)
+            self.sp_model = spm_model.load_model(self.path)
             count = self.sp_model.GetPieceSize()
             self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
             for token, i in self.vocab.items():
@@ -141,7 +141,7 @@ class FullTokenizer:
             special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
             return [t for t in tokens if t[0] == "[" and t[-1] == "]" and t not in special]
         is_needed = self.do_lower_case and len(tokens) > 3  # [CLS], [SEP] and [MASK]
-        return sentencepiece.user_defined(self.sp_model, tokens) if is_needed else []
+        return spm_model.user_defined(self.sp_model, tokens) if is_needed else []
 
     @classmethod
     def from_scratch(

@@ -14,9 +14,10 @@ from albert.text import corpus_files, vocabulary
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input", None,
-                 f"Text, one sentence per line: {corpus_flags.WHERE}; `-` is the standard input. "
-                 "Required.", use="texts")
+                 f"Text, one sentence per line: {corpus_flags.WHERE}. Required.", use="texts")
     corpus_flags.define_flags(values, with_layout=False)
+    flags.define("bool", values, "split_sentences", False,
+                 "Split lines into sentences, for paragraphs and for documents of one line.")
     flags.define("path", values, "model_prefix", None,
                  "Output path without .model and .vocab. Required.", use="output")
     flags.define("integer", values, "vocab_size", 30000,
@@ -33,8 +34,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "keep_accents", False,
                  "Keep accents and other marks (é, ü, ガ, the virama); stored in the model file for "
                  "all later commands.")
-    flags.define("list", values, "user_defined_symbols", [],
-                 "Additional tokens that are never split, such as [E1],[/E1].")
+    flags.define("string", values, "user_defined_symbols", "",
+                 "Additional tokens that are never split (comma-separated), such as [E1],[/E1].")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
                  "Maximum number of sentences to train on; 0: all.", lower_bound=0)
     flags.define("bool", values, "shuffle_input_sentence", True,
@@ -44,11 +45,15 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input", "model_prefix")
-    paths = corpus_files.find(values.input, "input", is_read_once=True)
+    paths = corpus_files.find(values.input, "input")
     for ending in (".model", ".vocab"):
         files.refuse_overwriting(values.model_prefix + ending, *paths)
-    settings = vocabulary.Settings(**flags.select(values, vocabulary.Settings))
-    size = vocabulary.publish(
+    symbols = dict.fromkeys(filter(None, values.user_defined_symbols.split(",")))
+    settings = vocabulary.Settings(**flags.select(values, vocabulary.Settings) | {
+        # The original's command names symbols that are always in the vocabulary.
+        "user_defined_symbols": tuple(s for s in symbols if s not in vocabulary.LAYOUT),
+    })
+    size = vocabulary.write(
         values.model_prefix, vocabulary.train(paths, settings, corpus_flags.form_of(values))
     )
     flags.log.info("wrote %s.model and .vocab: %d tokens", values.model_prefix, size)

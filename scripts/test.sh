@@ -35,7 +35,7 @@ if [[ "${1:-}" != --all ]]; then
 fi
 set -- -m "slow or not slow" "${@:2}"
 code=0
-ensure_environment test,text,onnx,zstd,parquet,filters,report,remote-test,gcs-test,interop,jax-tpu
+ensure_environment test,text,onnx,zstd,parquet,report,remote-test,gcs-test,interop,jax-tpu
 run_tests "$@" || code=$?
 # Code 5: none of the selected tests is one of Beam's.
 ensure_environment test,beam,beam-dask,remote-test .venv-beam

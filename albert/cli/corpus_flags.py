@@ -1,11 +1,11 @@
 """Flags of the commands that read a corpus: its files and their layout."""
 
 from albert.cli import flags
-from albert.text import corpus_files
+from albert.text import corpus_files, sentences
 
 WHERE = (
-    "comma-separated files, globs, folders and @lists of names: plain text (UTF-8, or UTF-16 "
-    "with a byte-order mark), JSON lines or Parquet; optionally compressed (gzip, bzip2, xz, zstd)"
+    "comma-separated files, globs and folders: plain text (UTF-8), JSON lines or Parquet; optionally "
+    "compressed (gzip, bzip2, xz, zstd)"
 )
 FLAGS = ("text_field", "document_layout", "language")
 
@@ -15,18 +15,22 @@ def define_flags(values: flags.FlagValues, with_layout: bool = True) -> None:
     flags.define("string", values, "text_field", "text",
                  "Field of JSON lines, or column of a Parquet table, that holds the text.")
     if with_layout:
-        flags.define("enum", values, "document_layout", corpus_files.AUTO,
+        flags.define("enum", values, "document_layout", None,
                      "How plain text is divided into documents: by blank lines, one per line, or one "
-                     "per file; json: JSON lines; auto: detected from a sample of the text, and "
-                     "logged.", enum_values=list(corpus_files.LAYOUTS))
-        flags.define("string", values, "language", "en",
-                     "Language of the text (ISO 639 code), for the abbreviations that sentence "
-                     "splitting must know.")
+                     "per file; json: JSON lines. Default: by blank lines or, in a file without any, "
+                     "one per line.", enum_values=list(corpus_files.LAYOUTS))
+    flags.define("string", values, "language", "en",
+                 "Language of the text (ISO 639 code), for the abbreviations that sentence splitting "
+                 "must know.")
 
 
 def form_of(values: flags.FlagValues) -> corpus_files.Form:
-    """Returns the form that the flags describe; the layout may be `AUTO`."""
-    layout = values.document_layout if "document_layout" in values else corpus_files.BLANK_LINES
-    detects_json = layout == corpus_files.AUTO or "document_layout" not in values
-    language = values.language if getattr(values, "split_sentences", False) else None
-    return corpus_files.Form(layout, values.text_field, detects_json, language)
+    """Returns the form that the flags describe.
+
+    Raises:
+      FlagError: sentences cannot be split in --language.
+    """
+    language = sentences.language_code(values.language)
+    layout = values.document_layout if "document_layout" in values else None
+    is_split = getattr(values, "split_sentences", False)
+    return corpus_files.Form(layout, values.text_field, language if is_split else None)

@@ -4,6 +4,7 @@ Legend: N sentences, D size of a vector.
 """
 
 import itertools
+import logging
 import os
 from collections.abc import Sequence
 
@@ -15,11 +16,15 @@ from albert.inference.answering_session import AnsweringSession, open_session
 from albert.pretraining_data.features import SEGMENT_LENGTHS, pair_features
 from albert.records import record_files
 from albert.records.examples import FeatureSpec, decode_examples
+from albert.records.records import Manifest
 from albert.records.tfrecord import read_records
 from albert.storage import files
 from albert.tokenization import FullTokenizer
 
+log = logging.getLogger("albert")
+
 _EXAMPLES = 10
+_MAX_LOST = 0.1  # fraction of the tokens
 _RISE = 0.05  # of a held-out loss: less may be noise
 _SENTENCES = 400  # to search for neighbours
 _NEIGHBOURS = 3
@@ -34,19 +39,28 @@ Vectors, masked words, and a classifier from labelled texts (`text` and `label` 
 """
 
 
-def write(path: str, model: str, held_out: str, plan: str) -> str:
+def coverage(records_file: str) -> str:
+    """Returns a sentence about the share of the text that is in the records; warns below 90 %."""
+    lost = Manifest.read(records_file).info["report"]["cut_tokens"]
+    text = f"The records hold {100 * (1 - lost):.1f} % of the text's tokens"
+    if lost > _MAX_LOST:
+        log.warning("%s: the model never sees the others", text)
+    return text
+
+
+def write(path: str, model: str, held_out: str, notes: Sequence[str]) -> str:
     """Publishes the report and returns its path.
 
     Args:
       model: directory of run_pretraining.
       held_out: record file without masks.
-      plan: a sentence about the training.
+      notes: sentences about the text and the training.
     """
     results = files.read_json_object(os.path.join(model, "eval_results.json"))
     session = open_session(model)
     segments = _segments(held_out, session.tokenizer)
     parts = [
-        "# Model pretrained on your text\n", f"{plan}.\n",
+        "# Model pretrained on your text\n", "".join(f"{note}.\n" for note in notes),
         table(("on held-out text", "model", "always the most frequent answer"), [
             (name, f"{100 * results[f'{key}_accuracy']:.1f} %",
              f"{100 * results[f'{key}_accuracy_baseline']:.1f} %")

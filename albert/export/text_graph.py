@@ -276,7 +276,7 @@ def ids_of(tokenizer: tokenization.FullTokenizer) -> SentencePieceIds | WordPiec
 
 
 def pack(segments: Sequence[tf.RaggedTensor], seq_length, tokenizer: tokenization.FullTokenizer):
-    """Packs one or two ragged texts [B, (n)] as `features.pack` does, as the encoder's inputs [B, L].
+    """Packs one or two ragged texts [B, (n)] as `features.join_texts` does, as the encoder's inputs [B, L].
 
     Args:
       seq_length: L, an integer or a tensor. Longer pairs lose the end of their longer text.

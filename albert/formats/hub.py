@@ -14,7 +14,7 @@ from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
 from albert.records.protobuf import fields
 from albert.storage import files
-from albert.text import sentencepiece
+from albert.text import spm_model
 from albert.tokenization import TextSettings
 
 # Of our modules, in assets/.
@@ -86,7 +86,7 @@ def vocabulary_of(directory: str, text: TextSettings) -> Vocabulary:
         next((os.path.join(assets, n) for n in names if n.endswith(ends)), None)
         for ends in (".model", (".vocab", ".txt"))
     )
-    text = dataclasses.replace(text, **sentencepiece.trained_with(spm))
+    text = dataclasses.replace(text, **spm_model.trained_with(spm))
     return Vocabulary(spm, None if spm else vocab, text)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from albert.errors import DataError, FlagError
 from albert.formats import archives, tokenizer_json
 from albert.storage import files
-from albert.text import sentencepiece
+from albert.text import spm_model
 from albert.tokenization import FullTokenizer, TextSettings
 
 log = logging.getLogger("albert")
@@ -111,7 +111,7 @@ class Vocabulary:
         if given.get("keep_accents") and chosen.vocab_file:
             raise FlagError("--keep_accents is for SentencePiece: a WordPiece vocabulary keeps "
                             "accents with --nodo_lower_case")
-        stored = sentencepiece.trained_with(chosen.spm_model_file)
+        stored = spm_model.trained_with(chosen.spm_model_file)
         for name, value in given.items():
             if stored.get(name, value) != value:
                 raise FlagError(f"--{'no' * (not value)}{name}: {chosen.spm_model_file} was trained "
@@ -156,7 +156,7 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
             added |= _added([{"content": token, "id": i} for token, i in tokens], file)
     _check_fixed(values, path)
     added |= _added(_decoder(values.get("added_tokens_decoder") or {}, path), path)
-    text = text_settings(values, path, default or TextSettings(**sentencepiece.trained_with(spm)))
+    text = text_settings(values, path, default or TextSettings(**spm_model.trained_with(spm)))
     strip = values.get("strip_accents")
     if vocab and strip not in (None, text.do_lower_case):
         raise DataError(f"{path}: strip_accents is {strip!r}, but accents are stripped if and only if "
@@ -172,7 +172,7 @@ def _text_of_file(path: str, default: TextSettings) -> TextSettings:
     """Returns how texts are preprocessed for a vocabulary, from its file or the settings next to it."""
     directory = os.path.dirname(os.path.abspath(path))
     settings_path = os.path.join(directory, SETTINGS_FILE)
-    default = dataclasses.replace(default, **sentencepiece.trained_with(path))
+    default = dataclasses.replace(default, **spm_model.trained_with(path))
     if not os.path.isfile(settings_path):
         return default
     values = files.read_json_object(settings_path)

@@ -139,7 +139,7 @@ class Session:
         needed = len(first) + len(second or ()) + (2 if second is None else 3)
         length = min(needed, self.max_seq_length)
         ids = self.tokenizer.cls_id, self.tokenizer.sep_id
-        packed = features.pack(first, second, length, *ids)
+        packed = features.join_texts(first, second, length, *ids)
         return model_inputs(packed), needed > length
 
     def compiled(self, model: Any, function: Callable[[Any, Any], Any]) -> Compute:

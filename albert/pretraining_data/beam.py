@@ -15,7 +15,6 @@ import posixpath
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -61,8 +60,8 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
     started = time.monotonic()
     log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
     # Only the machine that reads the text sees its blocks; so the files identify it.
-    text = [[path, *filesystem.identity(path)] for path in job.inputs]
-    identity = json.dumps([pipeline.identity_of(job), text])
+    text = [[path, *filesystem.stamp(path)] for path in job.inputs]
+    identity = json.dumps([pipeline.job_digest(job), text])
     with (
         workers.preemptible("rerun the command to resume"), _work_folder(job, identity) as work,
     ):

@@ -44,7 +44,7 @@ class DynamicMasking:
     def feature_spec(self) -> FeatureSpec:
         """Returns the features of the records; a batch has `features` instead."""
         length = self.max_seq_length
-        return FeatureSpec(pair_features(length), row_length=length, complete=self)
+        return FeatureSpec(pair_features(length), row_length=length, masking=self)
 
     @property
     def features(self) -> dict[str, tuple[str, int]]:

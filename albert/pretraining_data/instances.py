@@ -44,38 +44,21 @@ class Statistics:
     tokens: int = 0  # in records, without special ones
     lost: int = 0  # tokens truncated, or in no pair
     unknown: int = 0  # unknown tokens in records
-    lengths: np.ndarray | int = 0  # int64 [L + 1], number of records by length
+    records: int = 0
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        return Statistics(*(
-            getattr(self, field.name) + getattr(other, field.name)
-            for field in dataclasses.fields(self)
-        ))
-
-    @property
-    def records(self) -> int:
-        return int(np.sum(self.lengths))
-
-    def to_json(self) -> list:
-        """Returns JSON values that `from_json` reads."""
-        *counts, lengths = dataclasses.astuple(self)
-        return [*counts, np.atleast_1d(lengths).tolist()]
-
-    @classmethod
-    def from_json(cls, values: list) -> "Statistics":
-        *counts, lengths = values
-        return cls(*counts, np.array(lengths, np.int64))
+        both = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Statistics(*map(sum, both))
 
     @classmethod
     def of_bucket(cls, recipe: Recipe, bucket: Bucket) -> "Statistics":
         """Counts the pairs of a bucket."""
-        pairs, size = bucket.pairs, recipe.pairs.max_seq_length + 1
-        lengths = sequence_lengths(_segments(pairs))
+        pairs = bucket.pairs
         sums = (int(values.sum(dtype=np.int64)) for values in (
             pairs["label"], _segments(pairs), pairs["lost"],
             bucket.ids == load_tokenizer(recipe).unk_id,
         ))
-        return cls(*sums, np.bincount(lengths, minlength=size))
+        return cls(*sums, len(pairs))
 
 
 @dataclasses.dataclass

@@ -113,6 +113,7 @@ class Job:
     text_bytes: int  # of all inputs, uncompressed
     flags: dict[str, Any]  # those that can change the records, for manifests
     form: Form = Form()  # of the inputs
+    unknown_characters: str = ""  # the commonest that the vocabulary lacks
 
     @property
     def outputs(self) -> list[str]:

@@ -6,7 +6,7 @@ a random boundary. `SENTENCE_OBJECTIVES` determines whether B follows A.
 
 import dataclasses
 import random
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ class PairSettings:
     sentence_objective: str = "sop"  # key of `SENTENCE_OBJECTIVES`
     strict_sentence_order: bool = False  # never take B from another document for lack of text
     fit_sentences: bool = False  # end pairs at the segment boundary nearest to the target length
+    full_sequences: bool = False  # cut documents at the target length, wherever a segment ends
     single_sentences: bool = False  # every segment is a separate sequence, with an empty B
     is_swapped_later: bool = False  # don't swap A and B: the reader of the records does
 
@@ -95,7 +96,7 @@ def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.
     pairs["a_length"] = bounds[:, 1] - bounds[:, 0]
     pairs["b_length"] = bounds[:, 3] - bounds[:, 2]
     truncate_pairs(pairs, settings.max_tokens, rng, settings.is_swapped_later)
-    if settings.strict_sentence_order and len(pairs):
+    if (settings.strict_sentence_order or settings.full_sequences) and len(pairs):
         # The first pair of the pass accounts for text in no pair.
         pairs["lost"][0] += _count_unpaired(len(block.ids), bounds)
     return pairs, rng
@@ -128,6 +129,8 @@ def create_instances_from_document(
     target = settings.max_tokens
     if rng.random() < settings.short_seq_prob:
         target = rng.randint(2, target)
+    if settings.full_sequences:
+        return _full_pairs(segments[at : end + 1], target, settings, rng)
     pairs: list[Range] = []
     random_prob = SENTENCE_OBJECTIVES[settings.sentence_objective][0]
     swap_prob = 0.0 if settings.is_swapped_later else settings.swap_prob
@@ -152,6 +155,29 @@ def create_instances_from_document(
             pairs.append((*b, *a, 1))
         else:
             pairs.append((*a, *b, 0))
+    return pairs
+
+
+def _full_pairs(
+    borders: list[int], target: int, settings: PairSettings, rng: random.Random
+) -> list[Range]:
+    """Returns the pairs of a document without a gap, each `target` tokens long except the last.
+
+    A pair is divided where a segment ends, or in the middle of a segment that fills it.
+
+    Args:
+      borders: start of each segment of the document, then the end.
+    """
+    pairs: list[Range] = []
+    swap_prob = 0.0 if settings.is_swapped_later else settings.swap_prob
+    at, end = borders[0], borders[-1]
+    while end - at > 1:  # a token alone is no pair
+        last = min(at + target, end)
+        inside = borders[bisect_right(borders, at) : bisect_left(borders, last)]
+        border = inside[randbelow(len(inside), rng)] if inside else (at + last) // 2
+        is_swapped = swap_prob > 0 and rng.random() < swap_prob
+        pairs.append((border, last, at, border, 1) if is_swapped else (at, border, border, last, 0))
+        at = last
     return pairs
 
 

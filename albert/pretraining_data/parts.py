@@ -5,6 +5,7 @@ A run that was interrupted makes those that are missing. Paths may be addresses.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ def write(recipe: Recipe, split: str, number: int, bucket: Bucket, path: str) ->
     with _create(path) as stream:
         frames = instances.frame_bucket(recipe, split, number, bucket, examples)
         blocks = instances.write_frames(frames, stream)
-    _write_json(path, [blocks, Statistics.of_bucket(recipe, bucket).to_json(), examples or []])
+    _write_json(path, [blocks, dataclasses.astuple(Statistics.of_bucket(recipe, bucket)), examples or []])
 
 
 def is_complete(path: str) -> bool:
@@ -52,7 +53,7 @@ def join(
         for bucket in sorted(buckets):
             path = path_of(folder, key, split.name, bucket)
             blocks, statistics, output_examples = files.read_json(f"{path}.json")
-            output.add(blocks, Statistics.from_json(statistics))
+            output.add(blocks, Statistics(*statistics))
             output.examples += output_examples
             with filesystem.open_read(path) as content:
                 for chunk in text_files.chunks(content):
@@ -60,7 +61,7 @@ def join(
                     stream.write(chunk)
     output.sha256 = digest.hexdigest()
     _write_json(output.work_path, [
-        output.blocks, output.statistics.to_json(), output.examples, output.sha256
+        output.blocks, dataclasses.astuple(output.statistics), output.examples, output.sha256
     ])
     return output
 
@@ -72,7 +73,7 @@ def read_output(job: Job, split: OutputSplit, number: int, folder: str, key: str
         blocks, statistics, output.examples, output.sha256 = files.read_json(
             f"{output.work_path}.json"
         )
-        output.add(blocks, Statistics.from_json(statistics))
+        output.add(blocks, Statistics(*statistics))
     return output
 
 

@@ -38,7 +38,7 @@ def make_records(job: Job, processes: int) -> None:
              job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
     with (
         preemptible("rerun the command to resume"),
-        locks.work_folder(job.outputs, identity_of(job)) as work,
+        locks.work_folder(job.outputs, job_digest(job)) as work,
     ):
         _check_disk(job, work)
         with Workers(processes) as pool:
@@ -58,7 +58,7 @@ def read(job: Job, counts: ReadingCounts) -> Iterator[list[str]]:
     return read_documents(job.inputs, preprocess, counts, job.break_between_files, job.form)
 
 
-def identity_of(job: Job) -> str:
+def job_digest(job: Job) -> str:
     """Returns a digest of what determines the records, except the text, whose blocks have digests."""
     values = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, __version__, _LAYOUT]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

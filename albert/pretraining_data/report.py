@@ -5,8 +5,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from albert.errors import DataError
 from albert.pretraining_data.instances import Statistics
 from albert.pretraining_data.job import Job, OutputSplit
@@ -20,7 +18,6 @@ _MAX_LOST = 0.25  # fraction of the tokens
 _MIN_HELD_OUT = 1000  # records; an accuracy of 0.5 then has a standard error of 0.016
 _MAX_UNKNOWN = 0.01  # fraction of the tokens
 _LABEL_RANGE = 0.1  # of the fraction of label 1 around the expected one
-_PERCENTILES = (5, 25, 50, 75, 95)
 
 
 def report_reading(job: Job, counts: ReadingCounts) -> None:
@@ -51,9 +48,9 @@ class Report:
     """Statistics of all records of a run."""
 
     settings: PairSettings
+    unknown_characters: str
     counts: ReadingCounts
     total: Statistics
-    held_out_tokens: float  # fraction of the text, by tokens
     held_out_records: int
 
     @classmethod
@@ -61,13 +58,9 @@ class Report:
         cls, job: Job, parts: Sequence[tuple[OutputSplit, Statistics]], counts: ReadingCounts
     ) -> "Report":
         """Sums up the statistics of output files."""
-        tokens, records = {"eval": 0.0}, {"eval": 0}
-        for split, part in parts:
-            tokens[split.name] = tokens.get(split.name, 0) + (part.tokens + part.lost) / split.passes
-            records[split.name] = records.get(split.name, 0) + part.records
         total = sum((part for _, part in parts), Statistics())
-        held_out = tokens["eval"] / max(sum(tokens.values()), 1.0)
-        return cls(job.recipe.pairs, counts, total, held_out, records["eval"])
+        held_out = sum(part.records for split, part in parts if split.name == "eval")
+        return cls(job.recipe.pairs, job.unknown_characters, counts, total, held_out)
 
     @property
     def label_1(self) -> float:
@@ -87,34 +80,19 @@ class Report:
         """Fraction of the tokens in records that are unknown."""
         return self.total.unknown / max(1, self.total.tokens)
 
-    def length_percentile(self, percent: float) -> int:
-        """Returns the length in tokens that `percent` of the records don't exceed."""
-        cumulative = np.cumsum(self.total.lengths)
-        return int(np.searchsorted(cumulative, percent / 100 * self.total.records))
-
     def to_json(self) -> dict[str, Any]:
         """Returns the values for manifests."""
         return {
-            "documents": self.counts.documents, "sentences": self.counts.sentences,
-            "records": self.total.records, "tokens": self.total.tokens,
-            "label_1": round(self.label_1, 6), "cut_tokens": round(self.lost, 6),
-            "unknown_tokens": round(self.unknown, 6),
-            "held_out_tokens": round(self.held_out_tokens, 6),
-            "length_percentiles": {f"{p}": self.length_percentile(p) for p in _PERCENTILES},
+            "documents": self.counts.documents, "records": self.total.records,
+            "tokens": self.total.tokens, "label_1": round(self.label_1, 6),
+            "cut_tokens": round(self.lost, 6), "unknown_tokens": round(self.unknown, 6),
         }
 
     def log(self) -> None:
         """Logs the statistics, and a warning for each that is unusual."""
-        log.info(
-            "%s documents of %s lines; label 1: %.1f %% of the records; truncated or left out: "
-            "%.1f %% of the tokens; unknown: %.2f %%%s", f"{self.counts.documents:,}",
-            f"{self.counts.lines:,}", 100 * self.label_1, 100 * self.lost, 100 * self.unknown,
-            f"; held out: {100 * self.held_out_tokens:.1f} % of the text"
-            if self.held_out_tokens else "",
-        )
-        log.info("tokens per record: %s", ", ".join(
-            f"{self.length_percentile(p):,} ({p} % have fewer)" for p in _PERCENTILES
-        ))
+        log.info("%s documents of %s lines; label 1: %.1f %% of the records; truncated or left out: "
+                 "%.1f %% of the tokens; unknown: %.2f %%", f"{self.counts.documents:,}",
+                 f"{self.counts.lines:,}", 100 * self.label_1, 100 * self.lost, 100 * self.unknown)
         for warning in self.warnings():
             log.warning("%s", warning)
 
@@ -143,11 +121,13 @@ class Report:
             error = 50 / self.held_out_records**0.5
             yield (
                 f"only {self.held_out_records:,} records are held out: an accuracy measured on them "
-                f"has a standard error of up to {error:.1f} points. Increase --held_out_fraction or "
-                "--eval_dupe_factor"
+                f"has a standard error of up to {error:.1f} points; more text lowers it, or a larger "
+                "held-out fraction"
             )
         if self.unknown > _MAX_UNKNOWN:
+            characters = f" (most often {self.unknown_characters})" if self.unknown_characters else ""
             yield (
-                f"{100 * self.unknown:.1f} % of the tokens are unknown to the vocabulary. Is it for "
-                "another language or case? Train one on this text with albert.train_sentencepiece"
+                f"{100 * self.unknown:.1f} % of the tokens are unknown to the vocabulary{characters}. "
+                "Replace these characters, or train a vocabulary on this text with "
+                "albert.train_sentencepiece"
             )

@@ -134,10 +134,10 @@ def complete(
     batch = dict(batch)
     if "is_real_example" not in batch:
         batch["is_real_example"] = np.ones(len(positions), np.int32)
-    if spec.complete:
+    if spec.masking:
         batch = {
             name: values.astype(np.int32) if values.dtype == np.int64 else values
-            for name, values in spec.complete(batch, positions).items()
+            for name, values in spec.masking(batch, positions).items()
         }
     if is_cut and has_several_lengths(spec):
         batch = packing.cut_rows(batch, spec.row_length, spec.row_features)

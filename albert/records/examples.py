@@ -31,7 +31,7 @@ class FeatureSpec:
     row_features: tuple[str, ...] = ()
     # (decoded batch, int64 [B] positions of its records in the run) -> the batch to train on;
     # see `dynamic_masking.DynamicMasking`.
-    complete: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
+    masking: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
 
     def zeros(self, count: int) -> dict[str, np.ndarray]:
         """Returns `count` records of zeros: {name: [count, length] or [count]}."""

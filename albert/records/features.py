@@ -64,7 +64,7 @@ def truncate_pair(
     return a[:length_a], b[:length_b]
 
 
-def pack(
+def join_texts(
     a: Sequence[int], b: Sequence[int] | None, max_seq_length: int, cls_id: int, sep_id: int
 ) -> dict[str, np.ndarray]:
     """Returns the sequence of one text or of two, as shown at the top of this module; int64 [L] each.
@@ -99,4 +99,4 @@ def encode_texts(
         ))
         for a, has in zip(ids_a, has_b, strict=True):
             b = next(ids_b) if has else None
-            yield pack(a, b, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
+            yield join_texts(a, b, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.records.examples import DTYPES, FeatureSpec, frame_examples
+from albert.records.examples import FeatureSpec, frame_examples
 from albert.storage import files, filesystem
 
 FORMAT_VERSION = 1
@@ -64,8 +64,6 @@ class Manifest:
                             "still running: rerun that command, then this one")
         if missing := [key for key in ("records", "bytes", "features", "info") if key not in value]:
             raise DataError(f"{where}: lacks {', '.join(missing)}")
-        if bad := _invalid_keys(value):
-            raise DataError(f"{where}: invalid {', '.join(bad)}: write {os.path.basename(path)} again")
         blocks = value.get("blocks")
         return cls(
             value["records"], value["bytes"],
@@ -128,47 +126,6 @@ def manifest_path(path: str) -> str:
 def mark_unfinished(path: str) -> None:
     """Marks a file that is about to be replaced, until its manifest is written."""
     files.write_sealed_json(manifest_path(path), {"format_version": FORMAT_VERSION, _UNFINISHED: True})
-
-
-def _invalid_keys(value: Mapping[str, Any]) -> list[str]:
-    """Returns the keys of a manifest with invalid values."""
-
-    def is_count(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-    def is_feature(value: Any) -> bool:
-        return (
-            isinstance(value, list) and len(value) == 3 and isinstance(value[0], str)
-            and value[1] in tuple(DTYPES) and (value[2] is None or is_count(value[2]))
-        )
-
-    def are_blocks(blocks: Any) -> bool:
-        return (
-            isinstance(blocks, list)
-            and all(isinstance(b, list) and len(b) == 2 and all(map(is_count, b)) for b in blocks)
-            and sum(count for count, _ in blocks) == value["records"]
-            and sum(size for _, size in blocks) == value["bytes"]
-        )
-
-    def is_info(info: Any) -> bool:
-        if not isinstance(info, dict):
-            return False
-        strings = ("tokenizer_sha256", "sentence_objective")
-        return (
-            isinstance(info.get("shards", []), list | dict)
-            and (info.get("vocab_size") is None or is_count(info["vocab_size"]))
-            and all(isinstance(info.get(name, ""), str | None) for name in strings)
-            and all(isinstance(info.get(name), dict | None) for name in ("flags", "vocabulary"))
-        )
-
-    tests = {
-        "records": is_count, "bytes": is_count, "info": is_info,
-        "features": lambda value: isinstance(value, list) and all(map(is_feature, value)),
-    }
-    bad = [key for key, is_good in tests.items() if not is_good(value[key])]
-    if not bad and "blocks" in value and not are_blocks(value["blocks"]):
-        bad.append("blocks")
-    return bad
 
 
 # === Writing ===

@@ -67,7 +67,7 @@ def _signature(
     """Returns the type and the shape of each feature of a batch."""
     is_cut = is_cut and numpy_batches.has_several_lengths(spec)
     cut = packing.cut_features(spec.row_features) if is_cut else ()
-    features = spec.complete.features if spec.complete else spec.features
+    features = spec.masking.features if spec.masking else spec.features
     signature = {"is_real_example": tf.TensorSpec([rows], tf.int32)}
     for name, (dtype, length) in features.items():
         shape = [] if length is None else [None if name in cut else length]

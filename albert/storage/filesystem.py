@@ -21,7 +21,7 @@ from albert.storage.fsspec_calls import (
     Identity,
     call,
     find_info,
-    identity_of,
+    stamp_of,
     list_infos,
 )
 from albert.storage.temporary import temporary_dir
@@ -92,7 +92,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
     return contents
 
 
-def identity(path: str) -> Identity:
+def stamp(path: str) -> Identity:
     """Returns the size and a time stamp of a file, one of which changes with the file.
 
     Raises:
@@ -100,15 +100,15 @@ def identity(path: str) -> Identity:
     """
     if is_remote(path):
         if info := find_info(path):
-            return identity_of(info)
+            return stamp_of(info)
         raise AbsentError(f"no such file: {path}")
     info = os.stat(path)
     return info.st_size, info.st_mtime_ns
 
 
 def size(path: str) -> int:
-    """Returns the number of bytes of a file; raises the errors of `identity`."""
-    return identity(path)[0]
+    """Returns the number of bytes of a file; raises the errors of `stamp`."""
+    return stamp(path)[0]
 
 
 def exists(path: str) -> bool:
@@ -146,11 +146,11 @@ def files_below(path: str) -> dict[str, Identity]:
                 continue
             if {"", ".", ".."} & set(name.split("/")) or "\\" in name or "\0" in name:
                 raise DataError(f"{path}: {name!r} cannot be a file name here: move it away")
-            identities[name] = identity_of(info)
+            identities[name] = stamp_of(info)
     else:
         for folder, _, names in os.walk(path):
             for file in (os.path.join(folder, name) for name in names):
-                identities[os.path.relpath(file, path)] = identity(file)
+                identities[os.path.relpath(file, path)] = stamp(file)
     return dict(sorted(identities.items()))
 
 
@@ -239,14 +239,14 @@ def local_copy(path: str, flag: str = "path") -> str:
         path = without_file_scheme(path)
         if is_placeholder(path):
             url = address_of(path)
-            _download({path: (url, identity(url))})
+            _download({path: (url, stamp(url))})
         return path
     url, target = path.rstrip("/"), path_in_cache(path, "downloads")
     info, prefix = find_info(url), _CHECKPOINT_FILE.sub("", url)
     if info and info["type"] == "directory":
         folder, names = target, refresh(url, target)
     elif info and prefix == url:
-        _download({target: (url, identity_of(info))})
+        _download({target: (url, stamp_of(info))})
         return target
     else:
         base, folder = os.path.basename(prefix), os.path.dirname(target)
@@ -294,7 +294,7 @@ def _download(files: dict[str, tuple[str, Identity]], is_lazy: bool = False) -> 
     outdated = []
     for path, (_, known) in files.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if os.path.exists(path) and identity(path) == known:
+        if os.path.exists(path) and stamp(path) == known:
             continue
         if is_lazy and _WEIGHTS.search(path):
             with _replacing(path, stamp=0) as scratch:

@@ -108,7 +108,7 @@ def find_info(url: str) -> Info | None:
     return None
 
 
-def identity_of(info: Info) -> Identity:
+def stamp_of(info: Info) -> Identity:
     """Returns the size of a file, and a hash of its ETag or modification time as a time stamp."""
     tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
     return int(info["size"] or 0), (1 + zlib.crc32(tag.encode()) % 2**31) * 10**9

@@ -306,7 +306,7 @@ def sentence_rows(
             if part.first <= word < part.last:
                 labels[1 + len(ids)] = 1 + label_ids[word]
             ids += truncated[word]
-        row = features.pack(ids, None, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
+        row = features.join_texts(ids, None, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
         yield {
             **row, "label_ids": labels, "continues": int(number > 0),
             "is_real_example": 1,

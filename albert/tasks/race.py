@@ -109,7 +109,7 @@ def question_rows(
             for ending in itertools.islice(ids, len(question.endings)):
                 ending = ending[-max_qa_length:]
                 start = context[: max_seq_length - 3 - len(ending)]
-                rows.append(features.pack(start, ending, max_seq_length, cls_id, sep_id))
+                rows.append(features.join_texts(start, ending, max_seq_length, cls_id, sep_id))
             absent = np.zeros((num_choices - len(rows)) * max_seq_length, np.int64)
             packed = {
                 name: np.concatenate([*(row[name] for row in rows), absent]) for name in rows[0]

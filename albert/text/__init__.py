@@ -1,7 +1,7 @@
 """Tokenizers, and readers of text. No TensorFlow.
 
     cleaning          preprocessing of text before it is tokenized
-    sentencepiece     tokens of a SentencePiece model (English ALBERT)
+    spm_model         tokens of a SentencePiece model (English ALBERT)
     wordpiece         tokens of a WordPiece vocabulary (Chinese ALBERT)
     added_tokens      tokens that are matched before a text is tokenized
     encodings         arguments and results of a tokenizer's call
@@ -12,5 +12,4 @@
     corpus_files      files of a corpus, and how they contain documents
     documents         reading of documents, and blocks of documents
     sentences         sentence splitting
-    filters           documents to drop from a prepared text
 """

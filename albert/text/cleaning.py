@@ -76,12 +76,20 @@ class LostMarks:
         self._lost.update(filter(_has_mark, "" if text.isascii() else text))
         return self._letters < 1_000_000
 
+    @property
+    def fraction(self) -> float:
+        """The fraction of the letters that lose them."""
+        return self._lost.total() / max(self._letters, 1)
+
+    def __str__(self) -> str:
+        examples = " ".join(char for char, _ in self._lost.most_common(8))
+        return f"{100 * self.fraction:.1f} % of the letters have accents or marks ({examples})"
+
     def warn(self, origin: str) -> None:
         """Warns if more than 0.5 % of the letters lose them."""
-        if (fraction := self._lost.total() / max(self._letters, 1)) > 0.005:
-            log.warning("%s: %.1f %% of the letters lose their accents or marks (%s); to keep them, "
-                        "train the vocabulary with --keep_accents", origin, 100 * fraction,
-                        " ".join(char for char, _ in self._lost.most_common(8)))
+        if self.fraction > 0.005:
+            log.warning("%s: %s, which are dropped; to keep them, train the vocabulary with "
+                        "--keep_accents", origin, self)
 
 
 @functools.cache

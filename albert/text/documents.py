@@ -1,35 +1,23 @@
 """Streams a corpus as documents, and gathers documents into blocks."""
 
 import io
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO
 
 from albert.storage import filesystem
 from albert.text import corpus_files, text_files
-from albert.text.corpus_files import AUTO, FILES, LINES, Form
+from albert.text.corpus_files import BLANK_LINES, FILES, LINES, Form
 from albert.text.sentences import split_sentences
 from albert.text.text_files import ReadingCounts
 
 Document = list[str]  # its lines, none of them blank
 
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 LONGEST_DOCUMENT = 8 << 20  # characters; longer ones are divided, so that memory stays bounded
 
 
 # === Reading ===
-
-
-class Position:
-    """How far files have been read, in bytes of the files (which may be compressed)."""
-
-    def __init__(self):
-        self.finished = 0  # bytes of files that were read completely
-        self.file: BinaryIO | None = None
-
-    @property
-    def bytes(self) -> int:
-        is_known = self.file is not None and self.file.seekable()
-        return self.finished + (self.file.tell() if is_known else 0)
 
 
 def read_documents(
@@ -39,7 +27,6 @@ def read_documents(
     break_between_files: bool = True,
     form: Form = Form(),
     longest: int | None = None,
-    position: Position | None = None,
 ) -> Iterator[Document]:
     """Yields the documents of files in order, updating `counts`.
 
@@ -47,9 +34,8 @@ def read_documents(
       preprocess: `FullTokenizer.preprocess`; a line of which it leaves nothing is blank.
       break_between_files: whether documents end with their file; otherwise the next file's first
         lines continue them, as in the original.
-      form: how the files contain documents; the layout of a pipe may still be `AUTO`.
+      form: how the files contain documents.
       longest: maximum characters of a document; by default `LONGEST_DOCUMENT`.
-      position: updated while files are read.
 
     Raises:
       DataError: a file cannot be read or, at the end, too many lines are not UTF-8.
@@ -57,11 +43,13 @@ def read_documents(
     longest = LONGEST_DOCUMENT if longest is None else longest
     document: Document = []
     size = 0
-    lines = _read_files(paths, preprocess, counts, break_between_files, form, position or Position())
+    lines = _read_files(paths, preprocess, counts, break_between_files, form)
     for text, is_end in lines:
         if text:
             document.append(text)
             counts.sentences += 1
+            counts.words += text.count(" ") + 1
+            counts.tags += len(_TAG.findall(text)) if "<" in text else 0
             size += len(text)
         if document and (is_end or size >= longest):
             counts.documents += 1
@@ -73,16 +61,17 @@ def read_documents(
 
 def _read_files(
     paths: Sequence[str], preprocess: Callable[[str], str], counts: ReadingCounts,
-    break_between_files: bool, form: Form, position: Position,
+    break_between_files: bool, form: Form,
 ) -> Iterator[tuple[str, bool]]:
     """Yields (text, whether a document ends after it) for each line; the text may be empty."""
     for path in paths:
         with text_files.open_file(path) as file:
-            position.file = file
             stream, head = text_files.decode(file, path)
-            layout, reader = form.layout, form.reader(head, path)
-            if layout == AUTO:
-                stream, layout = corpus_files.recognize_stream(stream, reader is None)
+            layout, reader = form.layout or BLANK_LINES, form.reader(head, path)
+            if not (reader or form.layout) and corpus_files.has_lines_alone(path):
+                layout = LINES
+                counts.files_of_lines += 1
+                counts.first_of_lines = counts.first_of_lines or path
             if reader:
                 for place, content in reader(stream, path, form.text_field):
                     lines = text_files.read_lines(io.BytesIO(content), place, counts)
@@ -91,7 +80,6 @@ def _read_files(
             else:
                 lines = text_files.read_lines(stream, path, counts)
                 yield from _drop_blank(lines, preprocess, layout)
-            position.finished, position.file = position.bytes, None
         if break_between_files or layout == FILES:
             yield "", True
     yield "", True

@@ -4,7 +4,7 @@ import functools
 
 from albert.text.added_tokens import Span
 from albert.text.cleaning import scrub_surrogates
-from albert.text.sentencepiece import SPIECE_UNDERLINE, ends_in_digit_comma, split_digit_comma
+from albert.text.spm_model import SPIECE_UNDERLINE, ends_in_digit_comma, split_digit_comma
 from albert.tokenization import FullTokenizer
 
 

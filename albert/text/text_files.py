@@ -1,7 +1,6 @@
-"""Text files as streams of UTF-8 lines, for any encoding, compression and line ends.
+"""Text files as streams of UTF-8 lines that end with LF or CRLF.
 
-A file may be compressed (gzip, bzip2, xz, zstd), be UTF-8, or UTF-16 or UTF-32 with a byte-order mark,
-and end its lines with LF, CRLF or CR. Its first bytes determine this, not its name. It is streamed, so
+A file may be compressed (gzip, bzip2, xz, zstd), by its first bytes, not its name. It is streamed, so
 it may be a pipe.
 """
 
@@ -27,6 +26,7 @@ log = logging.getLogger("albert")
 
 LONGEST_LINE = 1 << 20  # bytes; longer lines are divided, so that memory stays bounded
 MAX_BAD = 0.05  # maximum fraction of a text's lines that are not UTF-8
+MAX_TAGS = 0.01  # fraction of the words, from which on HTML is warned about
 _HOPELESS = 1 << 20  # bad lines after which a mostly bad text is not read to its end
 
 PARQUET = b"PAR1"  # the first bytes of such a file, which is not text
@@ -37,11 +37,6 @@ _COMPRESSED = (
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bzip2", bz2.BZ2File),
     (re.compile(rb"\xfd7zXZ\x00"), "xz", lzma.LZMAFile),
     (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", lambda stream: as_stream(_unzstd(stream))),
-)
-# The mark of UTF-32 begins with that of UTF-16.
-_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
 
@@ -54,12 +49,16 @@ class ReadingCounts:
 
     documents: int = 0
     sentences: int = 0  # lines with text
+    words: int = 0
+    tags: int = 0  # of HTML
     lines: int = 0  # blank ones included
     bytes: int = 0  # of the text as UTF-8
     cuts: int = 0  # positions at which very long lines were divided
     cut_documents: int = 0  # positions at which very long documents were divided
     bad_utf8_lines: int = 0  # decoded with U+FFFD
     first_bad: str = ""  # file, line and likely encoding of the first of them
+    files_of_lines: int = 0  # files without blank lines, whose lines are documents
+    first_of_lines: str = ""
 
     def check(self, max_bad: float | None = None) -> None:
         """Raises a DataError if more than a fraction of the lines (by default `MAX_BAD`) are bad."""
@@ -69,7 +68,15 @@ class ReadingCounts:
                             "are not UTF-8")
 
     def warn(self) -> None:
-        """Logs how many lines are not UTF-8, if any."""
+        """Logs what is unusual: no blank lines, HTML, lines that are not UTF-8."""
+        if self.tags > MAX_TAGS * self.words:
+            log.warning("%s of %s words are HTML tags, which would be trained on: extract the text first "
+                        "(pip install trafilatura)", f"{self.tags:,}", f"{self.words:,}")
+        if self.files_of_lines:
+            more = f" (and {self.files_of_lines - 1:,} more files)" if self.files_of_lines > 1 else ""
+            log.warning("%s%s: no blank line separates documents, so each line is one; "
+                        "--document_layout=files or blank_lines decides otherwise",
+                        self.first_of_lines, more)
         if self.bad_utf8_lines:
             log.warning("%s of %s lines had invalid UTF-8, replaced by U+FFFD: %s",
                         f"{self.bad_utf8_lines:,}", f"{self.lines:,}", self.first_bad)
@@ -134,8 +141,7 @@ def _advice_on_binary(line: bytes) -> str:
         return "this is a tar archive; unpack it first"
     if 3 * line.count(0) > len(line):
         order = "LE" if line[0] else "BE"
-        return (f"it looks like UTF-16 without a mark; convert it first (iconv -f UTF-16{order} "
-                "-t UTF-8)")
+        return f"it looks like UTF-16; convert it first (iconv -f UTF-16{order} -t UTF-8)"
     return "this is not UTF-8 text; convert it (iconv), or remove them (tr -d '\\000')"
 
 
@@ -176,30 +182,35 @@ def open_text(
 def decode(
     stream: BinaryIO, name: str, encoding: str | None = None
 ) -> tuple[BinaryIO, bytes]:
-    """Decompresses and converts a stream.
+    """Decompresses a stream.
 
     Args:
       name: the file, for messages.
-      encoding: of a text without byte-order mark, if not UTF-8.
+      encoding: of the text, if not UTF-8; then it is read into memory.
 
     Returns:
-      A stream of UTF-8 whose lines end with LF or CRLF, at its beginning, and its first bytes. It is
-      `stream` itself if that is such a text already, and can seek.
+      A stream of UTF-8 at its beginning, and its first bytes. It is `stream` itself if that is not
+      compressed, and can seek.
 
     Raises:
-      DataError: it is damaged or truncated, or needs a package; also while it is read.
+      DataError: it is damaged or truncated, needs a package, or its lines end with CR alone; also
+        while it is read.
     """
     stream, head = _peek(stream)
     for magic, kind, decompress in _COMPRESSED:
         if magic.match(head):
             stream, head = _peek(as_stream(_checked(decompress(stream), name, kind)))
             break
-    marked = (of_mark for mark, of_mark in _MARKS if head.startswith(mark))
-    if kind := next(marked, encoding):
-        stream, head = _peek(as_stream(_converted(stream, kind, name)))
-    # A lone CR ends a line if there are no line feeds.
+    if encoding:
+        try:
+            stream, head = _peek(io.BytesIO(stream.read().decode(encoding).encode()))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}: not {encoding} text ({error.reason} at byte {error.start:,})") from error
+    elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{name}: it begins with the mark of UTF-16; convert it first (iconv -f UTF-16 "
+                        "-t UTF-8)")
     if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
-        stream = as_stream(_with_line_feeds(stream))
+        raise DataError(f"{name}: its lines end with CR alone: convert them (tr '\\r' '\\n')")
     return stream, head
 
 
@@ -240,7 +251,7 @@ class _Chunks(io.RawIOBase):
         return size
 
 
-# === Compression and encodings ===
+# === Compression ===
 
 
 def _checked(stream: BinaryIO, name: str, kind: str) -> Iterator[bytes]:
@@ -275,26 +286,3 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
             chunk = frame.unused_data if frame.eof else b""
     if not frame.eof:
         raise EOFError("the end is missing")
-
-
-def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
-    """Yields text of another encoding as UTF-8, without a byte-order mark."""
-    decoder, line = codecs.getincrementaldecoder(encoding)(), 1
-    for chunk in itertools.chain(chunks(stream), [b""]):
-        try:
-            text = decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            before = error.object[: error.start].decode(error.encoding, "ignore")
-            raise DataError(
-                f"{name}:{line + before.count(chr(10))}: not {encoding.upper()} text, though its "
-                f"byte-order mark or a flag says so ({error.reason})"
-            ) from error
-        line += text.count("\n")
-        yield text.encode()
-
-
-def _with_line_feeds(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields text with LF instead of CR or CRLF."""
-    decoder = io.IncrementalNewlineDecoder(None, translate=True)
-    for chunk in itertools.chain(chunks(stream), [b""]):
-        yield decoder.decode(chunk.decode("latin-1"), final=not chunk).encode("latin-1")

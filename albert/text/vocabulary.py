@@ -12,8 +12,8 @@ from albert.errors import DataError, FlagError
 from albert.storage import files
 from albert.text.cleaning import LostMarks, preprocess_text, restore_symbols
 from albert.text.corpus_files import Form
-from albert.text.documents import ReadingCounts, read_documents
-from albert.text.sentencepiece import mark_model
+from albert.text.documents import ReadingCounts, read_documents, split_documents
+from albert.text.spm_model import mark_model
 
 log = logging.getLogger("albert")
 
@@ -53,11 +53,8 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
     import sentencepiece
 
     symbols = list(settings.user_defined_symbols)
-    if len({*symbols, *LAYOUT}) < len(symbols) + len(LAYOUT) or not all(
-        symbol and not re.search(r"\s", symbol) for symbol in symbols
-    ):
-        raise FlagError(f"--user_defined_symbols={','.join(symbols)}: they must be distinct, without "
-                        f"blanks, and none of {' '.join(LAYOUT)}")
+    if any(re.search(r"\s", symbol) for symbol in symbols):
+        raise FlagError(f"--user_defined_symbols={','.join(symbols)}: they must not contain blanks")
     lines = _sample(_read_lines(paths, settings, form), settings)
     if not lines:
         raise DataError(f"{', '.join(paths)}: no text to train a vocabulary on")
@@ -94,7 +91,9 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
 def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[str]:
     """Yields the preprocessed lines of the files; logs at the end how many the trainer skipped."""
     too_long, counts = 0, ReadingCounts()
-    texts = itertools.chain.from_iterable(read_documents(paths, str, counts, form=form))
+    documents = read_documents(paths, str, counts, form=form)
+    documents = (split_documents([document], form.language)[0] for document in documents)
+    texts = itertools.chain.from_iterable(documents)
     marks, is_enough = LostMarks(), settings.keep_accents
     symbols = {s.lower(): s for s in settings.user_defined_symbols if settings.do_lower_case}
     for text in texts:
@@ -105,6 +104,7 @@ def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[st
         if line := restore_symbols(line, symbols):
             too_long += len(line.encode("utf-8", "surrogatepass")) > _MAX_SENTENCE_BYTES
             yield line
+    counts.files_of_lines = 0  # of no importance here
     counts.warn()
     marks.warn(", ".join(paths))
     if too_long:
@@ -145,7 +145,7 @@ def _explain(message: str, settings: Settings, paths: list[str]) -> str:
     return f"cannot train a vocabulary on {text}: {' '.join(message.split())}"
 
 
-def publish(prefix: str, model: bytes) -> int:
+def write(prefix: str, model: bytes) -> int:
     """Writes <prefix>.vocab (token, score), then <prefix>.model; returns the number of tokens."""
     import sentencepiece
 

@@ -71,7 +71,7 @@ def what_is_measured(
         # A full pass gives the same result for any batch size.
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
-        "masks": spec.complete and repr(spec.complete),
+        "masks": spec.masking and repr(spec.masking),
         "layers": run.depth_before(step) or config.num_hidden_layers,
     }
 

@@ -86,10 +86,10 @@ def read_documents(path: str, tokenizer) -> None:
     list(documents.read_documents([path], tokenizer.preprocess, documents.ReadingCounts()))
 
 
-def read_corpus(path: str, tokenizer, layout: str) -> None:
+def read_corpus(path: str, tokenizer, layout: str | None) -> None:
     from albert.text import corpus_files, documents
 
-    form = corpus_files.recognize([path], corpus_files.Form(layout, language="en"))
+    form = corpus_files.Form(layout, language="en")
     counts = documents.ReadingCounts()
     list(documents.read_documents([path], tokenizer.preprocess, counts, form=form))
 
@@ -99,7 +99,7 @@ def read_json_lines(path: str, tokenizer) -> None:
 
 
 def read_parquet(path: str, tokenizer) -> None:
-    read_corpus(path, tokenizer, "auto")
+    read_corpus(path, tokenizer, None)
 
 
 def read_vocabulary(path: str, tokenizer) -> None:
@@ -174,7 +174,7 @@ def seeds(reader: str) -> list[bytes]:
         return [frame_records([bytes(range(4)), bytes(range(4, 9))])]
     if reader == "documents":
         text = texts[reader].encode()
-        return [text, gzip.compress(text, mtime=0), texts[reader].encode("utf-16")]
+        return [text, gzip.compress(text, mtime=0)]
     return [texts[reader].encode()]
 
 

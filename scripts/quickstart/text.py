@@ -78,8 +78,7 @@ def main(values: flags.FlagValues) -> None:
 def _read(patterns: str) -> list[Document]:
     """Returns the documents of a text; those in its first half have the part "first"."""
     paths = corpus_files.find(patterns, "input_file")
-    form = corpus_files.recognize(paths, corpus_files.Form(corpus_files.AUTO, language="en"))
-    texts = split_documents(list(read_documents(paths, str, ReadingCounts(), form=form)), "en")
+    texts = split_documents(list(read_documents(paths, str, ReadingCounts())), "en")
     sentences = sum(map(len, texts))
     if sentences < _MIN_SENTENCES:
         raise DataError(f"{patterns}: {sentences} sentences; at least {_MIN_SENTENCES} are needed")

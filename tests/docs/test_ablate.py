@@ -153,7 +153,7 @@ def corpus(tmp_path):
         content = vocabulary.train(
             [str(tmp_path / "corpus.txt")], vocabulary.Settings(vocab_size=size)
         )
-        vocabulary.publish(str(tmp_path / name), content)
+        vocabulary.write(str(tmp_path / name), content)
     tokenizer = FullTokenizer(None, spm_model_file=str(tmp_path / "other.model"))
     config = AlbertConfig(
         vocab_size=60, embedding_size=8, hidden_size=16, num_hidden_layers=1,

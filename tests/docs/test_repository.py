@@ -45,8 +45,7 @@ OPTIONAL = {
     "tensorflow_text": "export.text_graph", "tf2onnx": "export.model_conversion",
     "onnxruntime": "inference.onnx_file", "apache_beam": "pretraining_data.beam",
     "zstandard": "text.text_files", "sentencex": "text.sentences",
-    "pyarrow": "text.structured_files", "rensa": "text.filters", "py3langid": "text.filters",
-    "torch": "formats.torch_file",
+    "pyarrow": "text.structured_files", "torch": "formats.torch_file",
 }
 
 

@@ -100,14 +100,14 @@ def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, golden_path
     }
     tokenizer = FullTokenizer(None, True, str(golden_path("spm/30k-clean.model")))
     a, b = tokenizer.encode_text("One text, of 1999, here."), tokenizer.encode_text("Its second.")
-    expected = features.pack(a, b, 13, tokenizer.cls_id, tokenizer.sep_id)
+    expected = features.join_texts(a, b, 13, tokenizer.cls_id, tokenizer.sep_id)
     assert seen["packed"]["input_word_ids"] == [expected["input_ids"].tolist()]
     assert seen["packed"]["input_mask"] == [expected["input_mask"].tolist()]
     assert seen["packed"]["input_type_ids"] == [expected["segment_ids"].tolist()]
     # The default length is the model's maximum: its position table has 16 rows.
-    expected = features.pack(a, b, 16, tokenizer.cls_id, tokenizer.sep_id)
+    expected = features.join_texts(a, b, 16, tokenizer.cls_id, tokenizer.sep_id)
     assert seen["packed"]["default"] == [expected["input_ids"].tolist()]
-    expected = features.pack(a, None, 16, tokenizer.cls_id, tokenizer.sep_id)
+    expected = features.join_texts(a, None, 16, tokenizer.cls_id, tokenizer.sep_id)
     assert seen["packed"]["single"] == [expected["input_ids"].tolist()]
     assert "at most 16 ids" in seen["error"]
 

@@ -2,8 +2,13 @@
 
 import json
 import pathlib
+import random
+import re
+import types
 
+import numpy as np
 import pytest
+from absl import flags as absl_flags
 from helpers import REPO, assert_one_clear_line, run_here
 
 import albert
@@ -12,13 +17,19 @@ from albert.cli import flags, text_plan, text_report, training_speed
 from albert.cli.text_plan import Text
 from albert.errors import Preempted
 from albert.formats import run_states
+from albert.records.records import Manifest
 from albert.storage import locks
+from albert.text.spm_model import trained_with
 
 
 @pytest.fixture
 def slow_machine(monkeypatch):
     """A machine that does 400 tokens a second, so that a run of a minute has few steps."""
     monkeypatch.setattr(training_speed, "measure", lambda config, workload, seconds: 400.0)
+
+
+def stop(values):
+    raise Preempted("stopped by SIGTERM", 15)
 
 
 def files_of(folder: pathlib.Path) -> dict[str, bytes]:
@@ -129,6 +140,91 @@ def test_a_checkpoint_that_is_not_the_last_has_the_results_of_its_own_evaluation
     assert run_states.results_beside(prefix, 6) == {"loss": 5.0}
     assert run_states.results_beside(prefix, 9) == {"global_step": 9, "loss": 5.5}
     assert run_states.results_beside(prefix, 3) == {}
+
+
+def words_of(rng, letters, count):
+    return " ".join("".join(rng.choices(letters, k=5)) for _ in range(count))
+
+
+@pytest.mark.parametrize(("letters", "flags", "is_kept"), [
+    ("aeiou", [], False), ("aeiouạệ", [], True), ("aeiouạệ", ["--nokeep_accents"], False),
+    ("aeiou", ["--keep_accents"], True),
+])
+def test_accents_of_a_text_with_many_are_kept_unless_the_flag_says_otherwise(
+    letters, flags, is_kept, tmp_path, monkeypatch, slow_machine, caplog
+):
+    rng = random.Random(0)
+    text = "\n\n".join("\n".join(f"{words_of(rng, letters, 9)}." for _ in range(20)) for _ in range(9))
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(run_pretraining, "main", stop)
+    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001",
+                    f"--output_dir={tmp_path / 'out'}", *flags) == 143
+    assert trained_with(str(tmp_path / "out/spm.model")).get("keep_accents", False) == is_kept
+    notes = json.loads((tmp_path / "out/plan.json").read_text()).get("notes", [])
+    if is_kept and not flags:
+        assert "of the letters have accents or marks (" in notes[0] and notes[0] in caplog.text
+    else:
+        assert not notes
+
+
+def test_the_model_sees_nine_tenths_of_a_novel_and_the_report_says_so(
+    tmp_path, monkeypatch, slow_machine, caplog
+):
+    rng = random.Random(0)  # long sentences, most of which are longer than the sequences
+    text = "\n\n".join(
+        "\n".join(f"{words_of(rng, 'abcdefgh', 60)}." for _ in range(40)) for _ in range(4))
+    (tmp_path / "text.txt").write_text(text)
+    monkeypatch.setattr(run_pretraining, "main", stop)
+    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001",
+                    f"--output_dir={tmp_path / 'out'}") == 143
+    path = str(tmp_path / "out/records/train.tfrecord")
+    report = Manifest.read(path).info["report"]
+    assert report["cut_tokens"] < 0.01
+    assert re.fullmatch(r"The records hold (99|100)\.\d % of the text's tokens", text_report.coverage(path))
+    command_flags = absl_flags.FlagValues()
+    pretrain_from_text.define_flags(command_flags)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    for name in re.findall(r"--(\w+)", " ".join(warnings)):
+        assert {name, name.removeprefix("no")} & set(command_flags), warnings
+
+
+def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured_one(
+    tmp_path, monkeypatch
+):
+    rates, seconds, clock = iter((1e4, 500.0)), [], [0.0]
+    monkeypatch.setattr(training_speed, "measure", lambda *_: next(rates))
+    monkeypatch.setattr(pretrain_from_text, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(run_pretraining, "main", stop)
+    training, run_step = text_plan.training_flags, pretrain_from_text._run
+
+    def spend(name, *arguments):
+        clock[0] += 600  # each step of the preparation takes ten minutes
+        run_step(name, *arguments)
+
+    def chosen(size, text_tokens, rate, left):
+        seconds.append((rate, left))
+        return training(size, text_tokens, rate, left)
+
+    monkeypatch.setattr(pretrain_from_text, "_run", spend)
+    monkeypatch.setattr(text_plan, "training_flags", chosen)
+    assert run_here(pretrain_from_text, f"--input_file={REPO / 'docs/guides'}", "--hours=1",
+                    f"--output_dir={tmp_path / 'out'}") == 143
+    # prepare_text, train_sentencepiece, create_pretraining_data
+    assert seconds == [(500, pytest.approx(0.95 * (3600 - 1800)))]
+    assert json.loads((tmp_path / "out/plan.json").read_text())["tokens_per_second"] == 500
+
+
+def test_the_nearest_sentences_are_others():
+    class Session:
+        def embed(self, texts):
+            return np.stack([[np.cos(i), np.sin(i)] for i in range(len(texts))])
+
+    segments = [[f"▁s{i}", *["▁w"] * 5] for i in range(9)]
+    told = text_report._nearest(Session(), segments)
+    blocks = re.findall(r"(s\d) .*\n\n((?:\* .*\n)+)", told)
+    assert len(blocks) == 3
+    for sentence, neighbours in blocks:
+        assert neighbours.count("* ") == 3 and sentence not in re.findall(r"s\d", neighbours)
 
 
 def test_text_that_is_not_there_is_refused_before_anything_is_made(tmp_path, capsys):

@@ -228,7 +228,7 @@ def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
     for path in (trained / "out").glob("model.ckpt-*.json") if is_of_0_2 else ():
         run_state = json.loads(path.read_text())
         del run_state["content_sha256"], run_state["flags"]["tokenizer_sha256"]
-        path.write_text(json.dumps(run_state))
+        path.write_text(files.sealed_json_text(run_state))
     write_vocabulary(trained / "other_vocab.txt", ["w99", *WORDS[1:]])
     make_records(trained, "other", vocabulary="other_vocab.txt")
     assert train(trained, name="other") == 2

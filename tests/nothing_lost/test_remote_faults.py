@@ -181,9 +181,9 @@ def test_files_are_written_read_listed_and_removed(google, tmp_path):
     assert filesystem.glob("gs://bucket/x/*.txt") == ["gs://bucket/x/a.txt"]
     with open(filesystem.local_copy("gs://bucket/x/a.txt"), "rb") as stream:
         assert stream.read() == b"abcdef"
-    before = filesystem.identity("gs://bucket/x/a.txt")
+    before = filesystem.stamp("gs://bucket/x/a.txt")
     fsspec_calls.write("gs://bucket/x/a.txt", b"ABCDEF")
-    assert filesystem.identity("gs://bucket/x/a.txt") != before
+    assert filesystem.stamp("gs://bucket/x/a.txt") != before
     fsspec_calls.delete("gs://bucket/x/a.txt")
     assert not filesystem.exists("gs://bucket/x/a.txt")
     with pytest.raises(DataError, match="no bucket gs://nowhere"):

@@ -227,11 +227,11 @@ def test_paths_and_addresses_are_read_and_listed_alike(root):
 def test_a_change_shows_in_the_identity_and_refreshes_the_copy(memory):
     memory.pipe_file("/bucket/m/v.txt", b"one")
     memory.pipe_file("/bucket/m/deep/b", b"b")
-    before = filesystem.identity("memory://bucket/m/v.txt")
+    before = filesystem.stamp("memory://bucket/m/v.txt")
     path = filesystem.local_copy("memory://bucket/m/v.txt")
-    assert pathlib.Path(path).read_bytes() == b"one" and filesystem.identity(path) == before
+    assert pathlib.Path(path).read_bytes() == b"one" and filesystem.stamp(path) == before
     memory.pipe_file("/bucket/m/v.txt", b"two")
-    assert filesystem.identity("memory://bucket/m/v.txt") != before
+    assert filesystem.stamp("memory://bucket/m/v.txt") != before
     assert pathlib.Path(filesystem.local_copy("memory://bucket/m/v.txt")).read_bytes() == b"two"
     folder = pathlib.Path(filesystem.local_copy("memory://bucket/m"))
     memory.rm_file("/bucket/m/v.txt")

@@ -5,13 +5,13 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import sys
-import threading
 
 import jobs
 import pytest
 import sentencex
-from helpers import REPO, assert_one_clear_line, run, run_here
+from helpers import assert_one_clear_line, run_here
 
 from albert import create_pretraining_data, prepare_text, train_sentencepiece
 from albert.errors import DataError
@@ -48,9 +48,7 @@ def write_parquet(path, documents=DOCUMENTS, field="text", kind=None) -> pathlib
 
 
 def read(*paths, form=None, counts=None) -> list[list[str]]:
-    """Returns the documents; without a form, detects it."""
-    paths = [str(path) for path in paths]
-    form = form or corpus_files.recognize(paths, Form("auto"))
+    paths, form = [str(path) for path in paths], form or Form()
     documents = list(read_documents(paths, str, counts or ReadingCounts(), form=form))
     return split_documents(documents, form.language)
 
@@ -93,7 +91,7 @@ def test_every_form_gives_the_documents_of_plain_text(folder):
     assert read(folder / "corpus.txt") == DOCUMENTS
     for name, write in FORMS.items():
         assert read(write(folder)) == DOCUMENTS, name
-    form = Form("auto", text_field="body")
+    form = Form(text_field="body")
     for write in (write_json, write_parquet):
         assert read(write(folder / "a.jsonl", field="body"), form=form) == DOCUMENTS
 
@@ -131,7 +129,7 @@ def test_what_is_no_utf8_in_json_is_replaced_and_counted_as_in_plain_text(folder
     assert counts.bad_utf8_lines == 18
 
 
-def test_all_commands_read_json_parquet_and_the_standard_input(folder):
+def test_all_commands_read_json_and_parquet(folder):
     documents = [[f"This is sentence {i} of {d} words." for i in range(9)] for d in range(12)]
     (folder / "plain.txt").write_text(as_text(documents))
     corpora, models = set(), set()
@@ -143,19 +141,10 @@ def test_all_commands_read_json_parquet_and_the_standard_input(folder):
                         "--vocab_size=36") == 0
         corpora.add((out / "corpus.txt").read_bytes())
         models.add((out / "spm.model").read_bytes())
-    for name, *command in (
-        ("a.jsonl", "albert.prepare_text", "--input_file=-", f"--output_dir={folder}/in"),
-        ("plain.txt", "albert.train_sentencepiece", "--input=-", f"--model_prefix={folder}/in/spm",
-         "--vocab_size=36"),
-    ):
-        with open(folder / name, "rb") as stream:
-            done = run(*command, stdin=stream, cwd=REPO)
-        assert done.returncode == 0, done.stderr
-    assert corpora == {(folder / "in/corpus.txt").read_bytes()}
-    assert models == {(folder / "in/spm.model").read_bytes()}
+    assert len(corpora) == len(models) == 1
 
 
-# --- Folders, lists, the standard input ---
+# --- Folders ---
 
 
 def touch(folder, *names) -> None:
@@ -182,77 +171,32 @@ def test_a_folder_is_all_files_below_it_once_and_in_order_without_hidden_ones(tm
     assert find(tmp_path / "corpus") == ["a.txt", "linked/b.txt"]
 
 
-def test_a_list_names_files_globs_and_folders_relative_to_it(tmp_path, monkeypatch):
-    touch(tmp_path, "one.txt", "d/two.txt", "g1.txt", "g2.txt", "data/more/three.txt")
-    (tmp_path / "list").write_text(f"{tmp_path}/one.txt\n\n{tmp_path}/d\n{tmp_path}/g*.txt\n")
-    assert find(tmp_path, f"@{tmp_path}/list") == ["one.txt", "d/two.txt", "g1.txt", "g2.txt"]
-    with pytest.raises(DataError, match="is given twice"):
-        find(tmp_path, f"@{tmp_path}/list,{tmp_path}/one.txt")
-    (tmp_path / "data/list").write_text("../one.txt\n@more/list\n")
-    (tmp_path / "data/more/list").write_text("three.txt\n")
-    monkeypatch.chdir(tmp_path)
-    assert find(tmp_path, "@data/list") == ["one.txt", "data/more/three.txt"]
-    (tmp_path / "data/more/list").write_text("@../list\n")
-    with pytest.raises(DataError, match="--input_file: the list .*data/more/../list names itself"):
-        find(tmp_path, "@data/list")
-
-
 # --- Document boundaries in plain text ---
 
-LONG = [" ".join(f"w{d} w{n}." for n in range(90)) for d in range(20)]
 
-
-@pytest.mark.parametrize(("texts", "layout", "said", "documents"), [
-    ([as_text()], "blank_lines", "a blank line ends a document", 30),
-    (["\n".join(LONG)], "lines", "each line is a document (no blank line", 20),
-    (["\n".join(LONG), "\n\n".join(LONG)], "blank_lines", "a blank line ends a document", 21),
-    # One or two stray blank lines do not split many documents into two.
-    (["\n".join([*LONG * 4, "", *LONG * 2])], "lines", "each line is a document (1 blank lines", 120),
-    (["\n".join([*LONG, "", *LONG])], "blank_lines", "a blank line ends a document", 2),
-    (["a\nb\n"] * 3, "blank_lines", "each file is a document", 3),
-    (["a\nb\n"], "blank_lines", "all of it is one document", 1),
-    (["\n\n" + "a\n" * 9 + "\n\n"], "blank_lines", "all of it is one document", 1),
-    ([""], "blank_lines", "all of it is one document", 0),
-    (["a " * 900], "blank_lines", "all of it is one document", 1),
+@pytest.mark.parametrize(("texts", "documents"), [
+    ([as_text()], 30),
+    # One paragraph a line, a blank line between two books, as in the original.
+    (["\n".join(["w1 " * 300] * 50) + "\n\n" + "\n".join(["w2 " * 300] * 50)], 2),
+    (["a\nb\nc\n"], 3), (["\n\n" + "a\n" * 9 + "\n\n"], 9), (["a\nb\n", "a\n\nb\nc\n"], 4),
+    ([""], 0), (["a " * 900], 1), (["a\r\nb\r\n\r\nc\r\n"], 2),
+    (["a\n  \t\nb\n"], 2),
 ])
-def test_the_layout_is_recognised_and_logged(texts, layout, said, documents, tmp_path, caplog):
-    caplog.set_level("INFO", "albert")
-    paths = []
+def test_blank_lines_separate_documents_and_where_there_are_none_each_line_is_one(
+    texts, documents, tmp_path, caplog
+):
+    paths, counts = [], ReadingCounts()
     for number, text in enumerate(texts):
         paths.append(str(tmp_path / f"{number}.txt"))
         pathlib.Path(paths[-1]).write_text(text)
-    form = corpus_files.recognize(paths, Form("auto"))
-    assert form.layout == layout and said in caplog.text
-    assert len(read(*paths, form=form)) == documents
-
-
-@pytest.mark.parametrize(("text", "said", "documents"), [
-    ("\n".join(LONG), "each line is a document (no blank line", 20),
-    ("\n".join(LONG) + "\n\n" + LONG[0], "a blank line ends a document", 2),
-    ("a b\n" * 40, "all of it is one document", 1),
-    ("".join(json.dumps({"text": line}) + "\n" for line in LONG), "each JSON object", 20),
-    ("\n".join(LONG * 300), "each line is a document", 6000),  # more than a pipe holds
-])
-def test_the_layout_of_a_pipe_is_recognised_by_its_beginning_which_is_not_lost(
-    text, said, documents, caplog
-):
-    caplog.set_level("INFO", "albert")
-    read_end, write_end = os.pipe()
-
-    def write() -> None:
-        with open(write_end, "wb") as stream:
-            stream.write(text.encode())
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    found = read(f"/dev/fd/{read_end}", form=Form("auto"))
-    thread.join()
-    os.close(read_end)
-    assert len(found) == documents and f"documents: {said}" in caplog.text
-    if "{" not in text:
-        assert [line for document in found for line in document] == [
-            line.strip() for line in text.split("\n") if line
-        ]
+    assert len(read(*paths, counts=counts)) == documents
+    counts.warn()
+    lone = [path for path, text in zip(paths, texts, strict=True)
+            if "\n" in text.strip() and not re.search(r"\S\s*\n\s*\n\s*\S", text)]
+    said = [f"{path}: no blank line separates documents, so each line is one" for path in lone]
+    assert all(line in caplog.text for line in said[:1])
+    if not lone and documents > 1:
+        assert "so each line is one" not in caplog.text
 
 
 def test_the_flag_decides_otherwise(folder):
@@ -264,8 +208,7 @@ def test_the_flag_decides_otherwise(folder):
         manifest = records.Manifest.read(str(folder / "out.tfrecord"))
         assert manifest.info["documents"] == len(lengths)
     path.write_text('{"x": 1}\n{"x": 2}\n')
-    form = Form("blank_lines", detects_json=False)
-    assert read(path, form=form) == [['{"x": 1}', '{"x": 2}']]
+    assert read(path, form=Form("blank_lines")) == [['{"x": 1}', '{"x": 2}']]
 
 
 def test_very_long_documents_are_cut_and_counted(folder, monkeypatch, caplog):
@@ -274,10 +217,10 @@ def test_very_long_documents_are_cut_and_counted(folder, monkeypatch, caplog):
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 200)
     (folder / "text").write_text("w1 w2 w3\n" * 300)
     counts = ReadingCounts()
-    found = list(read_documents([str(folder / "text")], str, counts))
+    found = list(read_documents([str(folder / "text")], str, counts, form=Form("blank_lines")))
     assert all(200 <= sum(map(len, document)) < 210 for document in found[:-1])
     assert sum(map(len, found)) == 300 and counts.cut_documents == len(found) - (300 % 25 > 0)
-    assert make(folder, folder / "text") == 0
+    assert make(folder, folder / "text", "--document_layout=blank_lines") == 0
     assert "very long documents were divided at 12 positions" in caplog.text
 
 

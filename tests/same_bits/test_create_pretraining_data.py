@@ -18,6 +18,7 @@ from albert.pretraining_data import job, outputs, pipeline
 from albert.records import records, tfrecord
 from albert.storage import files
 from albert.text import documents, text_files
+from albert.text.corpus_files import Form
 from albert.tokenization import preprocess_text
 
 UNMASKED = {"static_masks": False, "max_predictions_per_seq": None}
@@ -159,7 +160,7 @@ def test_what_cannot_be_made_is_refused_and_nothing_published(changes, error, me
 ])
 def test_one_document_is_warned_about_where_b_may_be_of_another(more, is_warned, tiny, caplog):
     (tiny / "corpus.txt").write_text("w1 w2 w3\n" * 50)
-    make(tiny, **more)
+    make(tiny, document_layout="blank_lines", **more)
     assert ("the text is one document (no blank line in it)" in caplog.text) == is_warned
 
 
@@ -200,7 +201,8 @@ def test_documents_end_with_blank_lines_and_files_and_lines_with_newlines_only(t
     assert read_all(paths)[0] == [["1"], ["2"], ["3"]]
     assert read_all(paths, break_between_files=False)[0] == [["1"], ["2", "3"]]
     # Cleaning empties a line with only accents, which then ends a document.
-    assert read_all([tmp_path / "d"], preprocess_text)[0] == [["x"], ["y", "\u0301z"]]
+    form = Form("blank_lines")
+    assert read_all([tmp_path / "d"], preprocess_text, form=form)[0] == [["x"], ["y", "\u0301z"]]
 
 
 @pytest.mark.parametrize("more", [
@@ -211,7 +213,7 @@ def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
 ):
     for number in range(7):
         write_corpus(tiny / f"{number}.txt", [number])
-    make(tiny, input_file=tiny / "[0-9].txt", **more)
+    make(tiny, input_file=tiny / "[0-9].txt", document_layout="blank_lines", **more)
     is_split = not more
     assert manifest_of(tiny).info["documents"] == (7 if is_split else 1)
     hint = "its 7 files do not end documents without --document_break_between_files"
@@ -260,7 +262,7 @@ def test_records_that_are_not_as_they_should_be_are_reported_with_what_helps(
 ):
     caplog.set_level("INFO", "albert")
     (tiny / "corpus.txt").write_text(text)
-    make(tiny, **more)
+    make(tiny, document_layout="blank_lines", **more)
     lines, num_documents = text.count("\n"), len([t for t in text.split("\n\n") if t.strip()])
     assert f"{num_documents} documents of {lines} lines; label 1: " in caplog.text
     label = "% are expected. Many documents or sequences hold a single line" in caplog.text
@@ -291,14 +293,11 @@ def test_the_manifest_says_what_the_records_are_like(more, tiny, caplog):
     manifest = manifest_of(tiny)
     report = manifest.info["report"]
     assert report["records"] == manifest.records and report["documents"] == 40
-    assert report["sentences"] == 320 and report["unknown_tokens"] == 0
-    assert "tokens per record: " in caplog.text
+    assert report["unknown_tokens"] == 0
     assert caplog.text.count("a record:\ntokens: [CLS] ") == 3
     if more is not UNMASKED:
         lengths = np.sort(read(tiny / "out.tfrecord")["input_mask"].sum(axis=1))
         assert report["tokens"] == lengths.sum() - 3 * len(lengths)
-        for share, length in report["length_percentiles"].items():
-            assert length == lengths[max(0, -(-len(lengths) * int(share) // 100) - 1)]
 
 
 @pytest.mark.parametrize(("share", "is_warned"), [(200, False), (50, True)])

@@ -176,7 +176,7 @@ def test_shards_of_two_runs_are_no_data_set(tiny):
 def test_only_the_blocks_of_a_corrected_line_are_made_again(tiny, monkeypatch):
     monkeypatch.setattr(job, "_BLOCK", (400, 400))
     good = (tiny / "corpus.txt").read_bytes()
-    (tiny / "corpus.txt").write_bytes(good + b"\xff\xfe\xfd\n" * 40)
+    (tiny / "corpus.txt").write_bytes(good + b"\n" + b"\xff\xfe\xfd\n" * 40)
     counts = calls_of(monkeypatch, PAIRING)
     with pytest.raises(DataError, match="not UTF-8"):
         make(tiny)

@@ -62,6 +62,32 @@ def test_pairs_cover_each_document_in_order():
         assert (seen == 1).all()
 
 
+def test_full_sequences_cover_each_document_without_a_gap_and_are_never_truncated():
+    rng = np.random.default_rng(0)
+    lengths = [rng.integers(1, 90, 30).tolist() for _ in range(4)]  # many longer than a sequence
+    block, ends = make_block(lengths), set(np.cumsum(np.concatenate(lengths)).tolist())
+    settings = {"max_seq_length": 32, "full_sequences": True, "short_seq_prob": 0}
+    at_an_end = total = 0
+    for seed in range(5):
+        found = np.array(all_pairs(block, seed, **settings))
+        swapped = found[:, 4] == 1
+        assert 0.3 < swapped.mean() < 0.7
+        firsts, lasts = found[:, [0, 1]], found[:, [2, 3]]
+        firsts[swapped], lasts[swapped] = lasts[swapped], firsts[swapped]
+        assert (firsts[:, 1] == lasts[:, 0]).all()  # A and B follow each other
+        sizes = lasts[:, 1] - firsts[:, 0]
+        assert (sizes <= 29).all() and (sizes < 29).sum() <= len(lengths)  # one at each document's end
+        seen = np.zeros(len(block.ids), int)
+        for first, last in zip(firsts[:, 0], lasts[:, 1], strict=True):
+            seen[first:last] += 1
+        assert seen.max() == 1 and (seen == 0).sum() <= len(lengths)
+        at_an_end += np.isin(firsts[:, 1], list(ends)).sum()
+        total += len(firsts)
+    assert at_an_end > 0.3 * total
+    pairs, _ = pairing.pairs_of_block(block, PairSettings(**settings), 0)
+    assert pairs["lost"].sum() <= len(lengths)
+
+
 def test_random_documents_are_others_and_unused_text_comes_again():
     block = make_block([[4] * 30 for _ in range(6)])
     found = np.array(all_pairs(block, max_seq_length=32, sentence_objective="nsp"))

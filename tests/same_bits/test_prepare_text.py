@@ -1,18 +1,13 @@
 """prepare_text: any text becomes sentences and documents."""
 
-import gzip
-import itertools
 import json
 import pathlib
 import random
-import re
-import subprocess
 
 import pytest
 from helpers import assert_one_clear_line, run_here, words, write_text
 
 from albert import prepare_text
-from albert.runtime import progress
 from albert.text.sentences import split_sentences
 
 
@@ -73,19 +68,13 @@ def test_all_words_are_written_or_it_is_reported_where_they_went(tmp_path, caplo
     assert written.split() == source.read_text(encoding="utf-8").split()
     assert sorted(path.name for path in out.iterdir()) == ["corpus.txt", "stats.json"]
     count = f"{len(written.split()):,}"
-    assert f"read {count} words in 12 documents" in caplog.text
-    assert f"corpus.txt: {count} words (100.0 %) in 12 documents, 144 sentences" in caplog.text
-    source.write_text(source.read_text() + "\nToo short.\n")
+    assert f"corpus.txt: {count} words in 12 documents, 144 sentences" in caplog.text
+    source.write_text(source.read_text() + "\n" + source.read_text().split("\n\n")[3] + "\n")
     caplog.clear()
-    assert prepare(source, tmp_path, "--min_document_words=5") == 0
-    assert stats_of(tmp_path)["dropped"] == {
-        "fewer than 5 words": {"documents": 1, "sentences": 1, "words": 2}
-    }
-    found = re.findall(r"(read|dropped|corpus\.txt:) ([0-9,]+) words", caplog.text)
-    assert {what: int(number.replace(",", "")) for what, number in found} == {
-        "read": 12 * 12 * 12 + 2, "dropped": 2, "corpus.txt:": 12 * 12 * 12
-    }
-    assert stats_of(tmp_path)["corpus"]["words"] == 12 * 12 * 12
+    assert prepare(source, tmp_path) == 0
+    copies = {"documents": 1, "sentences": 12, "words": 12 * 12}
+    assert stats_of(tmp_path)["copies"] == copies and (tmp_path / "corpus.txt").read_text() == written
+    assert "dropped 144 words in 1 document: copies of earlier documents" in caplog.text
 
 
 def test_a_paragraph_a_line_becomes_a_sentence_a_line(tmp_path):
@@ -118,7 +107,7 @@ def test_unusable_input_is_one_clear_line_and_nothing_is_written(tmp_path, capsy
         (b"", "0 sentences"),
         (b"\n \n\n", "0 sentences"),
         (b"Too little. Text.\n", "2 sentences; at least 30"),
-        ("Wide text.\n".encode("utf-16-le"), "UTF-16 without a mark"),
+        ("Wide text.\n".encode("utf-16-le"), "it looks like UTF-16; convert it first"),
     ):
         if content is not None:
             source.write_bytes(content)
@@ -128,80 +117,28 @@ def test_unusable_input_is_one_clear_line_and_nothing_is_written(tmp_path, capsy
         assert not (tmp_path / "out").exists()
 
 
-# === Dropped documents ===
+# === Texts that need a look ===
 
 
-@pytest.fixture
-def dropped(tmp_path):
-    """Function from texts added to twelve stories, and flags, to the number dropped for each reason."""
-    rng = random.Random(3)
-    stories = ["\n".join(words(rng, 12) for _ in range(20)) for _ in range(12)]
-
-    def run(more, *flags) -> dict[str, int]:
-        texts = stories + more(stories)
-        (tmp_path / "in.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
-        assert prepare(tmp_path / "in.txt", tmp_path / "out", *flags) == 0
-        stats = stats_of(tmp_path / "out")
-        counts = {why: counts["documents"] for why, counts in stats["dropped"].items()}
-        assert stats["corpus"]["documents"] == len(texts) - sum(counts.values())
-        return counts
-
-    return run
+def test_html_is_warned_about_with_the_remedy(tmp_path, caplog):
+    source = write_text(tmp_path / "in.txt", documents=12)
+    source.write_text(source.read_text() + "\nA <b>bold</b> word, 3 < 4.\n")
+    assert prepare(source, tmp_path / "a") == 0 and "HTML" not in caplog.text
+    page = "".join(f"<p>Sentence {i} has a <a href='x'>link</a>.</p>\n" for i in range(40))
+    source.write_text(page)
+    assert prepare(source, tmp_path / "b") == 0
+    assert "160 of" in caplog.text and "are HTML tags, which would be trained on" in caplog.text
+    assert "pip install trafilatura" in caplog.text
 
 
-def doubles(stories: list[str]) -> list[str]:
-    return stories[:5] + [text.replace("dog", "cow", 2) for text in stories[:3]]
-
-
-def test_documents_are_left_out_on_request_and_counted(dropped):
-    assert dropped(doubles) == {}
-    same = "duplicate of an earlier document"
-    assert dropped(doubles, "--drop_duplicates=exact") == {same: 5}
-    assert dropped(
-        lambda _: ["Too short.", "word " * 400, "word " * 5, "other " * 300],
-        "--min_document_words=5", "--max_document_words=300",
-    ) == {"fewer than 5 words": 1, "more than 300 words": 1}
-
-
-def test_near_doubles_are_left_out_and_counted(dropped, tmp_path):
-    pytest.importorskip("rensa", reason="rensa is not installed (extra: filters)")
-    runs = []
-    for _ in range(2):
-        assert dropped(doubles, "--drop_duplicates=near", "--duplicate_threshold=0.7") == {
-            "duplicate of an earlier document": 5,
-            "near duplicate of an earlier document (similarity 0.7)": 3,
-        }
-        runs.append((tmp_path / "out/corpus.txt").read_bytes())
-    assert runs[0] == runs[1]
-
-
-def test_documents_of_other_languages_are_left_out(dropped, tmp_path, capsys):
-    pytest.importorskip("py3langid", reason="py3langid is not installed (extra: filters)")
-    german = "Das Haus steht am Ende der Straße, und niemand weiß, wem es gehört. " * 5
-    assert dropped(lambda _: [german], "--keep_languages=en") == {"not in en": 1}
-    assert prepare(tmp_path / "in.txt", tmp_path / "x", "--keep_languages=en,xx") == 2
-    assert "--keep_languages: xx: none of" in assert_one_clear_line(capsys.readouterr().err)
-
-
-# === Large texts ===
-
-
-def test_it_reports_how_far_a_large_text_is(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO", "albert")
-    plain, packed = write_text(tmp_path / "in.txt", 60, 40), tmp_path / "in.txt.gz"
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
-    monkeypatch.setattr(prepare_text, "_BATCH", 1000)
-    clock = itertools.count(0, 10)  # each reading advances it by ten seconds
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    for path in (plain, packed):
-        caplog.clear()
-        assert prepare(path, tmp_path / "out") == 0
-        found = re.findall(r"read ([0-9.]+)/([0-9.]+) MB, [0-9.]+ MB/s, ([0-9hms]+) left",
-                           caplog.text)
-        assert 5 < len(found) < 50, caplog.text  # one in 30 seconds
-        done, total = [float(so_far) for so_far, *_ in found], path.stat().st_size / 1e6
-        assert done == sorted(done) and {end for _, end, _ in found} == {f"{total:,.1f}"}
-    with subprocess.Popen(["cat", plain], stdout=subprocess.PIPE) as reader:
-        caplog.clear()
-        assert prepare(f"/dev/fd/{reader.stdout.fileno()}", tmp_path / "out") == 0
-    assert re.search(r"read [0-9.]+ MB, [0-9.]+ MB/s\n", caplog.text)
+@pytest.mark.parametrize(("language", "hint"), [
+    ("german", "de"), ("Deutsch", "de"), ("xx", ""), ("frensh", "fr"),
+])
+def test_a_language_that_is_no_code_is_refused_with_the_nearest_one(language, hint, tmp_path, capsys):
+    source = write_text(tmp_path / "in.txt", documents=12)
+    assert prepare(source, tmp_path / "out", f"--language={language}") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"--language={language} is no language code (ISO 639): did you mean {hint}" in line
+    assert not (tmp_path / "out").exists()
+    for code in ("de", "pt-BR", "zh", "vi", "la"):
+        assert prepare(source, tmp_path / code, f"--language={code}") == 0

@@ -10,9 +10,10 @@ import pytest
 from damage import flipped
 
 from albert.errors import DataError
-from albert.records import examples, records, tfrecord
+from albert.records import examples, record_files, records, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
+from albert.storage import files
 
 SPEC = FeatureSpec({
     "input_ids": ("int64", 8),
@@ -106,7 +107,7 @@ def test_a_manifest_says_what_is_inside_and_reads_back_with_and_without_blocks(w
     assert path.read_text("utf-8") == manifest.text()
     early = manifest.to_json()
     del early["blocks"]
-    path.write_text(json.dumps(early))
+    path.write_text(files.sealed_json_text(early))
     again = records.Manifest.read(written)
     assert again.blocks is None and again.to_json() == early
     assert RecordFiles([written]).check(SPEC).blocks.records.tolist() == [10]
@@ -172,6 +173,26 @@ def test_empty_files_are_refused(tmp_path):
     records.write_records(path, [], SPEC, {})
     with pytest.raises(DataError, match="holds no records"):
         RecordFiles([path]).check(SPEC)
+
+
+def test_many_shards_are_looked_up_once_and_files_without_manifest_read_once(tmp_path, monkeypatch):
+    paths = [str(tmp_path / f"{number}.tfrecord") for number in range(30)]
+    shards = {os.path.basename(path): f"digest {path}" for path in [*paths, f"{tmp_path}/absent"]}
+    for path in paths:
+        records.write_records(path, make_rows(10), SPEC, {"shards": shards})
+    calls = {"exists": [], "scan": []}
+    for module, name in ((record_files.filesystem, "exists"), (record_files, "scan")):
+        original = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda path, n=name, f=original: calls[n].append(path) or f(path))
+    source = RecordFiles(paths).check(SPEC)
+    assert source.count == 300 and len(source.blocks.records) == 30
+    assert len(calls["exists"]) == len(set(calls["exists"])) == 31 and not calls["scan"]
+    for path in paths:
+        os.unlink(records.manifest_path(path))
+    source = RecordFiles(paths).check(SPEC)
+    assert source.count == 300 and len(source.blocks.records) == 30
+    assert sorted(calls["scan"]) == sorted(paths)
 
 
 @pytest.mark.parametrize("with_manifest", [True, False])

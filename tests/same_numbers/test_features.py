@@ -23,7 +23,7 @@ ROWS = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]
     ([10, 11, 12, 13], [20, 21, 22], 8, [2, 10, 11, 12, 3, 20, 21, 3], 3),
 ])
 def test_texts_are_cut_and_laid_out_with_their_separators(a, b, length, ids, second):
-    row = features.pack(a, b, length, cls_id=2, sep_id=3)
+    row = features.join_texts(a, b, length, cls_id=2, sep_id=3)
     padding = [0] * (length - len(ids))
     assert row["input_ids"].tolist() == ids + padding
     assert row["input_mask"].tolist() == [1] * len(ids) + padding

@@ -29,7 +29,7 @@ def write(path, name, used):
 
     def row(number, count):
         parts = [
-            features.pack(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, LENGTH, 2, 3)
+            features.join_texts(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, LENGTH, 2, 3)
             for n in range(count - 2, count - 2 - choices, -1)
         ]
         arrays = {k: np.concatenate([part[k] for part in parts]) for k in TEXT}

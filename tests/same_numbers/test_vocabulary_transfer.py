@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
         text = folder / f"{name}.txt"
         text.write_text("\n".join(" ".join(rng.choice(words, 9)) for _ in range(300)) + "\n")
         model = vocabulary.train([str(text)], vocabulary.Settings(size))
-        vocabulary.publish(str(folder / name), model)
+        vocabulary.write(str(folder / name), model)
     model = modeling.AlbertForPreTraining(AlbertConfig(**SIZES | {"vocab_size": 60}))
     for weight in model.weights:
         weight.assign(rng.normal(size=weight.shape))

@@ -29,7 +29,7 @@ def assert_tidy(folder: pathlib.Path) -> None:
     litter = [str(path) for path in folder.rglob("*") if ".tmp" in path.name]
     assert not litter
     for path in folder.rglob("*.json"):
-        if isinstance(json.loads(path.read_text("utf-8")), dict):
+        if "content_sha256" in json.loads(path.read_text("utf-8")):
             files.read_sealed_json(str(path))
     for path in folder.rglob("metrics.jsonl"):
         for line in path.read_text("utf-8").splitlines():

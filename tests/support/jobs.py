@@ -38,6 +38,7 @@ from albert import (
 )
 from albert.cli import flags as cli_flags
 from albert.formats import checkpoints
+from albert.storage import files
 
 PRETRAINING = "albert.run_pretraining"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -340,10 +341,11 @@ def script(name: str):
 
 
 def change_json(path: pathlib.Path, **changes) -> None:
-    """Edits a JSON file as a person would, without its seal."""
+    """Edits a JSON file, and its seal if it has one."""
     value = json.loads(path.read_text())
-    value.pop("content_sha256", None)
-    path.write_text(json.dumps(value | changes))
+    is_sealed = value.pop("content_sha256", None) is not None
+    value |= changes
+    path.write_text(files.sealed_json_text(value) if is_sealed else json.dumps(value))
 
 
 def tensors(prefix):

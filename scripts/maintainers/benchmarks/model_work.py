@@ -287,7 +287,7 @@ def write_examples(values, config, folder) -> tuple[str, list[int]]:
         next(stream)
         texts = [line.split("\t")[0] for line in stream][: values.examples]
     packed = [
-        features.pack(ids, None, length, tokenizer.cls_id, tokenizer.sep_id)
+        features.join_texts(ids, None, length, tokenizer.cls_id, tokenizer.sep_id)
         for ids in tokenizer.encode_batch(texts)
     ]
     rows = {name: np.stack([p[name] for p in packed]).astype(np.int32) for name in packed[0]}
