@@ -128,6 +128,12 @@ def mark_unfinished(path: str) -> None:
     files.write_sealed_json(manifest_path(path), {"format_version": FORMAT_VERSION, _UNFINISHED: True})
 
 
+def is_complete(path: str) -> bool:
+    """Whether a record file was written to its end, with its manifest."""
+    where = manifest_path(path)
+    return filesystem.exists(where) and not files.read_json_object(where).get(_UNFINISHED)
+
+
 # === Writing ===
 
 

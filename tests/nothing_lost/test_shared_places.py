@@ -291,7 +291,9 @@ def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
     for value in range(2):
         records.write_records(path, [{"x": [value]}], spec, {})
         records.refuse_foreign(path)
+    assert records.is_complete(path)
     records.mark_unfinished(path)
+    assert not records.is_complete(path) and not records.is_complete(f"{path}.absent")
     records.refuse_foreign(path)
     with pytest.raises(DataError, match="x.tfrecord is unfinished: the command that writes it was"):
         RecordFiles([path]).check(spec)
