@@ -69,7 +69,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
-    paths = corpus_files.find(values.input_file, "input_file", is_read_once=True)
+    paths = corpus_files.find(values.input_file, "input_file")
     for path in paths:
         files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
     with locks.hold(values.output_dir):
@@ -128,12 +128,10 @@ def text_of(corpus: str) -> Text:
     return Text(os.path.getsize(corpus), len(characters))
 
 
-def _digest_of(paths: Sequence[str]) -> str | None:
-    """Returns a digest of the files' contents; None for pipes, which can be read only once."""
-    if any(map(corpus_files.is_pipe, paths)):
-        return None
+def _digest_of(paths: Sequence[str]) -> str:
+    """Returns a digest of the files' contents."""
     contents = [
-        filesystem.identity(path) if filesystem.is_remote(path) else files.sha256(path)
+        filesystem.stamp(path) if filesystem.is_remote(path) else files.sha256(path)
         for path in paths if path != "-"
     ]
     return hashlib.sha256(repr(contents).encode()).hexdigest()

@@ -101,7 +101,7 @@ class RecordFiles:
 
     def fingerprints(self) -> list[list[Any]]:
         """Returns [name, size, digest of the first bytes] of each file, read again if it changed."""
-        return [_fingerprint(path, filesystem.identity(path)) for path in self.paths]
+        return [_fingerprint(path, filesystem.stamp(path)) for path in self.paths]
 
     # === Their records ===
 
