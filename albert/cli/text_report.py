@@ -152,7 +152,7 @@ def _nearest(session: AnsweringSession, segments: list[list[str]]) -> str:
     texts = list(dict.fromkeys(_as_text(tokens) for tokens in segments if len(tokens) >= 5))
     if len(texts) < 2 * _NEIGHBOURS:
         return "Too few held-out sentences.\n"
-    vectors = session.embed(texts)  # [N, D]
+    vectors = session.embed(texts, pooling="mean")  # [N, D]
     vectors = vectors - vectors.mean(axis=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-9
     rows = []

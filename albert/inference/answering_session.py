@@ -118,13 +118,15 @@ class AnsweringSession(Session):
         return _predictions(filler, texts, isinstance(texts, str), _text_and_origin)
 
     def embed(
-        self, texts: Any, *, pooling: str = "mean", progress: bool = False
+        self, texts: Any, *, pooling: str = "weighted", progress: bool = False
     ) -> Any:
         """Computes embeddings: [D] of a text, [N, D] of a list of texts.
 
         Args:
           texts: a string, or an iterable of strings.
-          pooling: "mean" over all tokens, the vector at "cls", or "pooled", a trained layer on it.
+          pooling: "weighted", the mean in which rare tokens weigh more, joined with a vector of the
+            text's tokens and scaled to the length 1; "mean" over all tokens; the vector at "cls";
+            or "pooled", a trained layer on it.
         """
         if pooling not in embedding.POOLINGS:
             raise FlagError(
@@ -137,8 +139,7 @@ class AnsweringSession(Session):
         vectors = (answer["vector"] for answer in answers)
         if not isinstance(answers, list):
             return vectors
-        size = self.source.config.hidden_size
-        return np.stack(list(vectors)) if answers else np.zeros((0, size), np.float32)
+        return np.stack(list(vectors)) if answers else np.zeros((0, embedder.size), np.float32)
 
     def score(self, texts: Any, *, within_words: bool = False, progress: bool = False) -> Any:
         """Computes the pseudo-log-likelihood of a text (arXiv 1910.14659).
@@ -218,7 +219,7 @@ def open_session(
       [[{'piece': '▁were', 'id': 55, 'probability': 0.388},
         {'piece': '▁are', 'id': 51, 'probability': 0.166}]]
       >>> session.embed(["A text.", "Another one."]).shape
-      (2, 384)
+      (2, 1344)
       >>> session.score("The boys were playing in the garden.")
       {'log_probability': -13.836, 'pieces': 8}
     """

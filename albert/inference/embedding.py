@@ -1,13 +1,78 @@
 """Embeddings of texts. No TensorFlow at import.
 
-Legend: B batch, L sequence, D size of an embedding.
+Legend: B batch, L sequence, D size of an embedding, E of a token's, V vocabulary.
 """
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
 
 from albert.errors import CheckpointError
 from albert.inference.session import Batch, Predictor, Session
 
-POOLINGS = ("pooled", "cls", "mean")
+log = logging.getLogger("albert")
+
+POOLINGS = ("weighted", "pooled", "cls", "mean")
 _POOLER = "bert/pooler/dense/kernel"
+_WORDS = 768  # numbers that say which tokens a text has; a multiple of 32
+# Measured, see docs/evidence/results.md: squared lengths of the parts of a weighted embedding.
+_SHARES = {"states": 0.3, "tokens": 0.3, "words": 1.0}
+_RARE = 1e-3  # a token of this probability counts half
+_SPECIAL = ("[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]")
+
+
+class TokenVectors:
+    """What "weighted" embeddings need of the vocabulary and the token embeddings.
+
+    A token of probability p weighs a / (a + p), as in smooth inverse frequency (Arora et al.,
+    2017); special tokens weigh next to nothing. `weights` is [V] in float32.
+    """
+
+    def __init__(self, session: Session):
+        table = np.asarray(session.source.weights().read("bert/embeddings/word_embeddings"))
+        log_probabilities = session.tokenizer.log_probabilities()
+        self.weights = np.ones(len(table), np.float32)
+        if log_probabilities is None:
+            log.warning("%s has no probabilities of tokens: rare and frequent ones weigh the same",
+                        session.tokenizer.path)
+            vocab = session.tokenizer.vocab
+            self.weights[[vocab[token] for token in _SPECIAL if token in vocab]] = _RARE
+        else:
+            p = np.exp(log_probabilities)
+            self.weights[: len(p)] = _RARE / (_RARE + p)
+        self._tokens = _unit(_whitened(table.astype(np.float64))).astype(np.float32)  # [V, E]
+        # A random direction for each token, which RandomState guarantees never to change.
+        bits = np.frombuffer(np.random.RandomState(0).bytes(len(table) * _WORDS // 8), np.uint8)
+        self._words = np.unpackbits(bits).reshape(-1, _WORDS).astype(np.int8) * 2 - 1
+
+    def join(self, states: np.ndarray, ids: Sequence[int]) -> np.ndarray:
+        """Returns the embedding, of length 1, of a text with these tokens.
+
+        Args:
+          states: weighted mean of its hidden states.
+          ids: all its tokens. One that occurs n times counts sqrt(n) times.
+        """
+        found, counts = np.unique(np.asarray(ids, np.int64), return_counts=True)
+        weights = self.weights[found] * np.sqrt(counts)
+        parts = {"states": states, "tokens": weights @ self._tokens[found],
+                 "words": weights @ self._words[found]}
+        scaled = [_unit(parts[name]) * np.sqrt(share) for name, share in _SHARES.items()]
+        return _unit(np.concatenate(scaled)).astype(np.float32)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """Scales vectors to the length 1; zeros stay."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1)
+
+
+def _whitened(table: np.ndarray) -> np.ndarray:
+    """Returns the rows less their mean, with no direction that varies more than another [V, E]."""
+    centred = table - table.mean(axis=0)
+    covariance = centred.T @ centred / len(table)
+    ridge = (1e-6 * np.trace(covariance) + 1e-12) * np.eye(len(covariance))
+    return np.linalg.solve(np.linalg.cholesky(covariance + ridge), centred.T).T
 
 
 class Embedder(Predictor):
@@ -19,10 +84,18 @@ class Embedder(Predictor):
 
     def __init__(self, session: Session, pooling: str):
         self.session, self.pooling = session, pooling
+        config = session.source.config
+        self.size = config.hidden_size
+        if pooling == "weighted":
+            self.size += config.embedding_size + _WORDS
 
     @property
     def key(self):
         return Embedder, self.pooling
+
+    @property
+    def _token_vectors(self) -> TokenVectors:
+        return self.session.once(TokenVectors, lambda: TokenVectors(self.session))
 
     def load_model(self):
         source = self.session.source
@@ -33,8 +106,9 @@ class Embedder(Predictor):
         return self.session.encoder()
 
     def encode(self, inputs):
-        rows = [self.session.row(ids) for ids in self.session.tokenizer.encode_batch(inputs)]
-        return Batch([[row] for row, _ in rows], num_cut=sum(is_cut for _, is_cut in rows))
+        texts = self.session.tokenizer.encode_batch(inputs)
+        rows = [self.session.row(ids) for ids in texts]
+        return Batch([[row] for row, _ in rows], texts, sum(is_cut for _, is_cut in rows))
 
     def compute(self, model, batch):
         """Returns `vector` [B, D]."""
@@ -45,8 +119,13 @@ class Embedder(Predictor):
         if self.pooling == "cls":
             return {"vector": states[:, 0]}
         mask = ops.array(batch["input_mask"], "float32")[:, :, None]
+        if self.pooling == "weighted":
+            weights = ops.array(self._token_vectors.weights)
+            mask = mask * ops.take(weights, batch["input_ids"], axis=0)[:, :, None]
         return {"vector": ops.sum(states * mask, axis=1) / ops.sum(mask, axis=1)}
 
     def decode(self, context, outputs):
-        for (one,) in outputs:
+        for ids, (one,) in zip(context, outputs, strict=True):
+            if self.pooling == "weighted":
+                one = {"vector": self._token_vectors.join(one["vector"], ids)}
             yield one

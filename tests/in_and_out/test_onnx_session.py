@@ -76,7 +76,7 @@ def test_a_classifier_answers_without_an_engine_and_by_command(tmp_path, capsys)
 def test_vectors_are_the_same_and_int8_is_near(tmp_path):
     _, opened = saved(tmp_path / "model", "AlbertModel", layers=2)
     other = exported(tmp_path / "model", tmp_path / "m.onnx")
-    for pooling in ("mean", "cls", "pooled"):
+    for pooling in ("weighted", "mean", "cls", "pooled"):
         expected = opened.embed(TEXTS, pooling=pooling)
         np.testing.assert_allclose(other.embed(TEXTS, pooling=pooling), expected, atol=1e-5)
     small = exported(tmp_path / "model", tmp_path / "int8.onnx", "--quantize")
