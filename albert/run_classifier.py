@@ -182,6 +182,8 @@ class ClassifierFineTuning(FineTuning):
     def export(self, result, directory):
         from albert.export import text_models  # imports TensorFlow
 
+        if units := self._units():
+            result = dataclasses.replace(result, weights=result.weights.in_units(**units))
         session = Session.of(
             self.opened(result), self.encoder.tokenizer, self.settings.max_seq_length, batch_size=1
         )

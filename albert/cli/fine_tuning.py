@@ -13,7 +13,14 @@ from albert.cli import earlier_run, flags
 from albert.cli.encoder import Encoder
 from albert.cli.fine_tuning_settings import FineTuningSettings, work_directory
 from albert.errors import FlagError
-from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
+from albert.formats import (
+    checkpoints,
+    model_card,
+    model_metadata,
+    pretrained,
+    run_states,
+    tokenizer_files,
+)
 from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records.record_files import RecordFiles
@@ -235,9 +242,10 @@ class FineTuning:
     def opened(self, result: TrainingResult) -> Pretrained:
         """Returns the trained model with what the flags and the data say of it."""
         recorded = {"task": self.task.name, "flags": self._recorded_flags()}
+        metadata, _ = model_metadata.without_units(run_states.metadata_of(recorded))
         return Pretrained(
             result.weights.origin, os.path.dirname(result.weights.origin), self.encoder.config,
-            Vocabulary(), run_states.metadata_of(recorded), lambda: result.weights,
+            Vocabulary(), metadata, lambda: result.weights,
         )
 
 

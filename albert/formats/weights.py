@@ -50,12 +50,12 @@ class Weights:
         kept = {name: key for name, key in self._keys.items() if name not in names}
         return Weights(self.origin, self._reader, kept)
 
-    def in_units(self, mean: float, deviation: float) -> "Weights":
+    def in_units(self, label_mean: float, label_deviation: float) -> "Weights":
         """Returns the weights of a regression that was trained on standardized labels.
 
-        Their head gives values in the labels' units, mean + deviation * standardized value.
+        Their head gives values in the labels' units, label_mean + label_deviation * standardized value.
         """
-        return _InUnits(self.origin, self._reader, self._keys, mean, deviation)
+        return _InUnits(self.origin, self._reader, self._keys, label_mean, label_deviation)
 
 
 class _InUnits(Weights):
