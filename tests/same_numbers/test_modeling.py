@@ -316,5 +316,5 @@ def test_a_beam_that_is_wider_than_the_row_ends_in_places_that_are_no_answer():
 def test_a_sequence_longer_than_the_position_table_is_named():
     model = AlbertModel(TINY)
     assert model({"input_ids": np.ones((1, 12), int)})["sequence_output"].shape == (1, 12, 16)
-    with pytest.raises(ValueError, match="13 ids are more than the position table has rows: 12"):
+    with pytest.raises(ValueError, match="sequences have 13 tokens, the model reads at most 12"):
         model({"input_ids": np.ones((1, 13), int)})
