@@ -3,7 +3,7 @@
   pip install nbclient ipykernel
   python scripts/maintainers/notebooks.py
 
-They run in a temporary folder, one after another: each continues from the one before.
+Each runs in a temporary folder of its own.
 """
 
 import os
@@ -20,8 +20,8 @@ NAMES = ("tour", "own_labels")
 
 def main() -> None:
     os.environ |= {"PYTHONPATH": str(REPO), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in NAMES:
+    for name in NAMES:
+        with tempfile.TemporaryDirectory() as folder:
             path = REPO / f"docs/notebooks/{name}.ipynb"
             notebook = nbformat.read(path, as_version=4)
             NotebookClient(

@@ -198,7 +198,7 @@ def test_every_example_is_on_a_page_that_the_tests_run():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_notebooks_run_from_top_to_bottom(tmp_path):
+def test_each_notebook_runs_from_top_to_bottom_on_its_own(tmp_path):
     """Plots are saved instead of shown, and the output files are checked at the end."""
     show = (
         "import matplotlib.pyplot as plt\n"
@@ -208,18 +208,18 @@ def test_the_notebooks_run_from_top_to_bottom(tmp_path):
         "    plt.close('all')\n"
         "plt.show = _show\n"
     )
-    for name in ("tour", "own_labels"):  # the second continues from the first
+    for name in ("tour", "own_labels"):
         notebook = json.loads((REPO / f"docs/notebooks/{name}.ipynb").read_text(encoding="utf-8"))
         cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
         cells = [f"_cell = '{name}-{i}'\n{code}" for i, code in enumerate(cells)]
         script = tmp_path / f"{name}.py"
         script.write_text("\n".join([show, *cells]), encoding="utf-8")
         done = program(script, cwd=tmp_path, MPLBACKEND="Agg",
-                       ALBERT_NOTEBOOK_DIR=str(tmp_path / "work"))
+                       ALBERT_NOTEBOOK_DIR=str(tmp_path / name))
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     pictures = sorted(tmp_path.glob("*.png"))
     assert len(pictures) == 2 and all(path.stat().st_size > 5000 for path in pictures)
-    results = json.loads((tmp_path / "work/classifier/eval_results.json").read_text())
+    results = json.loads((tmp_path / "tour/classifier/eval_results.json").read_text())
     assert results["eval_accuracy"] > 0.6  # chance is 0.5, since the sets are balanced
-    assert len((tmp_path / "work/answers.jsonl").read_text().splitlines()) == 3
-    assert (tmp_path / "work/own_labels/config.json").exists()
+    assert len((tmp_path / "tour/answers.jsonl").read_text().splitlines()) == 3
+    assert (tmp_path / "own_labels/own_labels/config.json").exists()
