@@ -50,7 +50,7 @@ def write(
     job = os.path.join(locks.work_folder_of(path), "job")
     if os.path.exists(job) and open(job, encoding="utf-8").read() != identity:
         log.warning("%s: input, model or flags are not those of the interrupted run: starts again", path)
-    with locks.work_folder(path, identity) as folder:
+    with locks.work_folder([path], identity) as folder:
         kept = os.path.join(folder, "answers.jsonl")
         with open(kept, "a+b") as stream:
             done = _complete_lines(stream)
