@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 from absl import flags as absl_flags
-from helpers import REPO, assert_one_clear_line, run_here
+from helpers import LENGTH, PREDICTIONS, REPO, SIZES, assert_one_clear_line, run_here
 
 import albert
 from albert import pretrain_from_text, run_pretraining
@@ -20,6 +20,8 @@ from albert.formats import run_states
 from albert.records.records import Manifest
 from albert.storage import locks
 from albert.text.spm_model import trained_with
+from albert.training import steps
+from albert.training.current_engine import current
 
 
 @pytest.fixture
@@ -118,6 +120,21 @@ def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
     [values] = started
     assert values["init_checkpoint"] == "small_en" and not values["albert_config_file"]
     assert values["init_embeddings"] != "cooccurrence"
+
+
+def test_speed_is_measured_on_the_devices_and_with_the_compiler_of_the_run(monkeypatch):
+    engine, scopes, runs = current(), [], []
+    scope, train_steps = type(engine).scope, steps.train_steps
+    monkeypatch.setattr(type(engine), "scope",
+                        lambda self, values: scopes.append(values) or scope(self, values))
+    monkeypatch.setattr(type(engine), "has_accelerator", True)
+    monkeypatch.setattr(steps, "train_steps",
+                        lambda task, state, run: runs.append(run) or train_steps(task, state, run))
+    assert training_speed._measure_here({
+        "config": SIZES, "batch": 4, "length": LENGTH, "predictions": PREDICTIONS,
+        "optimizer": "lamb", "precision": "float32", "seconds": 0.01,
+    }) > 0
+    assert [values.distribution_strategy for values in scopes] == [None] and runs[0].use_xla
 
 
 def test_the_report_says_whether_it_learned_little_enough_or_overfits():
