@@ -132,7 +132,7 @@ def _digest_of(paths: Sequence[str]) -> str:
     """Returns a digest of the files' contents."""
     contents = [
         filesystem.stamp(path) if filesystem.is_remote(path) else files.sha256(path)
-        for path in paths if path != "-"
+        for path in paths
     ]
     return hashlib.sha256(repr(contents).encode()).hexdigest()
 

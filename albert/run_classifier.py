@@ -268,7 +268,8 @@ def cross_validate(
         )
         tuning = FoldFineTuning(
             values, fold, encoder,
-            dataclasses.replace(data, examples={"train": train, "dev": held_out}, is_split=False), texts, train,
+            dataclasses.replace(data, examples={"train": train, "dev": held_out}, is_split=False),
+            texts, train,
         )
         tuning.run()
         parts.append(tuning.held_out)

@@ -93,11 +93,10 @@ class Identity:
                 continue  # each option gets a separate logit
             if None not in (before, now) and before != now:
                 raise FlagError(f"{origin} was trained {wording.format(before, now)}{remedy}")
-        if is_resumed and self.seed != flags.get("seed", self.seed):
-            raise FlagError(
-                f"{origin} was trained with --seed={flags['seed']}, not {self.seed}{remedy}"
-            )
-        if self.training:
+        seed = flags.get("seed")
+        if is_resumed and None not in (seed, self.seed) and seed != self.seed:
+            raise FlagError(f"{origin} was trained with --seed={seed}, not {self.seed}{remedy}")
+        if self.training and run_state.get("task") == self.task:
             self._check_training(origin, run_state, is_resumed)
 
     def _check_training(
@@ -105,8 +104,7 @@ class Identity:
     ) -> None:
         flags, run = run_state.get("flags", {}), os.path.dirname(origin)
         if "training_data" not in flags:
-            if run_state.get("task") == self.task:
-                _warn_of_unknown_data(run)
+            _warn_of_unknown_data(run)
             return
         if flags["training_data"].get("sha256") == self.training.sha256:
             return

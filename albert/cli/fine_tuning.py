@@ -140,7 +140,9 @@ class FineTuning:
     def identity(self) -> earlier_run.Identity:
         """What the ids in the records mean, and what is trained on."""
         tokenizer, data = self.encoder.tokenizer, self.data
-        training, examples = None, data.examples.get("train") or data.trained_on
+        training, examples = None, data.examples.get("train")
+        if self.settings.do_eval:  # on rows that must not have been trained on
+            examples = examples or data.trained_on
         if examples:
             given = flags.to_dict(self.values) | dict(data.settings)
             training = earlier_run.TrainingData(fine_tuning_data.digest_of(examples), len(examples), {

@@ -182,6 +182,7 @@ def test_new_rows_may_be_predicted_and_evaluated(own, tmp_path, capsys):
     assert len((tmp_path / "out/submit_results.tsv").read_text().splitlines()) == 4
     # The table has changed: whether these rows were trained on is unknown.
     write_own(tmp_path, "deleted")
+    assert jobs.classify(*own, *test) == 0
     capsys.readouterr()
     assert jobs.classify(*own, *asked) == 0
     assert "which may have the evaluated rows" in capsys.readouterr().err
