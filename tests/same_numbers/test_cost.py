@@ -251,9 +251,9 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
 
 
 def test_large_packed_batches_have_few_shapes_and_little_padding(tmp_path):
-    # Short examples: eighths of the batch's size would leave a third of the positions empty.
+    # Multiples of an eighth of the batch's size would leave a quarter of the positions empty.
     size, path = 1024, str(tmp_path / "rows.tfrecord")
-    rows = pretraining_rows(2048, least=5, most=6)
+    rows = pretraining_rows(2048, least=4, most=5)
     records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     run = run_settings.RunConfig("", pack_rows=True, use_xla=True)
     source = RecordFiles([path])
