@@ -30,8 +30,8 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
                  use="model")
     define_vocabulary_flags(values)
     flags.define("path", values, "input_file", STDIN,
-                 "Text file with one input per line (UTF-8, or UTF-16 with a byte-order mark; may be "
-                 "compressed); - reads the standard input.", use="file")
+                 "Text file with one input per line (UTF-8; may be compressed); "
+                 "- reads the standard input.", use="file")
     flags.define("integer", values, "max_seq_length", None,
                  "Maximum input length in tokens; longer inputs are truncated (fill_mask refuses "
                  "them). Default: as in training, else the model's maximum.", lower_bound=4)

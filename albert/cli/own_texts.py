@@ -73,7 +73,7 @@ def define_table_flags(values: flags.FlagValues) -> None:
                  "commas in *.csv, or semicolons if the header has no comma; in *.tsv and *.txt tabs, "
                  "where quotes are text.")
     flags.define("string", values, "encoding", None,
-                 "Encoding of tables, such as cp1252. Default: by byte-order mark, else UTF-8.")
+                 "Encoding of tables, such as cp1252 or utf-16. Default: UTF-8.")
 
 
 def check_table_flags(values: flags.FlagValues) -> None:

@@ -77,6 +77,8 @@ def read_table(
     """
     try:
         names, numbered = _read(path, flag, has_header, encoding, delimiter)
+    except text_files.Utf16Error as error:
+        raise DataError(f"{error}, or give --encoding=utf-16") from error
     except DataError as error:
         if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
             raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error

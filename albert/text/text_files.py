@@ -156,6 +156,10 @@ def advice_on_encoding(line: bytes) -> str:
 # === Files ===
 
 
+class Utf16Error(DataError):
+    """A text begins with the mark of UTF-16."""
+
+
 def open_file(path: str, flag: str = "input_file") -> BinaryIO:
     """Opens a file, a pipe or a device.
 
@@ -207,8 +211,8 @@ def decode(
         except UnicodeDecodeError as error:
             raise DataError(f"{name}: not {encoding} text ({error.reason} at byte {error.start:,})") from error
     elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{name}: it begins with the mark of UTF-16; convert it first (iconv -f UTF-16 "
-                        "-t UTF-8)")
+        raise Utf16Error(f"{name}: it begins with the mark of UTF-16; convert it first (iconv -f UTF-16 "
+                         "-t UTF-8)")
     if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
         raise DataError(f"{name}: its lines end with CR alone: convert them (tr '\\r' '\\n')")
     return stream, head

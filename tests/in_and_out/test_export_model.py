@@ -98,7 +98,7 @@ def test_every_file_has_a_card_of_its_own_and_the_length_of_the_training(tmp_pat
         assert export(tmp_path / "trained", tmp_path / name) == 0
     for name, word in (("a.tflite", "int32 [1, 7]"), ("a.onnx", "onnxruntime")):
         card = (tmp_path / f"{name}.README.md").read_text()
-        assert word in card and f"# {name}: " in card
+        assert word in card and f"\n# {name}\n" in card
     [details, *_] = tf.lite.Interpreter(str(tmp_path / "a.tflite")).get_input_details()
     assert list(details["shape"]) == [1, 7]
 

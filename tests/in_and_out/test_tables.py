@@ -36,7 +36,6 @@ SAME = [  # the same two rows, as various programs write them
     ("a.csv", "text\tlabel\nso good\tpos\nso bad\tneg\n"),
     ("a.CSV", '"text","label"\n"so\ngood",pos\n\n"so bad","neg"\n'),
     ("a.csv", b"\xef\xbb\xbftext,label\nso good,pos\nso bad,neg\n"),
-    ("a.tsv", "text\tlabel\nso good\tpos\nso bad\tneg\n".encode("utf-16")),
     ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS])),
     ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS], indent=2)),
     ("a.json", "".join(json.dumps({"text": t, "label": k}) + "\n" for t, k in ROWS)),
@@ -104,8 +103,10 @@ def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
     with pytest.raises(DataError, match=r"a\.csv:3: not UTF-8 text .* give --encoding=cp1252"):
         read(tmp_path / "a.csv", content)
     assert read(tmp_path / "a.csv", content, "cp1252")[1] == ("café", "neg")
-    # A byte-order mark takes precedence over a flag.
-    assert read(tmp_path / "a.csv", "text,label\nso,1\n".encode("utf-16"), "cp1252") == [("so", "1")]
+    content = "text\tlabel\nso\t1\n".encode("utf-16")  # as spreadsheets write "Unicode text"
+    with pytest.raises(DataError, match=r"a\.tsv: .* UTF-16; .*, or give --encoding=utf-16$"):
+        read(tmp_path / "a.tsv", content)
+    assert read(tmp_path / "a.tsv", content, "utf-16") == [("so", "1")]
 
 
 def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path, caplog):
