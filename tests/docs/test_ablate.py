@@ -37,7 +37,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
 ):
     tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
     assert set(GRIDS) == tables | {
-        "masking_share", "ngram", "replacement", "sentence_order", "packed_rows",
+        "masking_share", "ngram", "sentence_order", "packed_rows",
         "learning_per_hour", "length_curriculum", "own_text", "one_hour", "cooccurrence",
     }
     called = {}
@@ -59,7 +59,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
         )
         assert grid.primary in grid.metrics
         work = runs.Work(
-            grid, ["text"], shipped.vocabulary_of("small_en"), None, str(tmp_path), {}, {}
+            grid, ["text"], shipped.vocabulary_of("small_en"), None, str(tmp_path), {}
         )
         seen = []
         for setting in grid.settings:

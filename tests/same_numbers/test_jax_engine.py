@@ -201,12 +201,12 @@ def test_a_run_that_cannot_go_on_says_so_in_one_line(job, long, on_jax, tmp_path
     weights["bert/embeddings/word_embeddings"][:] = np.nan
     checkpoint_files.write(bad, weights)
     for given, code, message in (
-        ([*long[0].flags, f"--init_checkpoint={bad}"], 3, "diverged"),
+        ([*long[0].flags, f"--init_checkpoint={bad}"], 2, "holds NaN or infinity: the training diverged"),
         ([*job, "--train_batch_size=7"], 2, "--train_batch_size=7 cannot be divided by 2 replicas"),
         ([*job, "--use_tpu"], 2, "--use_tpu: JAX finds no TPU on this machine"),
     ):
         found, log = on_jax(PRETRAINING, *given, f"--output_dir={tmp_path / 'out'}")
-        assert found == code and message in assert_one_clear_line(log)
+        assert found == code and message in assert_one_clear_line(log), log
         assert not checkpoints.list_steps(str(tmp_path / "out"))
 
 
