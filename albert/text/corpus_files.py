@@ -89,13 +89,14 @@ def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
 def has_lines_alone(path: str) -> bool:
     """Whether a plain text file has several lines, and no blank one between them."""
     with text_files.open_text(path) as stream:
-        lines, is_end, is_blank = 0, True, False
+        lines, has_text, is_blank = 0, False, False
         while part := stream.readline(text_files.LONGEST_LINE):
             if part.strip():
                 if is_blank:
                     return False
-                lines += is_end
-            elif lines and is_end and part.endswith(b"\n"):
-                is_blank = True
-            is_end = part.endswith(b"\n")
+                lines += not has_text
+                has_text = True
+            if part.endswith(b"\n"):
+                is_blank |= lines > 0 and not has_text
+                has_text = False
     return lines > 1

@@ -46,7 +46,8 @@ class MetricsWriter:
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Writes one line; `kind` is train or eval. NaN and infinities become null."""
-        checkpoint_store.check_is_there(os.path.dirname(self._path))
+        if not os.path.exists(self._path):
+            checkpoint_store.check_is_there(os.path.dirname(self._path))
         line = files.finite({"step": step, "kind": kind, **values})
         values = {name: line[name] for name in values if line[name] is not None}
         try:

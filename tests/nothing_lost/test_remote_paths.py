@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("memory")
 
 # String flags that are not paths.
 NO_PATHS = {
-    "checkpoint_name", "depth_schedule", "encoding", "gcp_project", "label_column",
+    "checkpoint_name", "delimiter", "depth_schedule", "encoding", "gcp_project", "label_column",
     "label_list", "language", "layers", "master", "runner", "task_name", "text_column",
     "text_field", "text_pair_column", "topology", "tpu_name", "tpu_zone",
 }
@@ -103,14 +103,14 @@ def test_records_from_and_to_cloud_storage_have_the_same_bytes_also_after_a_fail
     said = capfd.readouterr().err
     assert "tasks were done" not in said
     line = said.strip().splitlines()[-1]
-    assert "cannot write memory://data/made/out.tfrecord: permission denied" in line
+    assert "cannot write memory://data/made/out.tfrecord.vocabulary.txt: permission denied" in line
     assert list(pathlib.Path(line.rpartition(" is in ")[2]).rglob("out.tfrecord"))
     assert jobs.create_data(*remote) == 0
     assert "tasks were done" in capfd.readouterr().err  # and not repeated
     assert not list((tmp_path / "cache/work").rglob("*.pairs"))
     assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
     records, manifest = "/data/made/out.tfrecord", "/data/made/out.tfrecord.manifest.json"
-    assert memory.find("/data/made") == [records, manifest]
+    assert memory.find("/data/made") == [records, manifest, records + ".vocabulary.txt"]
     assert memory.cat_file(records) == (tmp_path / "out.tfrecord").read_bytes()
     told = json.loads(memory.cat_file(manifest))["info"]["flags"]
     assert told["input_file"] == "memory://data/corp*.txt"

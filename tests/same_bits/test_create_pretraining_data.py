@@ -324,7 +324,7 @@ def test_memory_does_not_grow_with_the_text_nor_with_a_document(tiny, monkeypatc
         for times in (1, 4):
             (tiny / "corpus.txt").write_text(join.join(lines * times) + "\n")
             tracemalloc.start()
-            make(tiny, dupe_factor=1)
+            make(tiny, dupe_factor=1, document_layout="blank_lines")
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
         assert peaks[1] < 1.5 * peaks[0], (join, peaks)
