@@ -82,7 +82,7 @@ def _write_metadata(prefix: str, source: Pretrained, tensors: Mapping[str, Any])
     directory = os.path.dirname(os.path.abspath(prefix))
     if source.metadata.architecture:
         record = run_states.of_metadata(source.metadata, source.config)
-        files.write_json(prefix + ".json", record)
+        files.write_sealed_json(prefix + ".json", record)
     if os.path.realpath(directory) == os.path.realpath(source.directory):
         return  # which has a card already
     model_card.of_weights(

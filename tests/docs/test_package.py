@@ -52,8 +52,9 @@ def installed(tmp_path_factory):
     site = pathlib.Path(sysconfig.get_path("purelib", "venv", paths))
     # Dependencies come from this environment, without its own installation of albert.
     ours = re.compile(r"(__editable__.*)?albert(_keras)?\b.*|.*\.pth|.*\.egg-link")
-    for found in pathlib.Path(sysconfig.get_path("purelib")).iterdir():
-        if not ours.fullmatch(found.name):
+    folders = {sysconfig.get_path("purelib"), *(path for path in sys.path if "site-packages" in path)}
+    for found in (found for place in folders for found in pathlib.Path(place).iterdir()):
+        if not ours.fullmatch(found.name) and not (site / found.name).exists():
             (site / found.name).symlink_to(found)
     run(sys.executable, *pip, f"--python={folder / 'environment/bin/python'}", "install",
         "--no-deps", "--no-index", wheel, cwd=folder)
