@@ -62,7 +62,7 @@ def publish(
     _check(job, outputs, counts.documents)
     for example in itertools.chain.from_iterable(output.examples for output in outputs):
         log.info("a record:\n%s", example)
-    _publish_vocabulary(job)
+    vocabulary = _vocabulary_content(job)
     report = Report.of(job, [(o.split, o.statistics) for o in outputs], counts)
     texts = [
         records.Manifest.of(output.blocks, job.recipe.feature_spec(),
@@ -73,6 +73,9 @@ def publish(
         records.mark_unfinished(output.path)
     for output in outputs:
         publish_file(output.work_path, output.path)
+    for path in vocabulary_copies(job).values():
+        with files.atomic_write(path, "wb") as stream:
+            stream.write(vocabulary)
     for output, text in zip(outputs, texts, strict=True):
         with files.atomic_write(records.manifest_path(output.path)) as stream:
             stream.write(text)
@@ -99,15 +102,13 @@ def vocabulary_copies(job: Job) -> dict[str, str]:
     return {os.path.dirname(path): path + suffix for path in reversed(job.outputs)}
 
 
-def _publish_vocabulary(job: Job) -> None:
+def _vocabulary_content(job: Job) -> bytes:
     with open(job.recipe.vocabulary, "rb") as stream:
         content = stream.read()
     if hashlib.sha256(content).hexdigest() != job.recipe.vocabulary_sha256:
         raise DataError(f"{job.recipe.vocabulary} changed while records were made with it: rerun the "
                         "command")
-    for path in vocabulary_copies(job).values():
-        with files.atomic_write(path, "wb") as stream:
-            stream.write(content)
+    return content
 
 
 def _check(job: Job, outputs: list[Output], documents: int) -> None:

@@ -1,6 +1,7 @@
 """Models for other runtimes: an exported file computes the same as the model."""
 
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -94,9 +95,12 @@ def test_every_file_has_a_card_of_its_own_and_the_length_of_the_training(tmp_pat
     model = modeling.AlbertForSequenceClassification(AlbertConfig(**SIZES), 2)
     model.metadata = dataclasses.replace(model.metadata, max_seq_length=7)
     model.save_pretrained(str(tmp_path / "trained"))
-    for name in ("a.tflite", "a.onnx"):
+    words = {"a.tflite": "int32 [1, 7]"}
+    if importlib.util.find_spec("tf2onnx"):
+        words["a.onnx"] = "onnxruntime"
+    for name in words:
         assert export(tmp_path / "trained", tmp_path / name) == 0
-    for name, word in (("a.tflite", "int32 [1, 7]"), ("a.onnx", "onnxruntime")):
+    for name, word in words.items():
         card = (tmp_path / f"{name}.README.md").read_text()
         assert word in card and f"\n# {name}\n" in card
     [details, *_] = tf.lite.Interpreter(str(tmp_path / "a.tflite")).get_input_details()

@@ -236,7 +236,7 @@ def edited(classifier, folder, **changes) -> str:
     """Returns a copy of the classifier with the flags in its checkpoints' JSON changed by hand."""
     shutil.copytree(classifier, folder / "edited", dirs_exist_ok=True)
     for path in (folder / "edited").glob("model.ckpt-*.json"):
-        jobs.change_json(path, flags=json.loads(path.read_text())["flags"] | changes)
+        jobs.change_json(path, "facts", flags=json.loads(path.read_text())["flags"] | changes)
     return str(folder / "edited")
 
 

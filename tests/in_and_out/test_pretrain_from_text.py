@@ -233,7 +233,7 @@ def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured
 
 def test_the_nearest_sentences_are_others():
     class Session:
-        def embed(self, texts):
+        def embed(self, texts, pooling):
             return np.stack([[np.cos(i), np.sin(i)] for i in range(len(texts))])
 
     segments = [[f"▁s{i}", *["▁w"] * 5] for i in range(9)]

@@ -83,7 +83,8 @@ def test_the_first_minute(tmp_path, capsys):
     flags_of_input = f"--model={NAMES[0]}", f"--input_file={text}"
     assert run_here(extract_features, *flags_of_input, f"--output_file={vectors}") == 0
     with np.load(vectors) as arrays:
-        width = huggingface.read_config(NAMES[0]).hidden_size
+        config = huggingface.read_config(NAMES[0])
+        width = config.hidden_size + config.embedding_size + 768  # states, tokens, words
         assert {array.shape for array in arrays.values()} == {(2, width)}
     # Errors name what the model was not trained to do, and the next step.
     for command, arguments, message in (
@@ -110,7 +111,7 @@ def test_what_is_written_says_the_name_that_was_typed_and_no_path_of_this_machin
     assert all(state["flags"]["init_checkpoint"] == name for state in states)
     for source, flag, out in ((name, "hf_directory", "ours"), (run, "albert_directory", "theirs")):
         assert 0 == run_here(convert_hf, f"--{flag}={source}", f"--output_dir={tmp_path / out}")
-    assert 0 == run_here(export_model, f"--model_dir={name}", f"--export_path={tmp_path}/a.onnx")
+    assert 0 == run_here(export_model, f"--model_dir={name}", f"--export_path={tmp_path}/a.tflite")
     for path in filter(pathlib.Path.is_file, tmp_path.rglob("*")):
         assert os.fsencode(shipped.FOLDER) not in path.read_bytes(), path
 

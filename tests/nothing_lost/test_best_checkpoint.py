@@ -22,8 +22,10 @@ CONFIG = AlbertConfig.from_dict(SIZES)
 
 def keep(folder, step, accuracy, path, task=TASK, **changes):
     """Evaluates a made-up checkpoint; returns whether it is the best."""
-    for suffix in (".index", ".data-00000-of-00001", ".json"):
+    for suffix in (".index", ".data-00000-of-00001"):
         (folder / f"model.ckpt-{step}{suffix}").write_text(f"of step {step}")
+    state = {"config": SIZES, "step": step, "records_seen": 0}
+    files.write_sealed_json(str(folder / f"model.ckpt-{step}.json"), state)
     run = RunConfig(str(folder), max_eval_steps=3, **changes)
     results = {task.best_metric: accuracy, "global_step": step}
     return evaluation.keep_if_best(

@@ -44,7 +44,7 @@ def pretend(out, flags, **facts) -> None:
     """Changes the metadata in a run's checkpoints."""
     for path in out.glob("model.ckpt-*.json"):
         recorded = run_states.read_run_state(str(path)[:-5])["flags"]
-        jobs.change_json(path, flags=recorded | flags, **facts)
+        jobs.change_json(path, "facts", flags=recorded | flags, **facts)
 
 
 @pytest.fixture

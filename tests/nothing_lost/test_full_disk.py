@@ -123,7 +123,7 @@ def test_what_does_not_fit_on_the_disk_leaves_nothing(name, classified, whole, t
     command, *flags = {
         "conversion": (functools.partial(jobs.command, convert_hf), *model, f"--output_dir={out}"),
         "features": (jobs.classify, *trained, "--do_train", f"--cached_dir={tmp_path / 'c'}",
-                     f"--data_dir={many}"),
+                     f"--data_dir={many}", f"--output_dir={out}"),
         "served": (jobs.classify, *trained, f"--export_dir={out}"),
         "hub": (jobs.export_hub, *model, f"--export_path={out}"),
     }[name]

@@ -51,7 +51,9 @@ def test_every_string_flag_is_a_path_with_a_use_or_known_not_to_be_one():
     seen = set()
     for name, _, values in commands():
         for flag in values:
-            if values[flag].flag_type() == "string" and not hasattr(values[flag], "use"):
+            is_ignored = "no effect" in (values[flag].help or "").lower()
+            if (values[flag].flag_type() == "string" and not is_ignored
+                    and not hasattr(values[flag], "use")):
                 seen.add(flag)
                 is_choice = bool(getattr(values[flag].parser, "enum_values", None))
                 assert is_choice or flag in NO_PATHS | SPECIAL, f"{name} --{flag}"
@@ -103,7 +105,7 @@ def test_records_from_and_to_cloud_storage_have_the_same_bytes_also_after_a_fail
     said = capfd.readouterr().err
     assert "tasks were done" not in said
     line = said.strip().splitlines()[-1]
-    assert "cannot write memory://data/made/out.tfrecord.vocabulary.txt: permission denied" in line
+    assert "cannot write memory://data/made/out.tfrecord: permission denied" in line
     assert list(pathlib.Path(line.rpartition(" is in ")[2]).rglob("out.tfrecord"))
     assert jobs.create_data(*remote) == 0
     assert "tasks were done" in capfd.readouterr().err  # and not repeated

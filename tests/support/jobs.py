@@ -340,11 +340,11 @@ def script(name: str, folder: str = "scripts/maintainers"):
     return module
 
 
-def change_json(path: pathlib.Path, **changes) -> None:
-    """Edits a JSON file, and its seal if it has one."""
+def change_json(path: pathlib.Path, *dropped: str, **changes) -> None:
+    """Edits a JSON file, without some keys, and its seal if it has one."""
     value = json.loads(path.read_text())
     is_sealed = value.pop("content_sha256", None) is not None
-    value |= changes
+    value = {key: old for key, old in value.items() if key not in dropped} | changes
     path.write_text(files.sealed_json_text(value) if is_sealed else json.dumps(value))
 
 
