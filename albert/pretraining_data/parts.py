@@ -35,8 +35,11 @@ def write(recipe: Recipe, split: str, number: int, bucket: Bucket, path: str) ->
 
 
 def is_complete(path: str) -> bool:
-    """Whether a part and its statistics exist; those are written last."""
-    return filesystem.exists(f"{path}.json")
+    """Whether a part and its statistics are there; a power cut may have kept the latter alone."""
+    if not (filesystem.exists(path) and filesystem.exists(f"{path}.json")):
+        return False
+    blocks = files.read_json(f"{path}.json")[0]
+    return filesystem.size(path) == sum(size for _, size in blocks)
 
 
 def join(

@@ -120,7 +120,7 @@ def _close() -> None:
     except UserError as error:
         unsent = tempfile.mkdtemp(prefix="unsent-", dir=filesystem.cache_directory())
         os.rename(folder, unsent)
-        raise UserError(f"{error}; the output is in {unsent}") from error
+        raise UserError(f"{error}; what was not uploaded is in {unsent}") from error
     finally:
         _pending.clear()
         _directories.clear()
