@@ -1,7 +1,7 @@
 """Every command in the original's README runs as printed.
 
-Paths replace its dots, RACE also needs --data_dir, and additional flags at the end reduce sizes that would need a data
-centre.
+Paths replace its dots, and additional flags at the end reduce sizes that would need a data centre.
+`run_race` also gets --data_dir, since the original's feature files have no effect.
 """
 
 import re

@@ -198,10 +198,14 @@ def test_dropout_differs_from_step_to_step_and_a_resumed_run_is_equal_to_the_bit
 def test_a_run_that_cannot_go_on_says_so_in_one_line(job, long, on_jax, tmp_path):
     bad = write_weights(tmp_path / "bad", SIZES | NO_DROPOUT)
     weights = jobs.tensors(bad)
-    weights["bert/embeddings/word_embeddings"][:] = np.nan
-    checkpoint_files.write(bad, weights)
+    # Finite, so that they are opened, and the first step overflows.
+    for prefix, value in ((bad, 1e38), (f"{bad}-nan", np.nan)):
+        weights["bert/embeddings/word_embeddings"][:] = value
+        checkpoint_files.write(prefix, weights)
     for given, code, message in (
-        ([*long[0].flags, f"--init_checkpoint={bad}"], 2, "holds NaN or infinity: the training diverged"),
+        ([*long[0].flags, f"--init_checkpoint={bad}", "--save_checkpoints_steps=100"],
+         3, "11 bad steps in a row"),
+        ([*job, f"--init_checkpoint={bad}-nan"], 2, "holds NaN or infinity: the training diverged"),
         ([*job, "--train_batch_size=7"], 2, "--train_batch_size=7 cannot be divided by 2 replicas"),
         ([*job, "--use_tpu"], 2, "--use_tpu: JAX finds no TPU on this machine"),
     ):
