@@ -18,13 +18,13 @@ from albert.formats.model_metadata import Metadata
 from albert.model import call_arguments, losses
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
-from albert.model.encoder_options import Depth, EncoderOptions
+from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import dense_layer, precision
 from albert.model.keras_methods import KerasMethods, arguments_of
 from albert.model.row_layout import layout_of, segments_of
 
 # Arguments of `call` that are not inputs.
-_OPTIONS = ("training", "dropout_seed", "depth", "output_hidden_states", "output_attentions")
+_OPTIONS = ("training", "dropout_seed", "output_hidden_states", "output_attentions")
 
 registered = keras.saving.register_keras_serializable("albert")
 
@@ -120,7 +120,7 @@ class PretrainedModel(KerasMethods):
         return super().__call__(batch, **options)
 
     def call(
-        self, inputs: Any, training: bool = False, dropout_seed: Any = None, depth: Depth = None,
+        self, inputs: Any, training: bool = False, dropout_seed: Any = None,
         output_hidden_states: bool | None = None, output_attentions: bool | None = None,
     ) -> dict[str, Any]:
         """Returns the model's outputs by name; users call the model itself.
@@ -129,7 +129,6 @@ class PretrainedModel(KerasMethods):
           inputs: a dict of int32 tensors, by our names.
           training: whether to apply dropout.
           dropout_seed: two integers that alone determine the dropout.
-          depth: number of layers to apply; by default all.
           output_hidden_states: whether to add `hidden_states`, a list of [B, L, H]: the input of
             the first block and the output of each. The default is in `EncoderOptions`.
           output_attentions: whether to add `attentions`, a list of each block's probabilities
@@ -150,7 +149,7 @@ class PretrainedModel(KerasMethods):
         positions = self._positions(inputs)
         encoded = self._encoder().encode(
             self._encoder_inputs(inputs), dropout, positions,
-            self.reads_all and positions is None, depth,
+            self.reads_all and positions is None,
             attentions.append if output_attentions else None,
         )
         outputs = self._outputs(encoded, inputs, dropout)
@@ -335,14 +334,14 @@ class AlbertModel(PretrainedModel):
 
     def encode(
         self, inputs: Mapping[str, Any], dropout: Dropout = NO_DROPOUT, positions: Any = None,
-        reads_all: bool = False, depth: Depth = None, collect: Callable | None = None,
+        reads_all: bool = False, collect: Callable | None = None,
     ) -> Encoded:
         """Returns the hidden states that a head needs.
 
         Args:
           positions: the positions [B, P] that the head reads besides `[CLS]`; by default all.
           reads_all: whether the head reads all tokens.
-          depth, collect: see `AlbertEncoder.call`.
+          collect: see `AlbertEncoder.call`.
         """
         layout = layout_of(inputs)
         words, embedded = self.embeddings(
@@ -352,8 +351,7 @@ class AlbertModel(PretrainedModel):
         is_partial = self.encoder_options.needed_outputs_only and not reads_all
         needed = layout.first_and(positions) if is_partial else None
         states = self.encoder(
-            embedded, layout=layout, dropout=dropout, positions=needed, depth=depth,
-            collect=collect,
+            embedded, layout=layout, dropout=dropout, positions=needed, collect=collect,
         )
         last, chosen = states[-1], None
         if needed is not None:

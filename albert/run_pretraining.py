@@ -18,8 +18,6 @@ from albert.errors import FlagError
 from albert.formats import checkpoints, model_card, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.records.record_files import RecordFiles
-from albert.runtime import schedules
-from albert.runtime.schedules import Schedule
 from albert.storage import files
 from albert.tokenization import FullTokenizer
 from albert.training import summaries
@@ -114,9 +112,6 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "until_step", 0,
                  "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
                  "later, for example with longer sequences; 0: train to the end.", lower_bound=0)
-    flags.define("string", values, "depth_schedule", None,
-                 "LAYERS:STEP,...: train only LAYERS layers up to each STEP, which is faster, and all "
-                 "layers afterwards; needs layers that share all weights.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
                  lower_bound=0)
 
@@ -147,18 +142,6 @@ def warmup_steps(values: flags.FlagValues) -> int:
     return min(default, longest) if given is None else given
 
 
-def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
-    """Returns the number of layers of each stage except the last, which has all."""
-    stages = schedules.read(text, "depth_schedule", "LAYERS")
-    if any(layers > config.num_hidden_layers for layers, _ in stages):
-        raise FlagError(
-            f"--depth_schedule={text}: the model has {config.num_hidden_layers} layers"
-        )
-    if stages and (config.num_hidden_groups > 1 or config.parameter_sharing != "all"):
-        raise FlagError("--depth_schedule needs layers that share all their weights")
-    return stages
-
-
 @dataclasses.dataclass(frozen=True)
 class Inputs:
     """Inputs that the flags name, read and checked before an engine starts."""
@@ -167,7 +150,6 @@ class Inputs:
     start: Pretrained | None  # --init_checkpoint, if it is more than weights
     train_files: RecordFiles | None
     eval_files: RecordFiles | None
-    depth_schedule: Schedule
     task_settings: dict[str, Any]
     identity: earlier_run.Identity
     tokenizer: FullTokenizer | None
@@ -188,7 +170,6 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
     start = pretraining_start.open_start(values)
     config = pretraining_start.architecture(values, start)
     config.check_length(values.max_seq_length, "the model")
-    depth_schedule = _depth_schedule(values.depth_schedule, config)
     pretraining_masks.num_predictions(values)
     train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
     if values.eval_input_file:
@@ -208,8 +189,7 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)
         tokenizer = pretraining_start.vocabulary(values, config, start, sources)
-    return Inputs(config, start, train_files, eval_files, depth_schedule, task_settings, identity,
-                  tokenizer)
+    return Inputs(config, start, train_files, eval_files, task_settings, identity, tokenizer)
 
 
 def main(values: flags.FlagValues) -> None:
@@ -230,8 +210,8 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig) | {
         "num_warmup_steps": warmup_steps(values)
     })
-    run = flags.select(values, RunConfig) | {"depth_schedule": inputs.depth_schedule}
-    return PretrainingTask(**inputs.task_settings), RunConfig(**run), optimizer
+    run = RunConfig(**flags.select(values, RunConfig))
+    return PretrainingTask(**inputs.task_settings), run, optimizer
 
 
 def _run(values: flags.FlagValues, inputs: Inputs) -> None:

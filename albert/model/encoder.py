@@ -21,7 +21,7 @@ from keras import ops
 from albert.config import AlbertConfig
 from albert.model.attention import ATTENTION, probabilities
 from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder_options import Depth, EncoderOptions
+from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import dense_layer, get_activation, layer_norm, times, truncated_normal
 from albert.model.row_layout import Mask, RowLayout, mask_of
 
@@ -245,7 +245,7 @@ class AlbertEncoder(keras.layers.Layer):
 
     def call(
         self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, positions=None,
-        depth: Depth = None, collect: Callable | None = None,
+        collect: Callable | None = None,
     ):
         """Returns the hidden states [R, M, H] before the first block and after each one.
 
@@ -253,7 +253,6 @@ class AlbertEncoder(keras.layers.Layer):
 
         Args:
           positions: positions [B, K] that a head reads; the last states are only those, [B, K, H].
-          depth: number of layers to apply; by default all.
           collect: a function that is called with each block's attention probabilities [B, N, L, L].
         """
         hidden = embedded
@@ -261,7 +260,7 @@ class AlbertEncoder(keras.layers.Layer):
             hidden = self.embedding_projection(hidden)
         states = [hidden]
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
-        depth, blocks = depth or self.config.num_hidden_layers, self.config.inner_group_num
+        depth, blocks = self.config.num_hidden_layers, self.config.inner_group_num
         fast = self._fast_blocks() if collect is None else None
 
         def block(hidden, layer, j, number, positions=None):
@@ -274,7 +273,7 @@ class AlbertEncoder(keras.layers.Layer):
             hidden = attending.attend(hidden, layout, mask, drawn, positions, collect)
             return transforming.transform(hidden, drawn)
 
-        for layer, count in self._runs(depth, positions is not None):
+        for layer, count in self._runs(positions is not None):
             if count > 1:
                 hidden = self._repeat(block, hidden, layer, count, fast)
                 states.append(hidden)
@@ -303,9 +302,9 @@ class AlbertEncoder(keras.layers.Layer):
         attention = self.groups[self.config.attention_group(layer)]
         return attention[j], self.groups[self.config.feed_forward_group(layer)][j]
 
-    def _runs(self, depth: int, ends_alone: bool) -> Iterator[tuple[int, int]]:
+    def _runs(self, ends_alone: bool) -> Iterator[tuple[int, int]]:
         """Yields the first of several equal layers and their number, which is 1 outside of loops."""
-        config = self.config
+        config, depth = self.config, self.config.num_hidden_layers
         kinds: list = [(config.attention_group(i), config.feed_forward_group(i)) for i in range(depth)]
         if self.options.engine == "unrolled":
             kinds = list(range(depth))

@@ -15,9 +15,6 @@ def loop_engine() -> str:
     return loops.get(keras.backend.backend(), "unrolled")
 
 
-Depth = int | None  # number of layers to apply; None: all
-
-
 @dataclasses.dataclass(frozen=True)
 class EncoderOptions:
     """Options of a model, which affect its results only by the order of sums.

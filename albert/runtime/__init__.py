@@ -5,5 +5,4 @@
     named_dict      dicts whose values have two names each
     seeds           a seed for each purpose
     processor       whether the processor supports bfloat16
-    schedules       values that change at steps of a run
 """

@@ -56,7 +56,7 @@ class Evaluated:
 
 
 def what_is_measured(
-    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int
+    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles
 ) -> dict[str, Any]:
     """Returns everything but the weights on which an evaluation's result depends (as JSON)."""
     spec = task.for_evaluation().feature_spec()
@@ -68,7 +68,7 @@ def what_is_measured(
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
         "masks": spec.masking and repr(spec.masking),
-        "layers": run.depth_before(step) or config.num_hidden_layers,
+        "layers": config.num_hidden_layers,
     }
 
 
@@ -87,7 +87,7 @@ def keep_if_best(
     if not math.isfinite(value):
         log.warning("%s is not a finite number at step %d", task.best_metric, step)
         return False
-    best, measured = read_best(directory), what_is_measured(task, config, run, source, step)
+    best, measured = read_best(directory), what_is_measured(task, config, run, source)
     if best and (changed := _differences(best, measured)):
         log.warning("the best checkpoint so far, of step %s, was evaluated differently (%s): the search "
                     "for the best starts again at step %d", best["step"], changed, step)
@@ -214,13 +214,12 @@ def evaluate(
 ) -> Evaluation:
     """Evaluates a checkpoint.
 
-    With a `depth_schedule`, the model has as many layers as in the checkpoint's last training
-    step. Without labels in the records, only the predictions are meaningful.
+    Without labels in the records, only the predictions are meaningful.
     """
     task = task.for_evaluation()
     source.check(task.feature_spec(), config.vocab_size)
     model, step = load_model(task, config, run, weights)
-    eval_step = steps.EvalStep(task, model, run.depth_before(step))
+    eval_step = steps.EvalStep(task, model)
     return measure(eval_step, batches_of(eval_step, run, source), source, step)
 
 
@@ -252,9 +251,8 @@ class Evaluator:
         """
         if not (self.files and self.writer):
             return
-        depth = self.run.depth_before(step)
-        if self._step is None or self._step.depth != depth:
-            self._step = steps.EvalStep(self.task.for_evaluation(), self.state.model, depth)
+        if self._step is None:
+            self._step = steps.EvalStep(self.task.for_evaluation(), self.state.model)
             self._batches = batches_of(self._step, self.run, self.files)
         started = time.monotonic()
         last = measure(self._step, self._batches, self.files, step, before_batch)

@@ -11,7 +11,6 @@ from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import precision
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
-from albert.runtime import schedules
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 from albert.training.engine import Engine
@@ -31,7 +30,6 @@ class RunConfig:
     output_dir: str
     num_train_steps: int = 1000  # the step at which training is done
     until_step: int = 0  # end at this step, with the schedules of num_train_steps; 0: at the end
-    depth_schedule: schedules.Schedule = ()  # layers: a shallow model that grows deeper
     train_batch_size: int = 32  # sequences of a step
     eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
     save_checkpoints_steps: int = 1000  # steps between checkpoints
@@ -60,14 +58,6 @@ class RunConfig:
     def last_step(self) -> int:
         """The step at which this process ends."""
         return min(self.until_step or self.num_train_steps, self.num_train_steps)
-
-    def depth_after(self, step: int) -> int | None:
-        """Returns how many layers the encoder has in the step after `step`; None: all."""
-        return next((layers for layers, until in self.depth_schedule if step < until), None)
-
-    def depth_before(self, step: int) -> int | None:
-        """Returns how many layers the encoder had in the step that led to `step`; None: all."""
-        return self.depth_after(max(step - 1, 0))
 
 
 def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:

@@ -6,31 +6,26 @@ accumulation all compute the same.
 """
 
 import functools
-import logging
 
 import keras
 import numpy as np
 from keras import ops
 
-from albert.model.encoder_options import Depth
 from albert.optimization import global_norm
 from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 from albert.training.engine import Engine
 
-log = logging.getLogger("albert")
-
 # Columns of a training step's metrics, followed by the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
 
 
-def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
+def train_step(batch, task: Task, state, run, engine: Engine):
     """Makes a step with a batch, of which each replica has a part. Returns its metrics [columns].
 
     Args:
       state: the `TrainState`, which is updated.
-      depth: number of layers to train; None: all.
       engine: differentiates, sums over replicas, and has compiled this function.
     """
     scale = ops.convert_to_tensor(state.loss_scale)[0]
@@ -38,7 +33,7 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
 
     def loss_of(batch, seed, weights, scale):
         # --- Forward ---
-        outputs = state.model.of_batch(batch, training=True, dropout_seed=seed, depth=depth)
+        outputs = state.model.of_batch(batch, training=True, dropout_seed=seed)
         # --- Loss ---
         sums, pairs = task.loss_sums(batch, outputs), task.statistics(batch, outputs)
         first, *others = (sums[name] / weights[name] for name in sums)
@@ -78,15 +73,10 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
     return ops.concatenate([ops.stack(head), sums[1:]], axis=0)
 
 
-def train_steps(task: Task, state, run, depth: Depth = None):
+def train_steps(task: Task, state, run):
     """Returns the function that makes several steps in one call; see `Engine.train_steps`."""
     engine = current()
-    if run.depth_schedule:
-        layers = depth or state.model.config.num_hidden_layers
-        log.info("step %d: %d layers", state.step, layers)
-    step = functools.partial(
-        train_step, task=task, state=state, run=run, depth=depth, engine=engine
-    )
+    step = functools.partial(train_step, task=task, state=state, run=run, engine=engine)
     return engine.train_steps(step, state, run)
 
 
@@ -149,8 +139,8 @@ class EvalStep:
     several workers, only the chief evaluates.
     """
 
-    def __init__(self, task: Task, model: keras.Model, depth: Depth = None):
-        self.engine, self.task, self.model, self.depth = current(), task, model, depth
+    def __init__(self, task: Task, model: keras.Model):
+        self.engine, self.task, self.model = current(), task, model
         self.outputs_of = self.engine.eval_outputs(self)
 
     def __call__(
@@ -163,7 +153,7 @@ class EvalStep:
 
     def outputs(self, batch):
         """Returns (sums and weights of the loss, statistics, predictions) of a replica's part."""
-        outputs = self.model.of_batch(batch, training=False, depth=self.depth)
+        outputs = self.model.of_batch(batch, training=False)
         pairs = {
             name: (ops.cast(a, "float32"), ops.cast(b, "float32"))
             for name, (a, b) in self.task.statistics(batch, outputs).items()

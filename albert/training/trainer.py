@@ -99,7 +99,7 @@ def _loop(
     """Trains to the last step: makes steps, reports, saves, evaluates, and stops if necessary."""
     task, run, writer = evaluator.task, evaluator.run, evaluator.writer
     timer = StepTimer(engine, run.iterations_per_loop)
-    batches = train_steps = depth = None
+    batches, train_steps = None, steps.train_steps(task, state, run)
 
     def stop() -> None:
         message = f"preempted at step {state.step}, saved {checkpointer.newest}"
@@ -117,9 +117,6 @@ def _loop(
         evaluator.evaluate(checkpointer.newest, state.step, stop_evaluation)
     window_start = time.monotonic()
     while (step := state.step) < run.last_step:
-        if train_steps is None or depth != run.depth_after(step):
-            depth = run.depth_after(step)
-            train_steps = steps.train_steps(task, state, run, depth)
         batches = batches or _batches(engine, task, run, history, evaluator.config.vocab_size)
         count, started = min(timer.count, _until(step, run)), time.monotonic()
         rows = train_steps(batches, count)
@@ -172,7 +169,6 @@ def _is_due(step: int, run: RunConfig) -> bool:
 def _until(step: int, run: RunConfig) -> int:
     """Returns the steps left until something is due."""
     due = [run.last_step - step]
-    due += [end - step for _, end in run.depth_schedule if end > step]
     due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
     return min(due)
 

@@ -259,10 +259,6 @@ class Work:
         train = dict(train)
         # A grid gives these as fractions of the steps, so that they fit any number of tokens.
         warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
-        if grown := train.pop("depth_shares", None):  # {layers: fraction of the steps it ends at}
-            train["depth_schedule"] = ",".join(
-                f"{layers}:{round(steps * share)}" for layers, share in grown.items()
-            )
         held_out = self._records(self._grid.held_out or data)
         return {
             "do_train": True, "do_eval": True,

@@ -50,7 +50,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
         values = flags.FlagValues()
         module.define_flags(values)
         known.append(set(values))
-    known[0] |= {"warmup_share", "num_evaluations", "depth_shares"}
+    known[0] |= {"warmup_share", "num_evaluations"}
     decisive = {*run_flags.MASKING_FLAGS, "masked_lm_budget", "last_masked_lm_budget",
                 "max_predictions_per_seq", "max_seq_length"}
     for name, path in GRIDS.items():
@@ -167,8 +167,7 @@ def corpus(tmp_path):
 def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
     settings = {
         "one": {"paper": 1},
-        "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one",
-                "train": {"depth_shares": {"1": 0.5}}},
+        "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one"},
         "from a model": {"paper": 4, "model": str(corpus / "known")},
         "short first": {"paper": 3, "stages": [{
             "until": 0.5, "data": {"max_seq_length": 8},
@@ -195,8 +194,6 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
         assert 0 <= one["others"]["sst-2"]["eval_accuracy"] <= 1
     assert (out / "curves.png").stat().st_size > 5000
     assert "attention_1" in (out / "runs/two/1/model/warm_start.json").read_text()
-    grown = json.loads((out / "runs/two/1/command.json").read_text())
-    assert grown["flags"]["depth_schedule"] == "1:3"
     # With the grid's vocabulary.
     started = json.loads((out / "runs/from_a_model/1/model/warm_start.json").read_text())
     assert not started["new"] and "starts" in started["checkpoint"]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("memory")
 
 # String flags that are not paths.
 NO_PATHS = {
-    "checkpoint_name", "delimiter", "depth_schedule", "encoding", "label_column", "label_list",
+    "checkpoint_name", "delimiter", "encoding", "label_column", "label_list",
     "language", "runner", "task_name", "text_column", "text_field", "text_pair_column",
     "user_defined_symbols",
 }

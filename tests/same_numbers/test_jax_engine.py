@@ -164,8 +164,8 @@ def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(long,
 
 
 def test_what_jax_computes_is_what_tensorflow_computes(job, on_jax, tmp_path):
-    settings = [*job, "--num_train_steps=4", "--optimizer=adamw", "--depth_schedule=1:2,2:4",
-                "--remat", "--attn_implementation=fused", "--mixed_precision=float16"]
+    settings = [*job, "--num_train_steps=4", "--optimizer=adamw", "--remat",
+                "--attn_implementation=fused", "--mixed_precision=float16"]
     code, log = on_jax(PRETRAINING, *settings, f"--output_dir={tmp_path / 'jax'}")
     assert code == 0, log
     assert jobs.pretrain(*settings, f"--output_dir={tmp_path / 'tensorflow'}") == 0

@@ -61,38 +61,38 @@ def test_loss_and_gradients_are_those_of_unrolled_layers(changes, remat, is_shor
     assert_same_gradients(gradients, expected, noise=1e-7)
 
 
-@pytest.mark.parametrize("depth, is_short", [(None, False), (3, True), (2, True), (1, False)])
-def test_outputs_are_those_of_unrolled_layers(depth, is_short):
+@pytest.mark.parametrize("layers, is_short", [(4, False), (3, True), (2, True), (1, False)])
+def test_outputs_are_those_of_unrolled_layers(layers, is_short):
     unrolled, looped = twins(lambda engine: modeling.AlbertModel(
-        CONFIG, encoder_options=EncoderOptions(engine=engine, needed_outputs_only=is_short)
+        dataclasses.replace(CONFIG, num_hidden_layers=layers), encoder_options=EncoderOptions(engine=engine, needed_outputs_only=is_short)
     ))
     batch = {name: v for name, v in batch_of(pretraining_rows(BATCH)).items() if name in (
         "input_ids", "input_mask", "segment_ids"
     )}
-    expected, outputs = unrolled(batch, depth=depth), looped(batch, depth=depth)
+    expected, outputs = unrolled(batch), looped(batch)
     for name in {"pooled_output", "sequence_output"} & set(expected):
         np.testing.assert_allclose(outputs[name], expected[name], rtol=0, atol=1e-6)
 
 
 def test_each_layer_draws_its_own_dropout_in_a_loop_as_unrolled():
-    models = twins(lambda engine: modeling.AlbertModel(
-        CONFIG.with_dropout(0.5), encoder_options=EncoderOptions(engine=engine)
-    ))
-    drawn = []
-    for model in models:
+    def drawn(engine, layers):
+        config = dataclasses.replace(CONFIG.with_dropout(0.5), num_hidden_layers=layers)
+        model = modeling.AlbertModel(config, encoder_options=EncoderOptions(engine=engine))
         # A layer that adds a large number after dropout: the sign shows the kept elements.
         for name, weight in modeling.named_weights(model).items():
             if name.endswith("output/dense/kernel"):
                 weight.assign(0 * weight)
             elif name.endswith("intermediate/output/dense/bias"):
                 weight.assign(0 * weight + 1000.0)
-        drawn.append([
-            model({"input_ids": np.full((2, 6), 7)}, training=True, depth=depth,
-                  dropout_seed=tf.constant([3, 4], tf.int64))["sequence_output"].numpy() > 0
-            for depth in (1, 2, 3)
-        ])
-    np.testing.assert_array_equal(drawn[0], drawn[1])
-    first, second, third = drawn[0]
+        outputs = model({"input_ids": np.full((2, 6), 7)}, training=True,
+                        dropout_seed=tf.constant([3, 4], tf.int64))
+        return outputs["sequence_output"].numpy() > 0
+
+    unrolled, looped = (
+        [drawn(engine, layers) for layers in (1, 2, 3)] for engine in ("unrolled", "graph_loop")
+    )
+    np.testing.assert_array_equal(unrolled, looped)
+    first, second, third = unrolled
     for one, other in ((first, second), (first, third), (second, third)):
         assert 0.3 < (one != other).mean() < 0.7
 

@@ -97,8 +97,8 @@ class Learning:
         inputs = (self.path(f"{records}.{kind}.tfrecord") for kind in RECORDS)
         return parts.start(
             self.path(name + ".log"), "-m", "albert.run_pretraining", "--do_train",
-            "--flagfile=configs/small_en/run_pretraining.flags", "--nodo_eval", "--depth_schedule=",
-            "--init_embeddings=random", f"--albert_config_file={self.path('config.json')}",
+            "--flagfile=configs/small_en/run_pretraining.flags", "--nodo_eval",
+            f"--albert_config_file={self.path('config.json')}",
             f"--input_file={','.join(inputs)}", f"--output_dir={self.path(name)}",
             f"--spm_model_file={VOCABULARY}", f"--train_batch_size={self.batch}",
             f"--num_train_steps={steps}", f"--num_warmup_steps={min(WARM_UP, steps // 5)}",

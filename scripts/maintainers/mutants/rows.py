@@ -73,8 +73,8 @@ ROWS = [
      "test_optimization"),
     ("optimization.py", '("LayerNorm", "layer_norm", "bias")', '("LayerNorm", "layer_norm", "/bias")',
      "test_optimization"),
-    ("training/steps.py", "self.model.of_batch(batch, training=False, depth=self.depth)",
-     "self.model.of_batch(batch, training=True, depth=self.depth)", "test_classification"),
+    ("training/steps.py", "self.model.of_batch(batch, training=False)",
+     "self.model.of_batch(batch, training=True)", "test_classification"),
     ("training/steps.py", "dropout_seed(run.seed, step, first + i)", "dropout_seed(run.seed, step, first)",
      "test_cost"),
     ("model/encoder.py", "rate = self.config.attention_probs_dropout_prob",
@@ -145,7 +145,6 @@ ROWS = [
     ("records/data_order.py", " & (sizes.sum() > GROUP_RECORDS)", "", "test_data_order"),
     ("training/steps.py", "weights = engine.psum(task.loss_weights(batch))",
      "weights = task.loss_weights(batch)", "test_distribution"),
-    ("training/trainer.py", "            depth = run.depth_after(step)\n", "", "test_growth"),
     # Retention, the best checkpoint and files set aside
     ("training/checkpoint_store.py", ".values())[:-keep]:", ".values())[: 1 - keep]:",
      "test_checkpoints"),
