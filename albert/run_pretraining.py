@@ -84,10 +84,6 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "WordPiece vocabulary of the records, like --spm_model_file.", use="file")
     flags.define_text_flags(values, "Whether the records are lower-cased. Default: as their "
                             "manifest says, else true.")
-    flags.define("float", values, "last_masked_lm_budget", None,
-                 "Fraction to mask at the last step, to which --masked_lm_budget changes linearly, "
-                 "and in evaluations; 30 to 15 % was up to 1.9 times as fast as 15 % throughout for "
-                 "BERT-base (Ankner et al. 2023).", above=0, upper_bound=1)
 
 
 def _define_schedule_flags(values: flags.FlagValues) -> None:

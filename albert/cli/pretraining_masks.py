@@ -1,6 +1,5 @@
 """Masking of records that hold no masks, in pretraining. No engine."""
 
-import dataclasses
 import logging
 from typing import Any
 
@@ -17,20 +16,18 @@ log = logging.getLogger("albert")
 def num_predictions(values: flags.FlagValues) -> int:
     """Returns --max_predictions_per_seq, by default the number that --masked_lm_budget needs."""
     if not values.masked_lm_budget:
-        names = ("last_masked_lm_budget", *run_flags.MASKING_FLAGS)
-        if name := next((name for name in names if values[name].present), None):
+        if name := next((name for name in run_flags.MASKING_FLAGS if values[name].present), None):
             raise FlagError(
                 f"--{name} has no effect without --masked_lm_budget: the records hold masks"
             )
         return values.max_predictions_per_seq
-    share = max(values.masked_lm_budget, values.last_masked_lm_budget or 0.0)
-    settings = MaskingSettings(values.max_seq_length, share)
+    settings = MaskingSettings(values.max_seq_length, values.masked_lm_budget)
     needed = int(num_to_predict(values.max_seq_length, settings))
     given = flags.given(values, "max_predictions_per_seq")
     if given is not None and given < needed:
         raise FlagError(
             f"--max_predictions_per_seq={given} is less than the {needed} predictions of "
-            f"{share:g} of {values.max_seq_length} tokens: leave it out, or lower "
+            f"{values.masked_lm_budget:g} of {values.max_seq_length} tokens: leave it out, or lower "
             "--masked_lm_budget"
         )
     return needed if given is None else given
@@ -47,28 +44,23 @@ def masks(
             f"--{source.flag}: {pairs[-1]} holds pairs without masks, {others[-1]} does not: "
             "they cannot be read together"
         )
-    first, last = values.masked_lm_budget, values.last_masked_lm_budget or values.masked_lm_budget
     if not pairs:
-        if first and is_training:
+        if values.masked_lm_budget and is_training:
             raise DataError(
                 f"{others[0]} was not made with --nostatic_masks (or its manifest is lost): leave "
                 "--masked_lm_budget at 0"
             )
         return None
-    if not first:
+    if not values.masked_lm_budget:
         raise DataError(f"{pairs[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
     settings = MaskingSettings(
-        num_predictions(values), first if is_training else last,
+        num_predictions(values), values.masked_lm_budget,
         **flags.select(values, run_flags.MASKING_FLAGS),
     )
-    drawn = dynamic_masking.dynamic_masking(
+    return dynamic_masking.dynamic_masking(
         source, values.max_seq_length, settings,
         values.seed if is_training else 0,  # evaluations draw the same masks in every run
     )
-    if not is_training or first == last:
-        return drawn
-    num_rows = values.train_batch_size * values.num_train_steps
-    return dataclasses.replace(drawn, last_masked_lm_prob=last, num_records=num_rows)
 
 
 def task_settings(

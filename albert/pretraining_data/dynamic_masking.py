@@ -37,9 +37,6 @@ class DynamicMasking:
     special_ids: SpecialIds
     seed: int
     swap_prob: float = 0.0  # of swapping A and B, unless B is random
-    # To which the masking probability changes linearly over `num_records` records.
-    last_masked_lm_prob: float | None = None
-    num_records: int = 0
 
     def feature_spec(self) -> FeatureSpec:
         """Returns the features of the records; a batch has `features` instead."""
@@ -86,16 +83,8 @@ class DynamicMasking:
             segments = np.where(is_swapped[:, None], segments[:, ::-1], segments)
             labels = labels | is_swapped[:, None]
         return mask_sequences(
-            ids, segments, boundary, labels.astype(ids.dtype), self.special_ids, self.settings,
-            keys, self._probs(positions),
+            ids, segments, boundary, labels.astype(ids.dtype), self.special_ids, self.settings, keys
         )
-
-    def _probs(self, positions: np.ndarray) -> np.ndarray | None:
-        if self.last_masked_lm_prob is None:
-            return None
-        first = self.settings.masked_lm_prob
-        progress = np.minimum(positions / self.num_records, 1.0)
-        return first + (self.last_masked_lm_prob - first) * progress
 
 
 def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:

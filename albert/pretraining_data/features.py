@@ -51,7 +51,6 @@ def mask_sequences(
     special_ids: SpecialIds,
     settings: MaskingSettings,
     keys: np.ndarray,
-    probs: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns the `masked_features` of sequences.
 
@@ -61,11 +60,10 @@ def mask_sequences(
       boundary: [B, L], nonzero where a word starts.
       labels: [B, 1].
       keys: uint64 [B], see `masking.mask_batch`.
-      probs: [B], see `masking.num_to_predict`.
     """
     column, lengths = np.arange(ids.shape[1]), sequence_lengths(segments)
     is_inside = column < lengths[:, None]
-    masked = masking.mask_batch(ids, lengths, boundary, special_ids, settings, keys, probs)
+    masked = masking.mask_batch(ids, lengths, boundary, special_ids, settings, keys)
     is_prediction = np.arange(settings.max_predictions_per_seq) < masked.counts[:, None]
     return {
         "input_ids": masked.input_ids,

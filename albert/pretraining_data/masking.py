@@ -69,16 +69,10 @@ def ngram_probabilities(settings: MaskingSettings) -> np.ndarray:
     return weights if settings.favor_shorter_ngram else weights[::-1]
 
 
-def num_to_predict(
-    lengths: np.ndarray, settings: MaskingSettings, probs: np.ndarray | None = None
-) -> np.ndarray:
-    """Returns the maximum number of masked tokens of sequences of these lengths.
-
-    `probs`, one for each sequence, overrides `masked_lm_prob`.
-    """
-    prob = settings.masked_lm_prob if probs is None else probs
+def num_to_predict(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:
+    """Returns the maximum number of masked tokens of sequences of these lengths."""
     # rint rounds half to even, like Python's round.
-    wanted = np.rint(np.asarray(lengths) * prob).astype(np.int64)
+    wanted = np.rint(np.asarray(lengths) * settings.masked_lm_prob).astype(np.int64)
     return np.minimum(settings.max_predictions_per_seq, np.maximum(1, wanted))
 
 
@@ -89,7 +83,6 @@ def mask_batch(
     special_ids: SpecialIds,
     settings: MaskingSettings,
     keys: np.ndarray,
-    probs: np.ndarray | None = None,
 ) -> Masked:
     """Masks a batch.
 
@@ -98,7 +91,6 @@ def mask_batch(
       lengths: [B], tokens before the padding.
       boundary: [B, L], nonzero where a word starts; see `token_boundaries`.
       keys: uint64 [B]; each sequence's masks follow from its key.
-      probs: [B], see `num_to_predict`.
     """
     shape = (len(ids), settings.max_predictions_per_seq)
     output = ids.copy()
@@ -106,7 +98,7 @@ def mask_batch(
         zeros = np.zeros(shape, ids.dtype)
         return Masked(output, zeros, zeros.copy(), np.zeros(len(ids), np.int64))
     words = _find_words(ids, lengths, boundary, special_ids, settings)
-    budget = num_to_predict(lengths, settings, probs)
+    budget = num_to_predict(lengths, settings)
     rng = SequenceRng(keys)
     positions = _tokens_of(words, _choose(words, budget, settings, rng))
     _replace(output, positions, special_ids, settings.mask_token_share, rng)

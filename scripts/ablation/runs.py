@@ -29,7 +29,7 @@ log = logging.getLogger("albert")
 # Flags of a run that also apply to its additional held-out records: all that determine masking.
 _OF_EVALUATIONS = (
     "eval_batch_size", "max_eval_steps", "max_predictions_per_seq", "masked_lm_budget",
-    "last_masked_lm_budget", "do_whole_word_mask", "favor_shorter_ngram", "ngram",
+    "do_whole_word_mask", "favor_shorter_ngram", "ngram",
     "mask_token_share",
 )
 _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)

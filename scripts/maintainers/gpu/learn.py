@@ -72,7 +72,7 @@ class Learning:
         training = self.run(
             "trained", "train", steps, "--do_eval", "--max_eval_steps=100",
             f"--save_checkpoints_steps={-(-steps // 2)}",
-            f"--eval_input_file={self.path('heldout.pair.tfrecord')}", "--last_masked_lm_budget=0.15",
+            f"--eval_input_file={self.path('heldout.pair.tfrecord')}",
             f"--num_decay_steps={int(0.8 * steps)}",
         )
         while training.poll() is None and self.left > 16:

@@ -27,8 +27,6 @@ ROWS = [
     ("pretraining_data/masking.py", "is_free = (length > 0) & ~flat.take(span).any(axis=0)",
      "is_free = length > 0", MASKS),
     ("pretraining_data/dynamic_masking.py", " & (segments[:, 1] > 0)", "", MASKS),
-    ("pretraining_data/dynamic_masking.py", "np.minimum(positions / self.num_records, 1.0)",
-     "positions / self.num_records", MASKS),
     ("pretraining_data/pairs.py", '"both": (0.25, 0.25)', '"both": (0.25, 0.1875)', MASKS),
     ("pretraining_data/pairs.py", "rng.random() < settings.short_seq_prob",
      "rng.random() > settings.short_seq_prob", "test_pairs"),
