@@ -68,7 +68,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
             for part in (setting, *setting.stages):
                 assert set(part.train) <= known[0] and set(part.data) <= known[1]
             assert (setting.paper is not None) == name.startswith("table")
-            key = (setting.config, setting.data, setting.train, setting.stages)
+            key = (setting.config, setting.data, setting.train, setting.stages, setting.start)
             assert key not in seen
             seen.append(key)
             work._run(setting, 1)
