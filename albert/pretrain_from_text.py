@@ -212,12 +212,11 @@ class _Plan:
                  f"{self.chosen['tokens_per_second']:,}")
 
     def _tokens_per_second(self, size: Size, config: AlbertConfig) -> float:
-        workload = dataclasses.replace(
-            text_plan.workload(size), train_batch_size=size.batch, optimizer=size.optimizer,
-            mixed_precision=self._precision,
-        )
         with workers.preemptible("rerun the command to start again"):
-            return training_speed.measure(config, workload, _MEASURED)
+            return training_speed.measure(
+                config, batch=size.batch, length=size.length, predictions=size.predictions,
+                optimizer=size.optimizer, precision=self._precision, seconds=_MEASURED,
+            )
 
     def vocabulary(self, values: flags.FlagValues, corpus: str) -> list[str]:
         """Returns the flags of the vocabulary, which is trained if it does not exist."""

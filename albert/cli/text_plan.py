@@ -45,6 +45,11 @@ class Size:
         """The architecture."""
         return AlbertConfig.released(self.name)
 
+    @property
+    def predictions(self) -> int:
+        """Masked tokens of a sequence: 15 %."""
+        return math.ceil(0.15 * self.length)
+
 
 # Smallest first. The first three learning rates come from a search (docs/evidence/results.md); the
 # others are the paper's, scaled by the square root of the batch size.
@@ -71,16 +76,12 @@ class Text:
         return self.num_bytes / BYTES_PER_TOKEN
 
 
-def workload(size: Size) -> costs.Workload:
-    """Returns a step's work, with 15 % of the tokens masked."""
-    return costs.Workload(
-        max_seq_length=size.length, max_predictions_per_seq=math.ceil(0.15 * size.length)
-    )
-
-
 def token_flops(size: Size) -> float:
     """Returns the FLOPs of a token in training."""
-    return costs.training_flops(size.config, workload(size))
+    workload = costs.Workload(
+        max_seq_length=size.length, max_predictions_per_seq=size.predictions
+    )
+    return costs.training_flops(size.config, workload)
 
 
 def choose_size(text_tokens: float, flops: float) -> Size:

@@ -17,23 +17,29 @@ import numpy as np
 from albert.cli import flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import UserError
-from albert.model.costs import Workload
 from albert.records import records
 from albert.records.record_files import RecordFiles
 
 _MAX_STEPS = 200
 
 
-def measure(config: AlbertConfig, workload: Workload, seconds: float) -> float:
+def measure(
+    config: AlbertConfig, *, batch: int, length: int, predictions: int, optimizer: str,
+    precision: str, seconds: float,
+) -> float:
     """Returns the tokens per second of steps on random sequences, without the first step.
+
+    Args:
+      batch, length, predictions: sequences of a step, and tokens and masked tokens of a sequence.
+      precision: as --mixed_precision.
+      seconds: the minimum duration.
 
     Raises:
       UserError: the steps failed, for example for lack of memory.
     """
     spec = {
-        "config": config.to_dict(), "batch": workload.train_batch_size,
-        "length": workload.max_seq_length, "predictions": workload.max_predictions_per_seq,
-        "optimizer": workload.optimizer, "precision": workload.mixed_precision, "seconds": seconds,
+        "config": config.to_dict(), "batch": batch, "length": length, "predictions": predictions,
+        "optimizer": optimizer, "precision": precision, "seconds": seconds,
     }
     done = subprocess.run(
         [sys.executable, "-m", "albert.cli.training_speed", json.dumps(spec)],

@@ -83,8 +83,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "accelerators", 8,
                  "H200s whose appetite input_pipeline compares with what a core reads.",
                  lower_bound=1)
-    flags.define("float", values, "utilization", None,
-                 "Part of their peak that training reaches; by default model_info's assumption.",
+    flags.define("float", values, "utilization", 0.3,
+                 "Part of their peak that training reaches.",
                  above=0, upper_bound=1)
     flags.define("string", values, "sides", None,
                  "Names with semicolons between them: of the sides that run a model, these alone.")

@@ -16,7 +16,9 @@ from albert.cli import engine_start, flags, run_flags
 from albert.errors import FlagError
 from albert.formats import huggingface
 from albert.model import costs
-from albert.model.costs import GIB, Workload
+from albert.model.costs import Workload
+
+GIB = 1 << 30
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -75,7 +77,7 @@ def main(values: flags.FlagValues) -> None:
             f"{values.topology} has {compiled.capacity / GIB:.2f} GiB; {remedy}"
         )
     workload = Workload(**flags.select(
-        values, ("train_batch_size", "max_seq_length", "max_predictions_per_seq", "remat")
+        values, ("train_batch_size", "max_seq_length", "max_predictions_per_seq")
     ))
     flops = costs.training_flops(config, workload) * workload.tokens_per_batch
     facts = {

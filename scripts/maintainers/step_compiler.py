@@ -16,7 +16,6 @@ from jax.sharding import NamedSharding
 
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.model.costs import DEVICES, GIB
 from albert.optimization import OptimizerConfig
 from albert.tasks.task import Task
 from albert.training import jax_devices, jax_engine, steps
@@ -24,6 +23,8 @@ from albert.training.current_engine import current
 from albert.training.run_settings import RunConfig
 from albert.training.train_state import TrainState
 
+# Memory of a TPU that XLA can use, from data sheets.
+_MEMORY_GIB = {"v3": 16, "v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25}
 _COLLECTIVE = re.compile(
     r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
 )
@@ -88,7 +89,7 @@ class StepCompiler:
         """Raises a FlagError for an unknown topology, or a batch that it cannot share."""
         self.task, self.run = task, run
         self.mesh = jax_devices.mesh_of(devices_of(topology))
-        self.capacity = DEVICES[f"tpu-{topology.partition(':')[0]}"].memory_gib * GIB
+        self.capacity = _MEMORY_GIB[topology.partition(':')[0]] * 2**30
         with current().on(self.mesh):
             current().check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
         self.state = TrainState(task, config, run, optimizer)

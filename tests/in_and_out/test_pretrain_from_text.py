@@ -27,7 +27,7 @@ from albert.training.current_engine import current
 @pytest.fixture
 def slow_machine(monkeypatch):
     """A machine that does 400 tokens a second, so that a run of a minute has few steps."""
-    monkeypatch.setattr(training_speed, "measure", lambda config, workload, seconds: 400.0)
+    monkeypatch.setattr(training_speed, "measure", lambda config, **_: 400.0)
 
 
 def stop(values):
@@ -209,7 +209,7 @@ def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured
     tmp_path, monkeypatch
 ):
     rates, seconds, clock = iter((1e4, 500.0)), [], [0.0]
-    monkeypatch.setattr(training_speed, "measure", lambda *_: next(rates))
+    monkeypatch.setattr(training_speed, "measure", lambda *_, **__: next(rates))
     monkeypatch.setattr(pretrain_from_text, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(run_pretraining, "main", stop)
     training, run_step = text_plan.training_flags, pretrain_from_text._run

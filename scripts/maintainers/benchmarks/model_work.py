@@ -170,8 +170,8 @@ def flops(config: AlbertConfig, length: int, work: str) -> float:
         max_seq_length=length,
         max_predictions_per_seq=min(inputs.PREDICTIONS, length) if work == "pretrain" else 0,
     )
-    count = costs.training_flops if work == "pretrain" else costs.forward_flops
-    return count(config, workload)
+    training = costs.training_flops(config, workload)
+    return training if work == "pretrain" else training / 3
 
 
 def pretrain_step(values, config, folder):
