@@ -27,22 +27,22 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from albert.cli import classifier_report, fine_tuning_settings, flags, own_texts
 from albert.cli.classifier_report import Rows
-from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning import FineTuning, weights_to_use, work_directory
+from albert.cli.encoder import Encoder, open_encoder
+from albert.cli.fine_tuning import FineTuning, TrainingResult, weights_to_use, work_directory
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
-from albert.formats import checkpoints, run_states
-from albert.formats.known_tasks import TSV
-from albert.formats.weights import REGRESSION_HEAD
+from albert.formats import run_states
 from albert.inference import fine_tuned
 from albert.inference.session import Session
-from albert.tasks import baselines, glue, glue_metrics, own_file
+from albert.tasks import baselines, glue, own_file
+from albert.tasks.classification import ClassificationTask
+from albert.tasks.fine_tuning_data import FineTuningData
 from albert.tasks.glue import Example
 from albert.training import summaries
 
@@ -94,156 +94,73 @@ def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
     return settings_of(values, **actions)
 
 
-class ClassifierFineTuning(FineTuning):
-    """Fine-tunes a classifier or a regression model.
-
-    Args:
-      texts: --train_file, for the report.
-      train_rows: training data of the report's baselines.
-    """
-
-    def __init__(self, values, settings, encoder, data, texts=None, train_rows=()):
-        super().__init__(values, settings, encoder, data)
-        self.texts, self.train_rows = texts, train_rows
-        self.class_weights: tuple[float, ...] = ()
-        self.held_out: Rows | None = None  # with the answers, once they were evaluated
-        self.tested: list[Rows] = []
-        self.training_seconds = 0.0  # of a training that this process made from its start
-        if settings.do_train and values.class_weights == "balanced":
-            if data.has_several:
-                raise FlagError("--class_weights has no effect where a text may have several labels")
-            labels = [example.label for example in data.examples["train"]]
-            self.class_weights = balanced_weights(labels, data.labels)
-        if texts and settings.do_eval:
-            self.uses_weights = True
-
-    def write_records(self, split):
-        return glue.example_records(self.data, split, self.keeper)
-
-    def make_task(self):
-        from albert.tasks.classification import ClassificationTask
-
-        data, labels = self.data, self.data.labels
+def task_of(
+    values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder, data: FineTuningData
+) -> ClassificationTask:
+    """Returns the task of the flags and of the data."""
+    class_weights: tuple[float, ...] = ()
+    if settings.do_train and values.class_weights == "balanced":
         if data.has_several:
-            metric = "several_labels"
-        elif data.task in glue.TASKS:
-            metric = glue.TASKS[data.task].metric
-        else:
-            metric = "accuracy" if labels else "regression"
-        return ClassificationTask(
-            data.task, self.settings.max_seq_length, len(labels) or 1, not labels, metric,
-            glue_metrics.best_metric(metric), self.values.classifier_dropout, self.class_weights,
-            labels if data.task == TSV else (), data.settings.get("label_threshold"),
-            **self._units(),
-        )
+            raise FlagError("--class_weights has no effect where a text may have several labels")
+        labels = [example.label for example in data.examples["train"]]
+        class_weights = balanced_weights(labels, data.labels)
+    units = ("label_mean", "label_deviation")  # by which a regression's labels are standardized
+    recorded = data.settings
+    if units[0] in recorded and not settings.do_train:  # those of a run's own weights
+        weights = weights_to_use(settings.checkpoint, settings.output_dir, encoder.weights)
+        is_of_run = weights is not encoder.weights
+        recorded = run_states.read_run_state(weights.origin).get("flags", {}) if is_of_run else {}
+    return ClassificationTask(
+        data.task, settings.max_seq_length, data.labels, values.classifier_dropout, class_weights,
+        data.settings.get("label_threshold"),
+        **{name: recorded[name] for name in units if name in recorded},
+    )
 
-    def _units(self) -> dict[str, float]:
-        """Returns mean and deviation by which the labels of a regression are standardized."""
-        names, recorded = ("label_mean", "label_deviation"), self.data.settings
-        if names[0] not in recorded:
-            return {}
-        if not self.settings.do_train:  # those of the weights, if they are a run's own
-            weights = weights_to_use(
-                self.settings.checkpoint, self.settings.output_dir, self.encoder.weights
-            )
-            is_of_run = weights is not self.encoder.weights
-            recorded = run_states.read_run_state(weights.origin).get("flags", {}) if is_of_run else {}
-        return {name: recorded[name] for name in names if name in recorded}
 
-    def initial_weights(self):
-        # A regression's head gives values in the units of its own labels.
-        weights = super().initial_weights()
-        if weights and "label_mean" in self.data.settings:
-            return weights.without(*REGRESSION_HEAD)
-        return weights
-
-    def _train(self, run):
-        is_new, start = not checkpoints.newest_or_best(run.output_dir), time.monotonic()
-        evaluated = super()._train(run)
-        self.training_seconds = is_new * (time.monotonic() - start)
-        return evaluated
-
-    def predict(self, result):
-        predictions, directory = self.evaluate(result, "test").predictions, self.settings.output_dir
-        written = glue.write_predictions(self.data, predictions, directory)
-        gold = self.texts.test_labels if self.texts else None
-        if gold:
-            scored = [i for i, label in enumerate(gold) if label is not None]
-            rows = [dataclasses.replace(self.data.examples["test"][i], label=gold[i]) for i in scored]
-            predictions = {name: values[scored] for name, values in predictions.items()}
-            predictions["label_ids"] = np.array([self._answer_of(row) for row in rows])
-            name = f"{len(rows):,} rows of {os.path.basename(self.values.test_file)}"
-            self.tested = [self._rows(name, rows, predictions)]
-            results = self.task.score(predictions)
-            summaries.log_results(results, "Predict results")
-            written.append(summaries.write_results(directory, results, "predict_results"))
-        return written
-
-    def export(self, result, directory):
+def tune(
+    values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder, data: FineTuningData
+) -> tuple[FineTuning, TrainingResult | None]:
+    """Trains, evaluates, predicts and exports."""
+    tuning = FineTuning(values, settings, encoder, data, task_of(values, settings, encoder, data))
+    result = tuning.run()
+    if result and settings.export_dir:
         from albert.export import text_models  # imports TensorFlow
 
-        if units := self._units():
-            result = dataclasses.replace(result, weights=result.weights.in_units(**units))
-        session = Session.of(
-            self.opened(result), self.encoder.tokenizer, self.settings.max_seq_length, batch_size=1
-        )
-        text_models.export(fine_tuned.predictor_of(session, None, self.data.labels or ()), directory)
+        task, weights = tuning.task, result.weights
+        if task.untrained_weights:
+            weights = weights.in_units(task.label_mean, task.label_deviation)
+        source = tuning.opened(weights)
+        session = Session.of(source, encoder.tokenizer, settings.max_seq_length, batch_size=1)
+        predictor = fine_tuned.predictor_of(session, None, data.labels or ())
+        text_models.export(predictor, settings.export_dir)
+        flags.log.info("SavedModel of %s: %s", weights.origin, settings.export_dir)
+    return tuning, result
 
-    def finish(self, result):
-        super().finish(result)
-        if not (self.texts and self.settings.do_eval):
-            return
-        rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
-        self.held_out = self._rows(f"{len(rows):,} held-out rows", rows, predictions)
-        self.probabilities = predictions["probabilities"]
-        self.num_evaluations = 1 if self.settings.keep_last else len(
-            run_states.evaluations(result.run.output_dir))
-        self.write_report()
 
-    def write_report(self, validated: Rows | None = None) -> None:
-        """Publishes the report, with the rows of a cross-validation if there was one."""
-        rows = [self.held_out, *([validated] if validated else []), *self.tested]
-        shown = self.settings.output_dir, _texts_of(self.data.examples["dev"])
-        labels, choices = self.data.labels, self.texts.choices
-        if not labels:
-            path = classifier_report.write_regression(*shown, rows, choices)
-        elif self.data.has_several:
-            path = classifier_report.write_several(*shown, labels, rows, self.probabilities, choices)
-        else:
-            path = classifier_report.write(
-                *shown, labels, rows, self.probabilities, choices, self.num_evaluations,
-                self.values.class_weights == "balanced",
-            )
-        flags.log.info("report: %s", path)
-
-    def _rows(self, name: str, rows: Sequence[Example], predictions) -> Rows:
-        """Returns rows with the answers to them, and those of the baselines."""
-        train, texts = _texts_of(self.train_rows), _texts_of(rows)
-        trained = np.array([self._answer_of(row) for row in self.train_rows])
-        expected = predictions["label_ids"]
-        if not self.data.labels:
-            usual, predicted = trained.mean(), predictions["logits"][:, 0]
-            tfidf = baselines.tfidf_values(train, trained, texts)
-        else:
-            tfidf = baselines.tfidf_answers(train, trained, texts)
-            predicted = predictions["logits"].argmax(-1)
-            usual = np.bincount(trained.ravel()).argmax()
-        if self.data.has_several:
-            expected, predicted = expected > 0, predictions["probabilities"] >= self.task.threshold
-            usual = np.arange(trained.shape[1]) == trained.sum(0).argmax()
-            tfidf = None if tfidf is None else tfidf > 0
-        return Rows(name, expected, predicted, np.repeat(usual[None], len(rows), axis=0), tfidf)
-
-    def _answer_of(self, row: Example):
-        """Returns the id of a row's label, whether it has each label, or its value."""
-        labels = self.data.labels
-        if self.data.has_several:
-            return [label in row.label for label in labels]
-        return labels.index(row.label) if labels else row.label
+def answered(
+    name: str, task: ClassificationTask, train_rows: Sequence[Example], rows: Sequence[Example],
+    predictions: Mapping[str, np.ndarray],
+) -> Rows:
+    """Returns rows with the answers to them, and those of the baselines."""
+    train, texts = _texts_of(train_rows), _texts_of(rows)
+    trained = np.array([task.id_of(row.label) for row in train_rows])
+    expected = predictions["label_ids"]
+    if not task.labels:
+        usual, predicted = trained.mean(), predictions["logits"][:, 0]
+        tfidf = baselines.tfidf_values(train, trained, texts)
+    else:
+        tfidf = baselines.tfidf_answers(train, trained, texts)
+        predicted = predictions["logits"].argmax(-1)
+        usual = np.bincount(trained.ravel()).argmax()
+    if task.threshold is not None:
+        expected, predicted = expected > 0, predictions["probabilities"] >= task.threshold
+        usual = np.arange(trained.shape[1]) == trained.sum(0).argmax()
+        tfidf = None if tfidf is None else tfidf > 0
+    return Rows(name, expected, predicted, np.repeat(usual[None], len(rows), axis=0), tfidf)
 
 
 def cross_validate(
-    values, settings, encoder, data, texts, count: int, seconds: float = math.inf
+    values, settings, encoder, data, count: int, seconds: float = math.inf
 ) -> Rows:
     """Trains without each of `count` folds in turn, and returns the held-out rows of the folds.
 
@@ -266,13 +183,13 @@ def cross_validate(
             train_step=steps, save_checkpoints_steps=steps,
             warmup_step=min(round((settings.warmup_step or 0) * share), steps),
         )
-        tuning = FoldFineTuning(
-            values, fold, encoder,
-            dataclasses.replace(data, examples={"train": train, "dev": held_out}, is_split=False),
-            texts, train,
+        of_fold = dataclasses.replace(
+            data, examples={"train": train, "dev": held_out}, is_split=False
         )
-        tuning.run()
-        parts.append(tuning.held_out)
+        tuning, result = tune(values, fold, encoder, of_fold)
+        if result:
+            predictions = result.evaluations["dev"].predictions
+            parts.append(answered(folder, tuning.task, train, held_out, predictions))
     size = sum(map(len, parts))
     validated = Rows.joined(f"{size:,} rows in {len(parts)} of {count} folds", parts)
     flags.log.info("accuracy on %s: %.3f", validated.name,
@@ -300,13 +217,6 @@ def _check_folds(rows: Sequence[Example], count: int, is_balanced: bool) -> None
                         "one text, without which it cannot be trained; label more, or leave one out")
 
 
-class FoldFineTuning(ClassifierFineTuning):
-    """Fine-tunes for a fold of a cross-validation, without a report."""
-
-    def write_report(self, validated=None):
-        pass
-
-
 def _texts_of(rows: Sequence[Example]) -> list[str]:
     return [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows]
 
@@ -332,43 +242,88 @@ def main(values: flags.FlagValues) -> None:
         glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
         encoder.tokenizer.preprocess,
     )
-    ClassifierFineTuning(values, settings, encoder, data).run()
+    tune(values, settings, encoder, data)
 
 
 def _tune_on_own_texts(values: flags.FlagValues, settings: FineTuningSettings) -> None:
     encoder = open_encoder(values, flags.given(values, "max_seq_length"))
     texts = own_texts.OwnTexts(values, encoder)
     settings, data = texts.suit(settings), texts.data
-    validated, everything = None, (values, settings, encoder, data, texts)
+    validated, everything = None, (values, settings, encoder, data)
     if values.cross_validation:
         validated = cross_validate(*everything, values.cross_validation)
     in_use = {split: data.examples[split] for split in settings.splits}
-    tuning = ClassifierFineTuning(
-        values, settings, encoder, dataclasses.replace(data, examples=in_use), texts,
-        data.examples["train"],
+    tuning, result = tune(
+        values, settings, encoder, dataclasses.replace(data, examples=in_use)
     )
-    tuning.run()
-    if not tuning.held_out:
+    if not result:
         return
-    if flags.given(values, "cross_validation") is None and _is_worth_folds(tuning):
+    tested = _tested(texts, tuning, result) if settings.do_predict and texts.test_labels else []
+    if not settings.do_eval:
+        return
+    rows, predictions = data.examples["dev"], result.evaluations["dev"].predictions
+    name = f"{len(rows):,} held-out rows"
+    held_out = answered(name, tuning.task, data.examples["train"], rows, predictions)
+    write_report(texts, tuning, result, [held_out, *([validated] if validated else []), *tested])
+    if flags.given(values, "cross_validation") is None and _is_worth_folds(
+        tuning, result, max([held_out, *tested], key=len)
+    ):
         flags.log.info("%s are too few for a verdict: cross-validating for at most %.0f s, the time of "
-                       "the training; --cross_validation=0 turns this off", tuning.held_out.name,
-                       tuning.training_seconds)
-        validated = cross_validate(*everything, 2, tuning.training_seconds)
-    if validated:
-        tuning.write_report(validated)
+                       "the training; --cross_validation=0 turns this off", name,
+                       result.training_seconds)
+        validated = cross_validate(*everything, 2, result.training_seconds)
+        write_report(texts, tuning, result, [held_out, validated, *tested])
 
 
-def _is_worth_folds(tuning: ClassifierFineTuning) -> bool:
+def _tested(
+    texts: own_texts.OwnTexts, tuning: FineTuning, result: TrainingResult
+) -> list[Rows]:
+    """Publishes the scores of the rows of --test_file that have labels, and returns them."""
+    gold, task, directory = texts.test_labels, tuning.task, tuning.settings.output_dir
+    scored = [i for i, label in enumerate(gold) if label is not None]
+    rows = [dataclasses.replace(texts.data.examples["test"][i], label=gold[i]) for i in scored]
+    predictions = {
+        name: values[scored] for name, values in result.evaluations["test"].predictions.items()
+    }
+    predictions["label_ids"] = np.array([task.id_of(row.label) for row in rows])
+    results = task.score(predictions)
+    summaries.log_results(results, "Predict results")
+    summaries.write_results(directory, results, "predict_results")
+    name = f"{len(rows):,} rows of {os.path.basename(tuning.values.test_file)}"
+    return [answered(name, task, texts.data.examples["train"], rows, predictions)]
+
+
+def write_report(
+    texts: own_texts.OwnTexts, tuning: FineTuning, result: TrainingResult, rows: Sequence[Rows]
+) -> None:
+    """Publishes the report of held-out rows, those of a cross-validation, and of a test file."""
+    shown = tuning.settings.output_dir, _texts_of(texts.data.examples["dev"])
+    labels, choices = tuning.task.labels, texts.choices
+    probabilities = result.evaluations["dev"].predictions["probabilities"]
+    if not labels:
+        path = classifier_report.write_regression(*shown, rows, choices)
+    elif tuning.task.threshold is not None:
+        path = classifier_report.write_several(*shown, labels, rows, probabilities, choices)
+    else:
+        num_evaluations = 1 if tuning.settings.keep_last else len(
+            run_states.evaluations(result.run.output_dir))
+        path = classifier_report.write(
+            *shown, labels, rows, probabilities, choices, num_evaluations,
+            tuning.values.class_weights == "balanced",
+        )
+    flags.log.info("report: %s", path)
+
+
+def _is_worth_folds(tuning: FineTuning, result: TrainingResult, rows: Rows) -> bool:
     """Whether folds can lead to a verdict, at a cost below that of this process's training."""
     values, data = tuning.values, tuning.data
     if not data.labels or data.has_several or values.dev_file or not tuning.settings.do_train:
         return False
-    rows, labels = max([tuning.held_out, *tuning.tested], key=len), [x.label for x in tuning.train_rows]
+    labels = [example.label for example in data.examples["train"]]
     return (
         classifier_report.is_undecided(rows) and tuning.engine.num_workers == 1
         and min(map(labels.count, data.labels)) > 1
-        and (tuning.training_seconds > 0 or os.path.isdir(_fold_folder(values, 1, 2)))
+        and (result.training_seconds > 0 or os.path.isdir(_fold_folder(values, 1, 2)))
     )
 
 

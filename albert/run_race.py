@@ -25,7 +25,8 @@ from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
 from albert.storage import files
 from albert.tasks import race
-from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels, write_test_results
+from albert.tasks.classification import MultipleChoiceTask
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 from albert.training import summaries
 
 _FEATURE_FILES = ("train_file", "eval_file", "predict_file")
@@ -82,40 +83,7 @@ def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
     return FineTuningData(RACE, questions, settings={"num_choices": count})
 
 
-class RaceFineTuning(FineTuning):
-    """Fine-tunes a multiple-choice model."""
-
-    def write_records(self, split):
-        return race.question_records(self.data, split, self.keeper, self.values.max_qa_length)
-
-    def make_task(self):
-        return self._task_of("dev")
-
-    def _task_of(self, split: str):
-        """Returns the task with the levels of the split that it evaluates."""
-        from albert.tasks.classification import MultipleChoiceTask
-
-        return MultipleChoiceTask.of_choices(
-            RACE, self.settings.max_seq_length, self.data.settings["num_choices"],
-            classifier_dropout=self.values.dropout_prob,
-            parts=race.level_sizes(self.data.examples.get(split, ())),
-        )
-
-    def predict(self, result):
-        questions, directory = self.data.examples["test"], self.settings.output_dir
-        evaluation = self.evaluate(result, "test", self._task_of("test"))
-        choices = evaluation.predictions["logits"].argmax(axis=-1)
-        written = write_test_results(
-            directory, [question.guid for question in questions],
-            [race.ANSWERS[choice] for choice in choices],
-            evaluation.predictions["probabilities"],
-        )
-        if questions[0].label is not None:
-            written.append(_write_results(directory, evaluation.results, result.weights))
-        return written
-
-
-def _write_results(directory: str, results: dict, weights) -> str:
+def _write_results(directory: str, results: dict, weights) -> None:
     """Publishes the test results in the original's format, with the best dev result."""
     from albert.training import evaluation
 
@@ -128,14 +96,19 @@ def _write_results(directory: str, results: dict, weights) -> str:
         if best:
             stream.write(f"best = {best['value']}\n")
     files.write_json(os.path.join(directory, "predict_results.json"), results)
-    return path
 
 
 def main(values: flags.FlagValues) -> None:
     settings = race_settings(values)
     encoder = open_encoder(values, settings.max_seq_length)
     data = read_data(values, settings.splits, encoder.tokenizer)
-    RaceFineTuning(values, settings, encoder, data).run()
+    task = MultipleChoiceTask(
+        RACE, settings.max_seq_length, tuple(race.ANSWERS[:data.settings["num_choices"]]),
+        values.dropout_prob, max_qa_length=values.max_qa_length,
+    )
+    result = FineTuning(values, settings, encoder, data, task).run()
+    if result and settings.do_predict and data.examples["test"][0].label is not None:
+        _write_results(settings.output_dir, result.evaluations["test"].results, result.weights)
 
 
 cli = flags.command(__doc__, define_flags, main)

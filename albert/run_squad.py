@@ -20,12 +20,10 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    if values.version_2_with_negative:
-        question_answering.run(values, question_answering.Squad2FineTuning)
-        return
-    if ineffective := flags.given_as_typed(values, *question_answering.V2_FLAGS):
+    ineffective = flags.given_as_typed(values, *question_answering.V2_FLAGS)
+    if ineffective and not values.version_2_with_negative:
         raise FlagError(f"{', '.join(ineffective)}: only with --version_2_with_negative")
-    question_answering.run(values, question_answering.Squad1FineTuning)
+    question_answering.run(values, values.version_2_with_negative)
 
 
 cli = flags.command(__doc__, define_flags, main)

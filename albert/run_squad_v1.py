@@ -21,7 +21,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    question_answering.run(values, question_answering.Squad1FineTuning)
+    question_answering.run(values, with_negative=False)
 
 
 cli = flags.command(__doc__, define_flags, main)

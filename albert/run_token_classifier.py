@@ -16,7 +16,6 @@ and accuracy decides. Rerun the command and it resumes from the newest checkpoin
 """
 
 import logging
-import os
 from collections.abc import Sequence
 
 from albert.cli import fine_tuning_settings, flags
@@ -27,6 +26,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, run_states
 from albert.tasks import conll
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.tasks.token_classification import TokenClassificationTask
 from albert.training import summaries
 
 log = logging.getLogger("albert")
@@ -87,35 +87,6 @@ def read_data(
     return FineTuningData(known_tasks.WORDS, sentences, labels, {"labels": list(labels)})
 
 
-class TokenFineTuning(FineTuning):
-    """Fine-tunes a token classifier."""
-
-    def write_records(self, split):
-        return conll.sentence_records(self.data, split, self.keeper)
-
-    def make_task(self):
-        from albert.tasks.token_classification import TokenClassificationTask
-
-        return TokenClassificationTask(
-            self.settings.max_seq_length, self.data.labels, self.values.scheme != "none",
-            self.values.classifier_dropout,
-        )
-
-    def predict(self, result):
-        evaluation, directory = self.evaluate(result, "test"), self.settings.output_dir
-        written = [conll.write_with_labels(
-            conll.file_path(self.values.data_dir, "test"),
-            self.task.predicted_labels(evaluation.predictions),
-            os.path.join(directory, "test_predictions.txt"), layout_of(self.values),
-        )]
-        if all(sentence.labels for sentence in self.data.examples["test"]):
-            summaries.log_results(evaluation.results, "Predict results")
-            written.append(
-                summaries.write_results(directory, evaluation.results, "predict_results")
-            )
-        return written
-
-
 def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
     """Returns the labels that the checkpoint in use was trained with."""
     origin = weights_to_use(settings.checkpoint, settings.output_dir).origin
@@ -135,7 +106,16 @@ def main(values: flags.FlagValues) -> None:
     if labels is None and not settings.do_train:
         labels = _trained_labels(settings)
     data = read_data(values, settings.splits, labels)
-    TokenFineTuning(values, settings, encoder, data).run()
+    task = TokenClassificationTask(
+        settings.max_seq_length, data.labels, values.scheme != "none", values.classifier_dropout,
+        test_file=conll.file_path(values.data_dir, "test") if settings.do_predict else "",
+        layout=layout_of(values),
+    )
+    result = FineTuning(values, settings, encoder, data, task).run()
+    if result and settings.do_predict and all(one.labels for one in data.examples["test"]):
+        results = result.evaluations["test"].results
+        summaries.log_results(results, "Predict results")
+        summaries.write_results(settings.output_dir, results, "predict_results")
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -1,4 +1,4 @@
-"""Fine-tuning, from examples to checkpoints, results, predictions and a SavedModel.
+"""Fine-tuning, from examples to checkpoints, results and predictions.
 
 No TensorFlow at import: a command checks all its input before loading it.
 """
@@ -7,6 +7,8 @@ import dataclasses
 import functools
 import logging
 import os
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, flags
@@ -26,7 +28,7 @@ from albert.formats.tokenizer_files import Vocabulary
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
 from albert.tasks import fine_tuning_data
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
+from albert.tasks.fine_tuning_data import FineTuningData
 from albert.training import summaries
 
 if TYPE_CHECKING:
@@ -45,96 +47,83 @@ _FLAGS_OF_DATA = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """Trained weights, to predict with or to export, and their run."""
+    """Weights to predict with or to export, their run, and their evaluations in this process."""
 
     run: "RunConfig"
     weights: "Weights"
-    evaluation: "Evaluation | None" = None  # of these weights, if this process evaluated them
+    evaluations: "Mapping[str, Evaluation]"  # of dev and test, or those of them that were asked for
+    training_seconds: float  # of a training that this process made from its start, else 0
 
 
 class FineTuning:
-    """Trains, evaluates, predicts and exports, as the settings say.
-
-    Each task has a subclass, which overrides `write_records`, `make_task`, `predict` and, if its
-    command has --export_dir, `export`.
-    """
+    """Trains, evaluates and predicts any task, as the settings say."""
 
     def __init__(
         self, values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder,
-        data: FineTuningData,
+        data: FineTuningData, task: "Task",
     ):
-        self.values, self.settings, self.encoder, self.data = values, settings, encoder, data
+        self.values, self.settings, self.encoder = values, settings, encoder
+        self.data, self.task = data, task.scoring(data.examples.get("dev", ()))
         self.files: dict[str, RecordFiles] = {}  # of each split
-        # Whether weights are used after training and evaluation.
-        self.uses_weights = bool(settings.do_predict or settings.export_dir)
+        self.training_seconds = 0.0
 
-    def write_records(self, split: str) -> str:
-        """Returns the record file of a split's examples, written if it does not exist."""
-        raise NotImplementedError
+    def run(self) -> TrainingResult | None:
+        """Does everything the settings ask for; returns None if only training was asked for.
 
-    def make_task(self) -> "Task":
-        """Returns the task to train; called after the engine was imported."""
-        raise NotImplementedError
-
-    def predict(self, result: TrainingResult) -> list[str]:
-        """Writes the predictions of the test examples and returns their files."""
-        raise NotImplementedError
-
-    def export(self, result: TrainingResult, directory: str) -> None:
-        """Publishes a SavedModel with its card."""
-        raise NotImplementedError
-
-    def initial_weights(self) -> "Weights | None":
-        """Returns the weights that training starts from, if not from random ones."""
-        return self.encoder.weights
-
-    def run(self) -> None:
-        """Does everything the settings ask for."""
-        if self.settings.do_train:
-            earlier_run.check_directory(self.settings.output_dir, self.identity)
-        for split in self.data.examples:
-            self.files[split] = RecordFiles([self.write_records(split)])
-        if self.settings.do_train and self.settings.train_step is None:
+        So do all processes of a distributed run but one.
+        """
+        settings, folder = self.settings, work_directory(self.values)
+        if settings.do_train:
+            earlier_run.check_directory(settings.output_dir, self.identity)
+        for split, examples in self.data.examples.items():
+            self.files[split] = RecordFiles([fine_tuning_data.keep_records(
+                self.task, split, examples, self.encoder.tokenizer, folder
+            )])
+        if settings.do_train and settings.train_step is None:
             count = self.files["train"].count
-            self.settings = self.settings.with_steps(count)
-            log.info("%s examples, %s steps", f"{count:,}", f"{self.settings.train_step:,}")
+            self.settings = settings = settings.with_steps(count)
+            log.info("%s examples, %s steps", f"{count:,}", f"{settings.train_step:,}")
         flags.start_engine(self.values)  # takes seconds, so check all input first
+        from albert.training import evaluation
         from albert.training.current_engine import current
 
-        self.engine, self.task = current(), self.make_task()
-        files.make_dirs(self.settings.output_dir)
+        self.engine, run = current(), self._run_config()
+        files.make_dirs(settings.output_dir)
         with self.engine.scope(self.values):
-            result = self._train_and_evaluate()
-            if result and self.uses_weights:
-                with self.engine.alone():
-                    self.finish(result)
+            evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
+            if not self.engine.is_chief:
+                return None  # the chief does the rest
+            with self.engine.alone():
+                return self._use_weights(run, evaluated)
 
-    def finish(self, result: TrainingResult) -> None:
-        """Predicts and exports."""
-        if self.settings.do_predict:
-            written = self.predict(result)
-            log.info("predicted with %s: %s", result.weights.origin, ", ".join(written))
-        if self.settings.export_dir:
-            self.export(result, self.settings.export_dir)
-            log.info("SavedModel of %s: %s", result.weights.origin, self.settings.export_dir)
+    def _use_weights(self, run: "RunConfig", evaluated: "Evaluated") -> TrainingResult | None:
+        """Evaluates and predicts."""
+        settings, task, evaluations = self.settings, self.task, {}
+        self._write_card(run.output_dir)
+        if not (settings.do_eval or settings.do_predict or settings.export_dir):
+            log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
+            return None
+        weights = weights_to_use(settings.checkpoint, run.output_dir, self.encoder.weights)
+        self.identity.check(weights.origin)
+        if settings.do_eval:
+            evaluations["dev"] = self._evaluate_run(run, weights, evaluated)
+            self._write_card(run.output_dir)  # with the results
+        if settings.do_predict:
+            from albert.training import evaluation
 
-    def evaluate(
-        self, result: TrainingResult, split: str, task: "Task | None" = None
-    ) -> "Evaluation":
-        """Evaluates a split with `task`, by default the training task."""
-        from albert.training import evaluation
-
-        run = dataclasses.replace(result.run, eval_batch_size=self.settings.predict_batch_size)
-        return evaluation.evaluate(
-            task or self.task, self.encoder.config, run, self.files[split], result.weights
-        )
-
-    @functools.cached_property
-    def keeper(self) -> RecordKeeper:
-        """Makes the record files."""
-        return RecordKeeper(
-            self.encoder.tokenizer, self.settings.max_seq_length, work_directory(self.values)
-        )
+            split = "test" if "test" in self.files else "dev"
+            examples = self.data.examples[split]
+            if split not in evaluations:
+                evaluations[split] = evaluation.evaluate(
+                    task.scoring(examples), self.encoder.config,
+                    dataclasses.replace(run, eval_batch_size=settings.predict_batch_size),
+                    self.files[split], weights,
+                )
+            written = task.write_predictions(
+                examples, evaluations[split].predictions, run.output_dir, weights.origin
+            )
+            log.info("predicted with %s: %s", weights.origin, ", ".join(written))
+        return TrainingResult(run, weights, evaluations, self.training_seconds)
 
     @functools.cached_property
     def identity(self) -> earlier_run.Identity:
@@ -167,33 +156,15 @@ class FineTuning:
             "keep_last": settings.keep_last,
         })
 
-    def _train_and_evaluate(self) -> TrainingResult | None:
-        """Returns None if the weights have no further use."""
-        from albert.training import evaluation
-
-        settings, run = self.settings, self._run_config()
-        evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
-        if not self.engine.is_chief:
-            return None  # the chief does the rest
-        with self.engine.alone():
-            self._write_card(run.output_dir)
-            if not (settings.do_eval or self.uses_weights):
-                log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
-                         run.output_dir)
-                return None
-            weights = weights_to_use(settings.checkpoint, run.output_dir, self.encoder.weights)
-            self.identity.check(weights.origin)
-            if not settings.do_eval:
-                return TrainingResult(run, weights)
-            result = self._evaluate_run(run, weights, evaluated)
-            self._write_card(run.output_dir)  # with the results
-            return result
-
     def _train(self, run: "RunConfig") -> "Evaluated":
         from albert.optimization import OptimizerConfig
         from albert.training import trainer
 
         settings, output_dir = self.settings, filesystem.address_of(run.output_dir)
+        is_new, started = not checkpoints.newest_or_best(run.output_dir), time.monotonic()
+        initial = self.encoder.weights
+        if initial and self.task.untrained_weights:
+            initial = initial.without(*self.task.untrained_weights)
         evaluated = trainer.train(
             self.task, self.encoder.config, run,
             OptimizerConfig(
@@ -202,16 +173,17 @@ class FineTuning:
             ),
             self.files["train"],
             eval_files=self.files["dev"] if settings.do_eval else None,
-            init=self.initial_weights(),
+            init=initial,
             flags=self._recorded_flags() | {"output_dir": output_dir} | self.identity.recorded(),
         )
         if self.engine.is_chief:
             tokenizer_files.write(self.encoder.tokenizer, run.output_dir)
+        self.training_seconds = is_new * (time.monotonic() - started)
         return evaluated
 
     def _evaluate_run(
         self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
-    ) -> TrainingResult:
+    ) -> "Evaluation":
         """Writes the results of a checkpoint, after evaluating it unless training already has."""
         from albert.training import evaluation
 
@@ -228,7 +200,7 @@ class FineTuning:
                 )
         path = summaries.write_results(run.output_dir, result.results)
         log.info("results of %s: %s", weights.origin, path)
-        return TrainingResult(run, weights, result)
+        return result
 
     def _write_card(self, directory: str) -> None:
         if newest := checkpoints.newest_or_best(directory):
@@ -241,13 +213,13 @@ class FineTuning:
         """Returns the flags as a run records them, with the values derived from the data."""
         return flags.to_dict(self.values) | self.settings.as_flags() | dict(self.data.settings)
 
-    def opened(self, result: TrainingResult) -> Pretrained:
-        """Returns the trained model with what the flags and the data say of it."""
+    def opened(self, weights: "Weights") -> Pretrained:
+        """Returns the trained model of these weights with what the flags and the data say of it."""
         recorded = {"task": self.task.name, "flags": self._recorded_flags()}
         metadata, _ = model_metadata.without_units(run_states.metadata_of(recorded))
         return Pretrained(
-            result.weights.origin, os.path.dirname(result.weights.origin), self.encoder.config,
-            Vocabulary(), metadata, lambda: result.weights,
+            weights.origin, os.path.dirname(weights.origin), self.encoder.config,
+            Vocabulary(), metadata, lambda: weights,
         )
 
 

@@ -4,27 +4,16 @@ No TensorFlow at import: a command checks its input before loading it.
 """
 
 import dataclasses
-import json
 import logging
-import os
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from albert.cli import fine_tuning_settings, flags
 from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning
-from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of, work_directory
+from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import DataError, FlagError
-from albert.formats import run_states
-from albert.storage import files
 from albert.tasks.fine_tuning_data import FineTuningData
-from albert.tasks.squad import decode as squad_decode
-from albert.tasks.squad import metrics
-from albert.tasks.squad import records as squad_records
-from albert.tasks.squad.features import Window
 from albert.tasks.squad.questions import SquadExample, read_answers, read_examples
+from albert.tasks.squad.task import SquadV1Task, SquadV2Task
 
 log = logging.getLogger("albert")
 
@@ -111,155 +100,24 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
     return settings
 
 
-class Squad1FineTuning(FineTuning):
-    """Fine-tunes for SQuAD 1.1, where every question has an answer.
-
-    The examples of `dev` are the questions of --predict_file.
-
-    Args:
-      answers: those of --predict_file; None if it has questions without answers.
-    """
-
-    task_name = "squad_v1"
-    with_negative = False  # whether a question may have no answer
-
-    def __init__(self, values, settings, encoder, data, answers: metrics.Answers | None = None):
-        super().__init__(values, settings, encoder, data)
-        self.answers = answers
-        self.windows: list[Window] = []  # of the questions of --predict_file
-
-    def write_records(self, split):
-        values, examples = self.values, self.data.examples[split]
-        keeper = squad_records.WindowKeeper(
-            self.encoder.tokenizer, values.max_seq_length, work_directory(values),
-            values.doc_stride, values.max_query_length,
-        )
-        if split == "train":
-            return keeper.training_records(examples, values.train_file)
-        path, self.windows = keeper.prediction_records(examples, values.predict_file)
-        return path
-
-    def make_task(self):
-        from albert.tasks.squad.task import SquadV1Task
-
-        return SquadV1Task(self.settings.max_seq_length, self.score if self.answers else None)
-
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns the official scores of a model's outputs [windows, ...]."""
-        return self.evaluated(self.decode(predictions))[0]
-
-    def decode(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns the content of each prediction file by its name."""
-        results = {
-            int(unique_id): (start, end)
-            for unique_id, start, end in zip(
-                predictions["unique_ids"], predictions["start_logits"],
-                predictions["end_logits"], strict=True,
-            )
-        }
-        answers, nbest = squad_decode.decode_v1(
-            self.data.examples["dev"], self.windows, results,
-            n_best_size=self.values.n_best_size, max_answer_length=self.values.max_answer_length,
-        )
-        return {"predictions.json": answers, "nbest_predictions.json": nbest}
-
-    def evaluated(
-        self, decoded: dict[str, Any], origin: str = ""
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the results, if the answers are known, and the content of the files to write.
-
-        Args:
-          origin: where the weights come from.
-        """
-        results = {}
-        if self.answers:
-            results = metrics.evaluate_v1(self.answers, decoded["predictions.json"])
-        return results, decoded
-
-    def predict(self, result):
-        evaluation = result.evaluation or self.evaluate(
-            result, "dev", dataclasses.replace(self.task, scorer=None)
-        )
-        _, decoded = self.evaluated(self.decode(evaluation.predictions), result.weights.origin)
-        written = []
-        for name, value in decoded.items():
-            written.append(os.path.join(self.settings.output_dir, name))
-            with files.atomic_write(written[-1]) as stream:
-                stream.write(json.dumps(value, indent=4) + "\n")  # as the original writes it
-        return written
-
-
-class Squad2FineTuning(Squad1FineTuning):
-    """Fine-tunes for SQuAD 2.0, where a passage may not answer a question."""
-
-    task_name = "squad_v2"
-    with_negative = True
-
-    def make_task(self):
-        from albert.tasks.squad.task import SquadV2Task
-
-        values = self.values
-        return SquadV2Task(
-            self.settings.max_seq_length, self.score if self.answers else None,
-            start_n_top=values.start_n_top, end_n_top=values.end_n_top,
-            dropout_prob=values.dropout_prob,
-        )
-
-    def decode(self, predictions):
-        names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
-                 "cls_logits")
-        results = {
-            int(unique_id): {name: predictions[name][row] for name in names}
-            for row, unique_id in enumerate(predictions["unique_ids"])
-        }
-        values = self.values
-        answers, nbest, null_odds = squad_decode.decode_v2(
-            self.data.examples["dev"], self.windows, results,
-            n_best_size=values.n_best_size, max_answer_length=values.max_answer_length,
-        )
-        return {
-            "predictions.json": answers, "nbest_predictions.json": nbest,
-            "null_odds.json": null_odds,
-        }
-
-    def evaluated(self, decoded, origin=""):
-        # Unless a threshold is given, the one with the best F1 decides which answers are withheld.
-        # If the answers are unknown, it is that of the checkpoint's evaluation, else 0, where an
-        # answer and no answer are equally likely.
-        answers, null_odds = decoded["predictions.json"], decoded["null_odds.json"]
-        threshold = self.values.null_score_diff_threshold
-        if self.answers:
-            results, answers = squad_decode.evaluate_with_threshold(
-                self.answers, answers, null_odds, threshold=threshold
-            )
-            return results, decoded | {"predictions.json": answers}
-        if threshold is None:
-            known = run_states.null_threshold(origin, run_states.read_run_state(origin))
-            threshold = known or 0.0
-            log.info("null threshold %s: %s", threshold,
-                     f"there is no evaluation of {origin}" if known is None else f"of {origin}")
-        answers = squad_decode.with_threshold(answers, null_odds, threshold)
-        return {}, decoded | {"predictions.json": answers}
-
-
-def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
+def run(values: flags.FlagValues, with_negative: bool) -> None:
     """Trains, evaluates and predicts; all input is read before anything is written."""
     settings = squad_settings(values)
     fine_tuning_settings.warn_of_ignored(values, *_FEATURE_FILES)
-    if not fine_tuning.with_negative and flags.given(values, "pack_rows"):
+    if not with_negative and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
     encoder = open_encoder(values, settings.max_seq_length)
     examples, answers = {}, None
     if settings.do_train:
         examples["train"] = read_examples(values.train_file, True)
-        if not fine_tuning.with_negative:
+        if not with_negative:
             examples["train"] = _answered(examples["train"], values.train_file)
         settings = _with_steps(settings, len(examples["train"]), values.warmup_proportion)
     if settings.do_predict or settings.do_eval:
         path = values.predict_file
         examples["dev"] = read_examples(path, False)
         answers = read_answers(path)
-        if None in answers.values() or not (fine_tuning.with_negative or all(answers.values())):
+        if None in answers.values() or not (with_negative or all(answers.values())):
             answers = None
             log.info("%s has questions without answers: no evaluation", path)
             if flags.given(values, "do_eval"):
@@ -267,8 +125,11 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
                     f"--do_eval: {path} has questions without answers, and cannot be evaluated"
                 )
             settings = dataclasses.replace(settings, do_eval=False)
-    data = FineTuningData(fine_tuning.task_name, examples)
-    fine_tuning(values, settings, encoder, data, answers).run()
+    kind = SquadV2Task if with_negative else SquadV1Task
+    task = kind(**flags.select(values, kind))
+    if "dev" in examples:
+        task = task.predicting(examples["dev"], answers, encoder.tokenizer)
+    FineTuning(values, settings, encoder, FineTuningData(task.name, examples), task).run()
 
 
 def _answered(examples: list[SquadExample], path: str) -> list[SquadExample]:

@@ -83,7 +83,7 @@ class QuestionAnswerer(TaskPredictor):
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
         """Returns the outputs of a window that `_decode` reads, without those of padding."""
-        return [row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")]
+        return {name: row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")}
 
     def _decode(self, *inputs, **options):
         return squad_decode.decode_v1(*inputs, **options)

@@ -3,39 +3,40 @@
 Legend: B batch, L sequence, C outputs of the classifier (1 for regression) or choices.
 """
 
+import collections
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
-from albert.config import AlbertConfig
-from albert.model.encoder_options import EncoderOptions
-from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
+from albert.formats.known_tasks import TSV
+from albert.formats.weights import REGRESSION_HEAD
 from albert.records import features
 from albert.records.examples import FeatureSpec
+from albert.runtime.lazy import LazyModule
+from albert.tasks import glue, race
 from albert.tasks import glue_metrics as metrics
+from albert.tasks.fine_tuning_data import write_test_results
 from albert.tasks.task import Task, chosen, mean, real
+
+keras, ops, modeling = map(LazyModule, ("keras", "keras.ops", "albert.modeling"))
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationTask(Task):
     """Cross-entropy over C labels, or the squared error of one number, in label deviations.
 
-    For multi-label tasks, the mean of the labels' binary cross-entropies.
+    For multi-label tasks, the mean of the labels' binary cross-entropies. The examples are those of
+    `glue`.
     """
 
     name: str
     max_seq_length: int  # L
-    num_labels: int  # C
-    is_regression: bool
-    metric: str  # one of glue_metrics.METRICS
-    best_metric: str
+    labels: tuple[str, ...]  # C, in the order of their ids; none for a regression
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
     class_weights: tuple[float, ...] = ()  # of the labels in the training loss; none: all 1
-    label_names: tuple[str, ...] = ()  # C; if given, the results include each label's F1
     threshold: float | None = None  # minimum probability of a label, for multi-label tasks
     # Of the labels of a regression. The model learns standardized values, whose size suits its
     # initialization and learning rate; predictions and scores are in the labels' units.
@@ -43,21 +44,41 @@ class ClassificationTask(Task):
     label_deviation: float = 1.0
 
     @property
+    def num_labels(self) -> int:
+        return len(self.labels) or 1
+
+    @property
+    def metric(self) -> str:
+        """One of glue_metrics.METRICS, or several_labels."""
+        if self.threshold is not None:
+            return "several_labels"
+        if self.name in glue.TASKS:
+            return glue.TASKS[self.name].metric
+        return "accuracy" if self.labels else "regression"
+
+    @property
+    def best_metric(self) -> str:
+        return metrics.best_metric(self.metric)
+
+    @property
+    def untrained_weights(self) -> tuple[str, ...]:
+        # Another regression's head gives values in the units of its own labels.
+        return REGRESSION_HEAD if (self.label_mean, self.label_deviation) != (0, 1) else ()
+
+    @property
     def statistic_names(self) -> tuple[str, ...]:
-        is_single_label = not self.is_regression and self.threshold is None
+        is_single_label = self.labels and self.threshold is None
         return ("eval_accuracy", "eval_loss") if is_single_label else ("eval_loss",)
 
     def feature_spec(self) -> FeatureSpec:
         num_flags = None if self.threshold is None else self.num_labels
         return features.classification_spec(
-            self.max_seq_length, self.is_regression, num_flags=num_flags
+            self.max_seq_length, not self.labels, num_flags=num_flags
         )
 
-    def build_model(
-        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
-    ) -> keras.Model:
-        return AlbertForSequenceClassification(
-            config, self.num_labels, self.classifier_dropout, encoder_options=encoder_options
+    def build_model(self, config, **options):
+        return modeling.AlbertForSequenceClassification(
+            config, self.num_labels, self.classifier_dropout, **options
         )
 
     def loss_weights(self, batch):
@@ -81,22 +102,21 @@ class ClassificationTask(Task):
 
     def predictions(self, batch, outputs):
         probabilities = self.probabilities(outputs["logits"])
-        logits = probabilities if self.is_regression else ops.cast(outputs["logits"], "float32")
         return {
-            "logits": logits,
+            "logits": ops.cast(outputs["logits"], "float32") if self.labels else probabilities,
             "probabilities": probabilities,
             "label_ids": batch["label_ids"],
             "is_real_example": batch["is_real_example"],
         }
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        labels, logits = predictions["label_ids"], predictions["logits"]
+        ids, logits = predictions["label_ids"], predictions["logits"]
         if self.threshold is not None:
             predicted = predictions["probabilities"] >= self.threshold
-            return metrics.of_several_labels(labels > 0, predicted, self.label_names)
-        results = metrics.score(self.metric, labels, logits)
-        if self.label_names:
-            results |= metrics.f1_by_label(labels, np.argmax(logits, axis=-1), self.label_names)
+            return metrics.of_several_labels(ids > 0, predicted, self.labels)
+        results = metrics.score(self.metric, ids, logits)
+        if self.labels and self.name == TSV:
+            results |= metrics.f1_by_label(ids, np.argmax(logits, axis=-1), self.labels)
         return results
 
     def probabilities(self, logits: Any) -> Any:
@@ -104,12 +124,12 @@ class ClassificationTask(Task):
         logits = ops.cast(logits, "float32")
         if self.threshold is not None:
             return ops.sigmoid(logits)
-        if self.is_regression:
+        if not self.labels:
             return logits * self.label_deviation + self.label_mean
         return ops.softmax(logits, axis=-1)
 
     def _example_loss(self, batch, outputs) -> Any:  # [B]
-        if self.is_regression:
+        if not self.labels:
             values = ops.cast(outputs["logits"], "float32")[:, 0]
             return ops.square(values - (batch["label_ids"] - self.label_mean) / self.label_deviation)
         if self.threshold is not None:
@@ -117,29 +137,61 @@ class ClassificationTask(Task):
                 ops.cast(batch["label_ids"], "float32"), ops.cast(outputs["logits"], "float32"),
                 from_logits=True,
             )
-        return cross_entropy(outputs["logits"], batch["label_ids"])
+        return modeling.cross_entropy(outputs["logits"], batch["label_ids"])
+
+    def id_of(self, label: Any) -> Any:
+        """Returns a label's id, whether an example has each label, or the value of a regression."""
+        if self.threshold is not None:
+            return [int(name in label) for name in self.labels]
+        return self.labels.index(label) if self.labels else label
+
+    def rows(self, examples, tokenizer, split):
+        texts = [(example.text_a, example.text_b) for example in examples]
+        rows = features.encode_texts(tokenizer, texts, self.max_seq_length, f"{split} texts")
+        for example, row in zip(examples, rows, strict=True):
+            yield {**row, "label_ids": self.id_of(example.label), "is_real_example": 1}
+
+    def write_predictions(self, examples, predictions, directory, origin=""):
+        """Publishes the original's `test_results.tsv` and `submit_results.tsv`.
+
+        For tasks of the benchmark there is a third file in the format of its server (similarities
+        within 0 ... 5).
+        """
+        probabilities, submitted = predictions["probabilities"], None
+        if self.threshold is not None:
+            answers = [
+                json.dumps([self.labels[i] for i in np.flatnonzero(row >= self.threshold)],
+                           ensure_ascii=False) for row in probabilities
+            ]
+        elif self.labels:
+            answers = [self.labels[i] for i in np.argmax(predictions["logits"], axis=-1)]
+        else:
+            answers = [str(row[0]) for row in probabilities]
+            submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
+        submission = glue.TASKS[self.name].submission if self.name in glue.TASKS else None
+        return write_test_results(
+            directory, [example.guid for example in examples], answers, probabilities, submission,
+            submitted,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceTask(ClassificationTask):
-    """Cross-entropy over C choices. A record holds a sequence of length L for each choice."""
+    """Cross-entropy over C choices. A record holds a sequence of length L for each choice.
 
+    The examples are those of `race`.
+    """
+
+    max_qa_length: int = 128  # of a question with an option, in tokens
     # (name, number of examples) of each part of the evaluated file, in order.
     parts: tuple[tuple[str, int], ...] = ()
-
-    @classmethod
-    def of_choices(cls, name: str, max_seq_length: int, num_choices: int, **fields):
-        """Returns a task with C choices, scored by accuracy, as in RACE."""
-        return cls(name, max_seq_length, num_choices, False, "accuracy", "eval_accuracy", **fields)
 
     def feature_spec(self) -> FeatureSpec:
         return features.classification_spec(self.max_seq_length, False, self.num_labels)
 
-    def build_model(
-        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
-    ) -> keras.Model:
-        return AlbertForMultipleChoice(
-            config, self.num_labels, self.classifier_dropout, encoder_options=encoder_options
+    def build_model(self, config, **options):
+        return modeling.AlbertForMultipleChoice(
+            config, self.num_labels, self.classifier_dropout, **options
         )
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -152,3 +204,16 @@ class MultipleChoiceTask(ClassificationTask):
             results[f"eval_accuracy_{part}"] = super().score(rows)["eval_accuracy"]
             start += count
         return results
+
+    def scoring(self, examples):
+        parts = collections.Counter(example.level for example in examples)
+        return dataclasses.replace(self, parts=tuple(parts.items()))
+
+    def record_settings(self):
+        return {"max_qa_length": self.max_qa_length}
+
+    def rows(self, examples, tokenizer, split):
+        return race.question_rows(
+            examples, tokenizer, self.max_seq_length, self.max_qa_length, self.num_labels,
+            f"{split} questions",
+        )

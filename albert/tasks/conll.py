@@ -23,7 +23,6 @@ from albert.records.examples import FeatureSpec
 from albert.storage import files
 from albert.tasks import entity_metrics as entities
 from albert.tasks import lines
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -337,19 +336,6 @@ def sentences_rows(
         pieces = encode_words(tokenizer, sentence.words)
         numbers = [ids[label] for label in sentence.labels or [labels[0]] * len(pieces)]
         yield from sentence_rows(pieces, numbers, tokenizer, max_seq_length, overflow)
-
-
-def sentence_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
-    """Returns the record file of a split's sentences."""
-    length, overflow = keeper.max_seq_length, Overflow()
-
-    def rows():
-        yield from sentences_rows(
-            data.examples[split], data.labels, keeper.tokenizer, length, overflow
-        )
-        overflow.report(f"{split}.txt", length)
-
-    return keeper.keep_examples(data, split, rows(), feature_spec(length))
 
 
 # === Writing ===

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.records import feature_cache
-from albert.records.examples import FeatureSpec
-from albert.records.feature_cache import Rows
 from albert.storage import files
 
 if TYPE_CHECKING:
+    from albert.tasks.task import Task
     from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
@@ -62,34 +61,18 @@ def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> 
         log.warning("%s: no example has the label %s", origin, ", ".join(absent))
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordKeeper:
-    """Writes the record files of a run, each only once."""
-
-    tokenizer: "FullTokenizer"
-    max_seq_length: int
-    directory: str  # of the record files
-
-    def keep_examples(
-        self, data: FineTuningData, split: str, rows: Rows, spec: FeatureSpec, **settings: Any
-    ) -> str:
-        """Returns the record file of a split's examples, with the records `rows`; see `keep`."""
-        examples = repr(data.examples[split]).encode("utf-8", "replace")
-        return self.keep(f"{data.task}_{split}", rows, spec, {
-            "task": data.task, "split": split, "labels": list(data.labels or ()),
-            "examples": hashlib.sha256(examples).hexdigest(), **settings,
-        })
-
-    def keep(self, name: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any]) -> str:
-        """Returns the record file of the rows, named `name` with a digest.
-
-        The file is written if it does not exist. `depends_on` is what the rows depend on besides
-        tokenizer and length.
-        """
-        info = {
-            **depends_on, "tokenizer": self.tokenizer.sha256, "max_seq_length": self.max_seq_length
-        }
-        return feature_cache.cached_records(self.directory, name, rows, spec, info)
+def keep_records(
+    task: "Task", split: str, examples: Sequence[Any], tokenizer: "FullTokenizer", directory: str
+) -> str:
+    """Returns the record file of a split's examples in `directory`, written if it does not exist."""
+    spec = (task if split == "train" else task.for_evaluation()).feature_spec()
+    return feature_cache.cached_records(
+        directory, f"{task.name}_{split}", task.rows(examples, tokenizer, split), spec, {
+            "task": task.name, "split": split, "labels": list(getattr(task, "labels", ())),
+            "examples": digest_of(examples), "tokenizer": tokenizer.sha256,
+            "max_seq_length": task.max_seq_length, **task.record_settings(),
+        },
+    )
 
 
 def write_answers(path: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -107,15 +90,23 @@ def _cell(text: str) -> str:
 
 
 def write_test_results(
-    directory: str, guids: Sequence[str], answers: Sequence[str], probabilities: np.ndarray
+    directory: str, guids: Sequence[str], answers: Sequence[str], probabilities: np.ndarray,
+    submission: str | None = None, submitted: Sequence[str] | None = None,
 ) -> list[str]:
     """Publishes `test_results.tsv` and `submit_results.tsv` and returns their paths.
 
     The first has a line of tab-separated probabilities [N, C] (the value, for a regression) per
     example, the second is a table of indices and answers.
+
+    Args:
+      submission: name of another table of the answers, or of those in `submitted`.
     """
     results = os.path.join(directory, "test_results.tsv")
     with files.atomic_write(results) as stream:
         stream.writelines("\t".join(map(str, row)) + "\n" for row in probabilities)
-    submit = os.path.join(directory, "submit_results.tsv")
-    return [results, write_answers(submit, zip(guids, answers, strict=True))]
+    written = [results]
+    for name, column in (("submit_results.tsv", answers), (submission, submitted or answers)):
+        if name:
+            rows = zip(guids, column, strict=True)
+            written.append(write_answers(os.path.join(directory, name), rows))
+    return written

@@ -4,29 +4,16 @@ A `classification.ClassificationTask` is trained on them. This module needs no T
 """
 
 import dataclasses
-import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import GLUE_LABELS
-from albert.records import features
 from albert.tasks import lines
-from albert.tasks.fine_tuning_data import (
-    FineTuningData,
-    RecordKeeper,
-    warn_of_labels,
-    write_answers,
-    write_test_results,
-)
-
-if TYPE_CHECKING:
-    from albert.tokenization import FullTokenizer
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 log = logging.getLogger("albert")
 
@@ -219,61 +206,6 @@ def read_data(
         labels = [example.label for example in examples["train"]]
         warn_of_labels(task.path(data_dir, "train"), labels, task.labels)
     return FineTuningData(task.name, examples, task.labels)
-
-
-def example_rows(
-    examples: Sequence[Example], labels: Sequence[str], tokenizer: "FullTokenizer",
-    max_seq_length: int, name: str = "texts",
-) -> Iterator[dict[str, Any]]:
-    """Yields a record for each example: its sequence, and its label's id or its value."""
-    ids = {label: i for i, label in enumerate(labels)}
-    texts = [(example.text_a, example.text_b) for example in examples]
-    rows = features.encode_texts(tokenizer, texts, max_seq_length, name)
-    for example, row in zip(examples, rows, strict=True):
-        label = example.label
-        if isinstance(label, tuple):
-            label = [int(name in label) for name in labels]
-        elif labels:
-            label = ids[label]
-        yield {**row, "label_ids": label, "is_real_example": 1}
-
-
-def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
-    """Returns the record file of the examples of train, dev or test."""
-    length = keeper.max_seq_length
-    name = f"{split} texts"
-    rows = example_rows(data.examples[split], data.labels, keeper.tokenizer, length, name)
-    spec = features.classification_spec(
-        length, not data.labels, num_flags=len(data.labels) if data.has_several else None
-    )
-    return keeper.keep_examples(data, split, rows, spec)
-
-
-def write_predictions(
-    data: FineTuningData, predictions: Mapping[str, np.ndarray], directory: str
-) -> list[str]:
-    """Publishes the predictions of the test set and returns the paths of the files.
-
-    `test_results.tsv` and `submit_results.tsv` are the original's; for tasks of the benchmark there
-    is a third in the format of its server (similarities within 0 ... 5).
-    """
-    probabilities = predictions["probabilities"]
-    if data.has_several:
-        answers = [
-            json.dumps([data.labels[i] for i in np.flatnonzero(row >= data.settings["label_threshold"])],
-                       ensure_ascii=False) for row in probabilities
-        ]
-    elif data.labels:
-        answers = submitted = [data.labels[i] for i in np.argmax(predictions["logits"], axis=-1)]
-    else:
-        answers = [str(row[0]) for row in probabilities]
-        submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
-    guids = [example.guid for example in data.examples["test"]]
-    written = write_test_results(directory, guids, answers, probabilities)
-    if data.task in TASKS:
-        path = os.path.join(directory, TASKS[data.task].submission)
-        written.append(write_answers(path, zip(guids, submitted, strict=True)))
-    return written
 
 
 def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:

@@ -8,7 +8,6 @@ is trained on them.
 Legend: C choices (4 in RACE; any number in files of its layout), L sequence.
 """
 
-import collections
 import dataclasses
 import glob
 import itertools
@@ -23,7 +22,6 @@ import numpy as np
 from albert.errors import DataError, FlagError
 from albert.records import features
 from albert.tasks import lines
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -81,11 +79,6 @@ def read_questions(
     return questions
 
 
-def level_sizes(questions: Sequence[Question]) -> tuple[tuple[str, int], ...]:
-    """Returns (level, number of questions) in their order."""
-    return tuple(collections.Counter(question.level for question in questions).items())
-
-
 def question_rows(
     questions: Sequence[Question],
     tokenizer: "FullTokenizer",
@@ -123,18 +116,6 @@ def question_rows(
             yield {**packed, "label_ids": question.label or 0, "is_real_example": 1}
     if name:
         features.log_truncated(name, num_cut, len(questions), max_seq_length)
-
-
-def question_records(
-    data: FineTuningData, split: str, keeper: RecordKeeper, max_qa_length: int
-) -> str:
-    """Returns the record file of a split's questions."""
-    length, count = keeper.max_seq_length, data.settings.get("num_choices", NUM_CHOICES)
-    rows = question_rows(
-        data.examples[split], keeper.tokenizer, length, max_qa_length, count, f"{split} questions"
-    )
-    spec = features.classification_spec(length, False, count)
-    return keeper.keep_examples(data, split, rows, spec, max_qa_length=max_qa_length)
 
 
 # --- Reading ---

@@ -1,4 +1,6 @@
-"""The interface of a task to the trainer.
+"""The interface of a task to the trainer, and to the commands that fine-tune.
+
+A task can be made before Keras is imported, so that a command checks its data first.
 
 Legend: B batch.
 
@@ -11,16 +13,21 @@ accumulation, of which tasks know nothing.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
-from keras import ops
 
 from albert.config import AlbertConfig
-from albert.model.encoder_options import EncoderOptions
 from albert.records.examples import FeatureSpec
+from albert.runtime.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import keras
+
+    from albert.tokenization import FullTokenizer
+
+ops = LazyModule("keras.ops")
 
 Batch = Mapping[str, Any]
 Outputs = Mapping[str, Any]
@@ -49,8 +56,12 @@ class Task(abc.ABC):
         """Returns the features of a record, for writing and parsing."""
 
     @abc.abstractmethod
-    def build_model(self, config: AlbertConfig, encoder_options: EncoderOptions) -> keras.Model:
-        """Returns a built model that maps a batch to a dict of outputs."""
+    def build_model(self, config: AlbertConfig, **options: Any) -> "keras.Model":
+        """Returns a built model that maps a batch to a dict of outputs.
+
+        Args:
+          options: of the model, such as `encoder_options`.
+        """
 
     @abc.abstractmethod
     def loss_weights(self, batch: Batch) -> dict[str, Any]:
@@ -74,6 +85,35 @@ class Task(abc.ABC):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the official metrics of a data set, given `predictions` without padding."""
         return {}
+
+    # --- Only for fine-tuning, on examples that were read from files ---
+
+    untrained_weights: Sequence[str] = ()  # that a run does not take over from what it starts from
+
+    def rows(
+        self, examples: Sequence[Any], tokenizer: "FullTokenizer", split: str
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yields the records of the examples of train, dev or test."""
+        raise NotImplementedError
+
+    def record_settings(self) -> dict[str, Any]:
+        """Returns what `rows` depend on, besides examples, labels, tokenizer and length."""
+        return {}
+
+    def scoring(self, examples: Sequence[Any]) -> "Task":
+        """Returns the task that scores the predictions of these examples."""
+        return self
+
+    def write_predictions(
+        self, examples: Sequence[Any], predictions: Mapping[str, np.ndarray], directory: str,
+        origin: str,
+    ) -> list[str]:
+        """Publishes the predictions of the examples; returns the paths of the files.
+
+        Args:
+          origin: the checkpoint that they are from.
+        """
+        raise NotImplementedError
 
 
 # --- Sums over a batch, without padding examples ---

@@ -5,21 +5,20 @@ Legend: B batch, L sequence, C labels, N sequences.
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
-from albert.config import AlbertConfig
 from albert.formats.known_tasks import WORDS
-from albert.model.encoder_options import EncoderOptions
-from albert.modeling import AlbertForTokenClassification, cross_entropy
 from albert.records.examples import FeatureSpec
+from albert.runtime.lazy import LazyModule
 from albert.tasks import conll
 from albert.tasks import entity_metrics as entities
 from albert.tasks.task import Task, chosen, mean, real
+
+ops, modeling = map(LazyModule, ("keras.ops", "albert.modeling"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +30,8 @@ class TokenClassificationTask(Task):
     has_entities: bool = True  # whether the labels mark entities, which are then scored as units
     classifier_dropout: float = 0.1  # on the encoder's output in training
     name: str = WORDS
+    test_file: str = ""  # whose lines are written with their predicted labels
+    layout: conll.Layout = conll.Layout()
     statistic_names = ("eval_accuracy", "eval_loss")
 
     @property
@@ -40,11 +41,9 @@ class TokenClassificationTask(Task):
     def feature_spec(self) -> FeatureSpec:
         return conll.feature_spec(self.max_seq_length)
 
-    def build_model(
-        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
-    ) -> keras.Model:
-        return AlbertForTokenClassification(
-            config, len(self.labels), self.classifier_dropout, encoder_options=encoder_options
+    def build_model(self, config, **options):
+        return modeling.AlbertForTokenClassification(
+            config, len(self.labels), self.classifier_dropout, **options
         )
 
     def loss_weights(self, batch):
@@ -92,6 +91,18 @@ class TokenClassificationTask(Task):
         ids = predictions["predicted_ids"][predictions["label_ids"] > 0]
         return [self.labels[i] for i in ids]
 
+    def rows(self, examples, tokenizer, split):
+        overflow = conll.Overflow()
+        yield from conll.sentences_rows(
+            examples, self.labels, tokenizer, self.max_seq_length, overflow
+        )
+        overflow.report(f"{split}.txt", self.max_seq_length)
+
+    def write_predictions(self, examples, predictions, directory, origin=""):
+        path = os.path.join(directory, "test_predictions.txt")
+        labels = self.predicted_labels(predictions)
+        return [conll.write_with_labels(self.test_file, labels, path, self.layout)]
+
     def _full(self, x: Any) -> Any:
         """Returns [B, L]: trimmed sequences, padded with zeros again."""
         missing = self.max_seq_length - ops.shape(x)[1]
@@ -99,7 +110,7 @@ class TokenClassificationTask(Task):
 
 
 def _losses(batch, outputs) -> Any:  # [B, L]
-    return cross_entropy(outputs["logits"], ops.maximum(batch["label_ids"] - 1, 0))
+    return modeling.cross_entropy(outputs["logits"], ops.maximum(batch["label_ids"] - 1, 0))
 
 
 def _labelled(batch) -> Any:  # [B, L]

@@ -76,7 +76,7 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     policy = run.mixed_precision
     # Only while it is built: Keras's global policy stays the user's.
     with precision(policy if policy == "float32" else f"mixed_{policy}"):
-        return task.build_model(config, options)
+        return task.build_model(config, encoder_options=options)
 
 
 def row_options(

@@ -172,7 +172,7 @@ def table(tmp_path):
 def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(table, tmp_path, monkeypatch):
     """Nor are the baselines fitted on held-out rows."""
     path, given = table
-    runs, fitted, tune = [], [], run_classifier.ClassifierFineTuning.run
+    runs, fitted, tune = [], [], run_classifier.FineTuning.run
 
     def run(tuning):
         runs.append((tuning.settings, {name: [row.text_a for row in rows]
@@ -183,7 +183,7 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(table, t
         fitted.append((train, texts))
         return np.zeros(len(texts), int)
 
-    monkeypatch.setattr(run_classifier.ClassifierFineTuning, "run", run)
+    monkeypatch.setattr(run_classifier.FineTuning, "run", run)
     monkeypatch.setattr(baselines, "tfidf_answers", answers)
     assert jobs.classify(*given, "--cross_validation=2") == 0
     (one, rows), (two, others), (whole, last) = runs
@@ -236,7 +236,7 @@ def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(table, tmp_path
     texts = run_classifier.own_texts.OwnTexts(values, open_encoder(values, None))
     settings = texts.suit(run_classifier.classifier_settings(values))
     with pytest.raises(FlagError, match="a label has only one text"):
-        run_classifier.cross_validate(values, settings, None, texts.data, texts, 3)
+        run_classifier.cross_validate(values, settings, None, texts.data, 3)
 
 
 def test_a_labelled_test_file_is_scored_in_the_report(table, tmp_path, capsys):

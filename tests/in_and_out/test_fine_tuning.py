@@ -105,8 +105,7 @@ def test_a_dropout_flag_replaces_both_rates_of_the_configuration_or_the_classifi
         encoder = open_encoder(values, 8)
         config, data = encoder.config, FineTuningData("sst-2", {}, ("0", "1"))
         assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == rate
-        tuning = run_classifier.ClassifierFineTuning(values, settings_of(values), encoder, data)
-        model = tuning.make_task().build_model(config)
+        model = run_classifier.task_of(values, settings_of(values), encoder, data).build_model(config)
         assert model.classifier_dropout == of_classifier
 
 

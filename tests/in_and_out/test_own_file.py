@@ -269,7 +269,7 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
     with pytest.raises(FlagError, match="no effect on a regression"):
         run_classifier.balanced_weights([0.5, 1.0], ())
     plain, weighted = (
-        classification.ClassificationTask("tsv", 8, 2, False, "accuracy", "eval_accuracy", 0.0, w)
+        classification.ClassificationTask("tsv", 8, ("a", "b"), 0.0, w)
         for w in ((), weights)
     )
     batch = {"label_ids": np.array([0, 0, 1]), "is_real_example": np.array([1, 1, 1])}

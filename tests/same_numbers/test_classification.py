@@ -12,9 +12,9 @@ from albert.tasks.pretraining import PretrainingTask
 from albert.training import evaluation, run_settings, steps
 
 TASKS = {
-    "classifier_3way": ClassificationTask("mnli", 24, 3, False, "accuracy", "eval_accuracy"),
-    "classifier_regression": ClassificationTask("sts-b", 24, 1, True, "regression", "pearson"),
-    "race": MultipleChoiceTask.of_choices("race", 24, 4),
+    "classifier_3way": ClassificationTask("mnli", 24, ("a", "b", "c")),
+    "classifier_regression": ClassificationTask("sts-b", 24, ()),
+    "race": MultipleChoiceTask("race", 24, tuple("ABCD")),
 }
 
 
@@ -80,8 +80,8 @@ def test_classifier_dropout_falls_on_training_alone(case):
 def test_accuracy_of_a_batch_leaves_padding_out(case):
     task, model, batch, golden = case
     found = task.statistics(batch, model(batch, training=False))
-    assert ("eval_accuracy" in found) != task.is_regression
-    if not task.is_regression:
+    assert ("eval_accuracy" in found) != (not task.labels)
+    if task.labels:
         want = golden["predict/predictions"] == golden["in/label_ids"]
         assert found["eval_accuracy"] == (want.sum(), len(want))
 
@@ -89,7 +89,7 @@ def test_accuracy_of_a_batch_leaves_padding_out(case):
 def test_weights_of_labels_count_in_the_loss_alone():
     logits = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
     batch = {"label_ids": np.array([0, 2, 1, 2], np.int32), "is_real_example": np.array([1, 1, 1, 0])}
-    task = ClassificationTask("x", 8, 3, False, "accuracy", "eval_accuracy", 0.1, (1.0, 2.0, 4.0))
+    task = ClassificationTask("x", 8, ("a", "b", "c"), 0.1, (1.0, 2.0, 4.0))
     losses = np.log(np.exp(logits).sum(1)) - logits[range(4), batch["label_ids"]]
     loss = loss_of(task, batch, {"logits": tf.constant(logits)})
     assert float(loss) == pytest.approx((losses[:3] * [1, 4, 2]).sum() / 7, rel=1e-5)

@@ -13,7 +13,8 @@ from albert.formats import known_tasks, run_states
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import glue
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
+from albert.tasks.classification import ClassificationTask
+from albert.tasks.fine_tuning_data import keep_records
 from albert.tasks.glue import TASKS, Example
 from albert.tokenization import FullTokenizer
 
@@ -42,7 +43,7 @@ def test_examples_and_features_are_the_originals(golden_path, golden):
             assert (example.guid, example.label) == (want["guid"], want["label"]), key
             assert tokenizer.preprocess(example.text_a) == want["text_a"].strip()
             assert tokenizer.preprocess(example.text_b or "") == (want["text_b"] or "").strip()
-        rows = glue.example_rows(found, task.labels, tokenizer, case["max_seq_length"])
+        rows = ClassificationTask(name, case["max_seq_length"], task.labels).rows(found, tokenizer, split)
         for row, want in zip(rows, case["features"], strict=True):
             for field in ("input_ids", "input_mask", "segment_ids"):
                 assert row[field].tolist() == want[field], key
@@ -55,7 +56,10 @@ def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path):
     for name in ("mrpc", "sts-b"):
         task, length = TASKS[name], golden[f"spm_lower/{name}/dev"]["max_seq_length"]
         data = glue.read_data(task, str(golden_path("glue/data")), ["dev"], tokenizer.preprocess)
-        path = glue.example_records(data, "dev", RecordKeeper(tokenizer, length, str(tmp_path)))
+        path = keep_records(
+            ClassificationTask(name, length, task.labels), "dev", data.examples["dev"], tokenizer,
+            str(tmp_path),
+        )
         theirs = str(golden_path(f"glue/{name}.dev.tfrecord"))
         assert features_of(path) == features_of(theirs)
         spec = features.classification_spec(length, task.is_regression)
@@ -108,7 +112,7 @@ def test_each_file_gives_its_texts_and_labels(tmp_path):
             expected.append(Example(guid, cells["a"], text_b, label if labels else float(label)))
         found = read(tmp_path, name, split, "\n".join(lines) + "\n", tmp_path / f"{file}.tsv")
         assert found == expected, file
-        rows = glue.example_rows(found, TASKS[name].labels, tokenizer, 8)
+        rows = ClassificationTask(name, 8, TASKS[name].labels).rows(found, tokenizer, split)
         ids = [row["label_ids"] for row in rows]
         assert split == "test" or ids == (list(range(len(labels))) or [0.5, 3.25]), file
     assert {name for name, *_ in RELEASED} == set(TASKS)
@@ -181,10 +185,9 @@ def test_an_edited_task_file_gets_another_feature_file(tmp_path):
     lower, cased = FullTokenizer(vocab), FullTokenizer(vocab, False)
 
     def make(label=1, length=16, tokenizer=lower):
-        data = FineTuningData("sst-2", {
-            "dev": read(tmp_path, "sst-2", "dev", f"sentence\tlabel\na\t{label}\n")
-        }, ("0", "1"))
-        return glue.example_records(data, "dev", RecordKeeper(tokenizer, length, str(tmp_path)))
+        examples = read(tmp_path, "sst-2", "dev", f"sentence\tlabel\na\t{label}\n")
+        task = ClassificationTask("sst-2", length, ("0", "1"))
+        return keep_records(task, "dev", examples, tokenizer, str(tmp_path))
 
     assert make() == make()
     assert len({make(), make(label=0), make(length=17), make(tokenizer=cased)}) == 4
@@ -207,7 +210,7 @@ def test_prediction_files_have_probabilities_and_label_names(
     name, logits, probabilities, results, answers, submitted, tmp_path
 ):
     examples = [Example(str(7 + i), "a", None, "0") for i in range(len(logits))]
-    glue.write_predictions(FineTuningData(name, {"test": examples}, TASKS[name].labels), {
+    ClassificationTask(name, 8, TASKS[name].labels).write_predictions(examples, {
         "probabilities": np.array(probabilities or logits, np.float32),
         "logits": np.array(logits, np.float32),
     }, str(tmp_path))

@@ -18,8 +18,8 @@ CONFIG = AlbertConfig(
 )
 TEXT = ("input_ids", "input_mask", "segment_ids")
 TASKS = {
-    "one": ClassificationTask("one", LENGTH, 3, False, "accuracy", "eval_accuracy", 0.0),
-    "choice": MultipleChoiceTask.of_choices("choice", LENGTH, 3, classifier_dropout=0.0),
+    "one": ClassificationTask("one", LENGTH, ("a", "b", "c"), 0.0),
+    "choice": MultipleChoiceTask("choice", LENGTH, ("A", "B", "C"), 0.0),
 }
 
 

@@ -12,7 +12,8 @@ from albert.errors import DataError
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import race
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
+from albert.tasks.classification import MultipleChoiceTask
+from albert.tasks.fine_tuning_data import keep_records
 from albert.tokenization import FullTokenizer
 
 VARIANTS = {  # {name: (levels, tokenizer)}
@@ -56,8 +57,8 @@ def test_questions_and_features_are_the_originals(golden_path):
 def test_records_hold_what_the_originals_hold(golden_path, tmp_path):
     tokenizer = golden_tokenizer(golden_path)
     questions = race.read_questions(str(golden_path("race/data")), "dev", tokenizer)
-    data = FineTuningData("race", {"dev": questions})
-    path = race.question_records(data, "dev", RecordKeeper(tokenizer, 128, str(tmp_path)), 32)
+    task = MultipleChoiceTask("race", 128, tuple("ABCD"), max_qa_length=32)
+    path = keep_records(task, "dev", questions, tokenizer, str(tmp_path))
     theirs = str(golden_path("race/dev.s128.tfrecord"))
     assert features_of(path) == features_of(theirs)
     spec = features.classification_spec(128, False, race.NUM_CHOICES)
@@ -111,7 +112,8 @@ def test_each_split_has_the_questions_of_its_levels_by_file_name(tmp_path, token
             for name in ("10.txt", "2.txt") for i, label in enumerate(labels)
         ]
         assert {q.article for q in questions} == {f"{split} middle", f"{split} high"}
-        assert race.level_sizes(questions) == (("middle", 4), ("high", 4))
+        task = MultipleChoiceTask("race", 8, tuple("ABCD")).scoring(questions)
+        assert task.parts == (("middle", 4), ("high", 4))
 
 
 def test_an_option_fills_every_blank_or_follows_the_question(read, tokenizer):
@@ -174,10 +176,7 @@ def test_answers_may_be_absent_from_the_test_questions_only(read):
 
 
 def test_accuracy_is_reported_for_each_level():
-    pytest.importorskip("tensorflow")
-    from albert.tasks.classification import MultipleChoiceTask
-
-    task = MultipleChoiceTask.of_choices("race", 8, 4, parts=(("middle", 2), ("high", 3)))
+    task = MultipleChoiceTask("race", 8, tuple("ABCD"), parts=(("middle", 2), ("high", 3)))
     labels, guesses = np.array([0, 1, 2, 3, 0]), np.array([0, 2, 2, 3, 1])
     arrays = {"logits": np.eye(4)[guesses], "label_ids": labels}
     assert task.score(arrays) == pytest.approx(

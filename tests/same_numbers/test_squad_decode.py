@@ -38,6 +38,7 @@ def logits(**scores):
 
 
 def decode_v1(windows, results, n_best_size=2, max_answer_length=5):
+    results = {i: {"start_logits": a, "end_logits": b} for i, (a, b) in results.items()}
     answers, nbest = decode.decode_v1(
         [example()], windows, results, n_best_size=n_best_size,
         max_answer_length=max_answer_length,

@@ -13,10 +13,11 @@ from helpers import REPO
 
 from albert.errors import DataError
 from albert.records import records, tfrecord
+from albert.tasks.fine_tuning_data import keep_records
 from albert.tasks.squad import features
-from albert.tasks.squad import records as squad_records
 from albert.tasks.squad.features import make_windows
 from albert.tasks.squad.questions import SquadExample, read_answers, read_examples
+from albert.tasks.squad.task import SquadV1Task, row_of
 from albert.tokenization import FullTokenizer
 
 S96 = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 16}
@@ -123,15 +124,12 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
         examples = [e for e in read_examples(file, True) if e.qas_id not in SKIPPED_THERE]
         windows = make_windows(examples, tokenizer, is_training=True, **S96)
         ours = str(tmp_path / f"{folder.name}.tf_record")
-        spec = squad_records.record_spec(96, True)
-        records.write_records(ours, squad_records.window_rows(windows, True), spec, {})
+        task = SquadV1Task(**S96)
+        records.write_records(ours, (row_of(one, True) for one in windows), task.feature_spec(), {})
         moved = [one for one, other in zip(messages(ours), messages(theirs), strict=True) if one != other]
         assert len(moved) <= 1  # an answer between two zero-width spaces
         # The command shuffles questions first.
-        keeper = squad_records.WindowKeeper(
-            tokenizer, directory=str(tmp_path / folder.name), **S96
-        )
-        path = keeper.training_records(examples, file)
+        path = keep_records(task, "train", examples, tokenizer, str(tmp_path / folder.name))
         assert messages(path) != messages(ours)
         differ = [one for one, other in zip(rows(path), rows(theirs), strict=True) if one != other]
         assert len(differ) <= 2
@@ -140,13 +138,16 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
 def test_records_for_prediction_are_kept_and_those_of_other_settings_not_used(golden_path, tokenizer, tmp_path):
     origin = str(golden_path("squad_odd/dev-v1.1.json"))
     examples = read_examples(origin, False)
-    keeper = squad_records.WindowKeeper(tokenizer, directory=str(tmp_path), **S96)
-    first, windows = keeper.prediction_records(examples, origin)
+
+    def records_of(**changes):
+        task = SquadV1Task(**S96 | changes).predicting(examples, None, tokenizer)
+        return keep_records(task, "dev", examples, tokenizer, str(tmp_path))
+
+    first = records_of()
     written = os.stat(first).st_mtime_ns
-    assert keeper.prediction_records(examples, origin) == (first, windows)
+    assert records_of() == first
     assert os.stat(first).st_mtime_ns == written
-    other = dataclasses.replace(keeper, doc_stride=17)
-    assert other.prediction_records(examples, origin)[0] != first
+    assert records_of(doc_stride=17) != first
 
 
 # --- Where windows and answers are ---
@@ -347,7 +348,5 @@ def test_a_file_of_empty_lists_has_no_known_answers(tmp_path):
 
 def test_a_file_of_blank_passages_leaves_no_empty_records(tokenizer, tmp_path):
     examples = read_examples(squad(tmp_path, question(answers=[]), context=" \n "), False)
-    keeper = squad_records.WindowKeeper(tokenizer, directory=str(tmp_path / "out"), **S96)
     with pytest.raises(DataError, match=r"qas\[0\]: neither this passage nor any other can be"):
-        keeper.prediction_records(examples, str(tmp_path / "s.json"))
-    assert not (tmp_path / "out").exists()
+        SquadV1Task(**S96).predicting(examples, None, tokenizer)

@@ -99,8 +99,10 @@ def assert_files_equal(ours, golden):
 
 def test_version_1_decodes_as_the_original(folder):
     logits = np.load(folder / "v1_logits.npz")
-    scores = zip(logits["run0/start_log_prob"], logits["run0/end_log_prob"], strict=True)
-    results = dict(zip(logits["unique_id"].tolist(), scores, strict=True))
+    results = {
+        unique_id: {f"{part}_logits": logits[f"run0/{part}_log_prob"][row] for part in ("start", "end")}
+        for row, unique_id in enumerate(logits["unique_id"].tolist())
+    }
     examples = read_examples(str(folder / "dev-v1.1.json"), False)
     answers, nbest = squad_decode.decode_v1(
         examples, windows_of(folder, "dev-v1.1"), results, n_best_size=20, max_answer_length=30
@@ -225,7 +227,8 @@ def test_short_answers_of_version_1_are_the_originals(spec):
     golden, read = spec
     examples, windows = read(False)
     results = {
-        raw["unique_id"]: (raw["start_log_prob"], raw["end_log_prob"]) for raw in golden["v1_raw"]
+        raw["unique_id"]: {f"{part}_logits": raw[f"{part}_log_prob"] for part in ("start", "end")}
+        for raw in golden["v1_raw"]
     }
     answers, nbest = squad_decode.decode_v1(
         examples, windows, results, n_best_size=20, max_answer_length=10

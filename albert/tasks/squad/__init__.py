@@ -1,9 +1,8 @@
 """SQuAD 1.1 and 2.0, except for the commands.
 
-    task       losses, statistics and predictions
+    task       records, losses, statistics and predictions
     questions  SQuAD files, and similar ones
     features   questions and passages as windows
-    records    windows as records
     decode     from logits to answers
     metrics    the official scores
 """

@@ -52,11 +52,11 @@ def decode_v1(
     """Returns ({question id: answer}, {question id: n-best list}) of SQuAD 1.1.
 
     Args:
-      results: {unique id of a window: (start logits [L], end logits [L])}.
+      results: {unique id of a window: mapping with start_logits and end_logits [L]}.
     """
 
     def pairs(window: Window, result) -> Iterator[Pair]:
-        starts, ends = (np.asarray(scores) for scores in result)
+        starts, ends = (np.asarray(result[f"{part}_logits"]) for part in ("start", "end"))
         first, last = _largest(starts, n_best_size), _largest(ends, n_best_size)
         grid = np.stack(np.meshgrid(first, last, indexing="ij"), -1).reshape(-1, 2)
         for start, end in grid[_plausible(window, grid, max_answer_length)].tolist():

@@ -232,7 +232,7 @@ def _classification(spec, rows):
     from albert.tasks.classification import ClassificationTask
 
     length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1
-    task = ClassificationTask("benchmark", length, labels, False, "accuracy", "eval_accuracy", 0.0)
+    task = ClassificationTask("benchmark", length, tuple(map(str, range(labels))), 0.0)
     path = spec["outputs"] + ".tfrecord"
     examples = (
         {name: value[i] for name, value in rows.items()} | {"is_real_example": 1}
