@@ -19,6 +19,7 @@ import numpy as np
 from albert.pretraining_data.rng import SequenceRng
 
 MAX_NGRAM = 32
+_STEPS_AT_ONCE = 16  # most sequences are done after so many n-grams
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,34 +152,37 @@ def _choose(
 ) -> np.ndarray:
     """Returns which words are chosen, bool [B, W + 1]; `budget` is the maximum of tokens, [B]."""
     batch, width = words.first.shape
-    order = np.ascontiguousarray(_random_order(words.count, width - 1, rng).T)
-    drawn = _draw_lengths(batch, width - 1, settings, rng)
-    is_chosen, left, active = np.zeros((batch, width), bool), budget.copy(), np.arange(batch)
+    order = _random_order(words.count, width - 1, rng)
+    is_chosen, left, rows = np.zeros((batch, width), bool), budget.copy(), np.arange(batch)
     flat, first, offsets = is_chosen.ravel(), words.first.ravel(), np.arange(settings.ngram)[:, None]
-    for step in range(width - 1):
-        active = active[(left[active] > 0) & (step < words.count[active])]
-        if not active.size:
+    for begin in range(0, width - 1, _STEPS_AT_ONCE):
+        rows = rows[(left[rows] > 0) & (begin < words.count[rows])]
+        if not rows.size:
             break
-        word, row = order[step].take(active), active * width
-        count, room = words.count.take(active), left.take(active)
-        ends = np.minimum(word + offsets + 1, count)  # of 1, 2, ... words; [ngram, M]
-        sizes = first.take(row + ends) - first.take(row + word)
-        # Sizes increase with n, so the number of sizes that fit is the longest that fits.
-        length = np.minimum(drawn[step].take(active), np.count_nonzero(sizes <= room, axis=0))
-        length = np.minimum(length, count - word)
-        is_inside = offsets < length
-        span = np.where(is_inside, row + word + offsets, row + word)
-        is_free = (length > 0) & ~flat.take(span).any(axis=0)
-        flat[span[:, is_free]] = True
-        left[active] -= np.where(is_free, sizes[np.maximum(length, 1) - 1, np.arange(len(active))], 0)
+        word = np.ascontiguousarray(order[rows, begin : begin + _STEPS_AT_ONCE].T)  # [S, M]
+        steps, count, room = np.arange(begin, begin + len(word)), words.count[rows], left[rows]
+        drawn = np.minimum(_draw_lengths(rows, steps, settings, rng), np.maximum(count - word, 0))
+        starts = rows * width + word
+        before = first.take(starts)
+        ends = np.minimum(word + 1 + offsets[:, None], count)  # of 1, 2, ... words; [ngram, S, M]
+        sizes = first.take(rows * width + ends) - before
+        for step, start in enumerate(starts):
+            # Sizes increase with n, so the number of sizes that fit is the longest that fits.
+            length = np.minimum(drawn[step], (sizes[:, step] <= room).sum(axis=0))
+            span = start + offsets * (offsets < length)  # [ngram, M], with its first word repeated
+            is_taken = flat.take(span)
+            is_free = (length > 0) & ~is_taken.any(axis=0)
+            flat[span] = is_taken | is_free
+            room -= (first.take(start + length) - before[step]) * is_free
+        left[rows] = room
     return is_chosen
 
 
 def _draw_lengths(
-    batch: int, steps: int, settings: MaskingSettings, rng: SequenceRng
+    rows: np.ndarray, steps: np.ndarray, settings: MaskingSettings, rng: SequenceRng
 ) -> np.ndarray:
-    """Returns the number of words of each step's n-gram; uint8 [steps, B]."""
-    number = rng.uniform(SequenceRng.LENGTH, np.arange(batch), np.arange(steps)[:, None])
+    """Returns the number of words of each step's n-gram; uint8 [S, M]."""
+    number = rng.uniform(SequenceRng.LENGTH, rows, steps[:, None])
     lengths = np.ones(number.shape, np.uint8)
     for limit in np.cumsum(ngram_probabilities(settings))[:-1]:  # few: faster than a search
         lengths += number >= limit

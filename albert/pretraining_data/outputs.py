@@ -63,7 +63,8 @@ def publish(
     for example in itertools.chain.from_iterable(output.examples for output in outputs):
         log.info("a record:\n%s", example)
     vocabulary = _vocabulary_content(job)
-    report = Report.of(job, [(o.split, o.statistics) for o in outputs], counts)
+    total = sum((output.statistics for output in outputs), Statistics())
+    report = Report(job.recipe.pairs, job.unknown_characters, counts, total)
     texts = [
         records.Manifest.of(output.blocks, job.recipe.feature_spec(),
                             _manifest_info(job, output, outputs, counts, report)).text()

@@ -2,12 +2,12 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from albert.errors import DataError
 from albert.pretraining_data.instances import Statistics
-from albert.pretraining_data.job import Job, OutputSplit
+from albert.pretraining_data.job import Job
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.text.documents import ReadingCounts
 
@@ -15,7 +15,6 @@ log = logging.getLogger("albert")
 
 # When to warn.
 _MAX_LOST = 0.25  # fraction of the tokens
-_MIN_HELD_OUT = 1000  # records; an accuracy of 0.5 then has a standard error of 0.016
 _MAX_UNKNOWN = 0.01  # fraction of the tokens
 _LABEL_RANGE = 0.1  # of the fraction of label 1 around the expected one
 
@@ -51,16 +50,6 @@ class Report:
     unknown_characters: str
     counts: ReadingCounts
     total: Statistics
-    held_out_records: int
-
-    @classmethod
-    def of(
-        cls, job: Job, parts: Sequence[tuple[OutputSplit, Statistics]], counts: ReadingCounts
-    ) -> "Report":
-        """Sums up the statistics of output files."""
-        total = sum((part for _, part in parts), Statistics())
-        held_out = sum(part.records for split, part in parts if split.name == "eval")
-        return cls(job.recipe.pairs, job.unknown_characters, counts, total, held_out)
 
     @property
     def label_1(self) -> float:
@@ -116,13 +105,6 @@ class Report:
                 f"{100 * self.lost:.1f} % of the tokens were truncated or left out: lines are too "
                 f"long for --max_seq_length={self.settings.max_seq_length}{lone}. Use a larger one"
                 f"{fit}, or one sentence per line (--split_sentences)"
-            )
-        if self.held_out_records and self.held_out_records < _MIN_HELD_OUT:
-            error = 50 / self.held_out_records**0.5
-            yield (
-                f"only {self.held_out_records:,} records are held out: an accuracy measured on them "
-                f"has a standard error of up to {error:.1f} points; more text lowers it, or a larger "
-                "held-out fraction"
             )
         if self.unknown > _MAX_UNKNOWN:
             characters = f" (most often {self.unknown_characters})" if self.unknown_characters else ""

@@ -130,14 +130,6 @@ def test_a_part_of_the_only_document_is_held_out(tiny):
     assert abs(held - 0.1) < 0.02
 
 
-def test_few_held_out_records_are_warned_about(tiny, caplog):
-    for passes, is_warned in ((1, True), (40, False)):
-        caplog.clear()
-        make(tiny, held_out_fraction=0.5, eval_output_file=tiny / "eval.tfrecord",
-             eval_dupe_factor=passes)
-        assert ("records are held out: an accuracy" in caplog.text) == is_warned
-
-
 def test_nothing_held_out_or_nothing_left_is_refused(tiny):
     write_corpus(tiny / "corpus.txt", [1, 2])
     sizes = [sum(map(len, text.split("\n")))
