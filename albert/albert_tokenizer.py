@@ -17,7 +17,7 @@ from albert.errors import DataError
 from albert.formats import layouts, model_hub, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import features
-from albert.storage import files, filesystem, scratch, shipped
+from albert.storage import files, filesystem, mirrors, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
@@ -101,13 +101,13 @@ class AlbertTokenizer:
         name = os.path.basename(self.tokenizer.path)
         name = f"{filename_prefix}-{name}" if filename_prefix else name
         directory = os.fspath(directory)
-        with scratch.uploaded(directory) as local:
+        with mirrors.uploaded(directory) as local:
             files.publish_copy(self.tokenizer.path, os.path.join(local, name))
         return (os.path.join(directory, name),)
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Saves the vocabulary and its settings to a directory, which may hold a model."""
-        with scratch.uploaded(os.fspath(directory)) as local:
+        with mirrors.uploaded(os.fspath(directory)) as local:
             os.makedirs(local, exist_ok=True)
             tokenizer_files.write(self.tokenizer, local, self.model_max_length)
 

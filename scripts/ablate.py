@@ -14,7 +14,7 @@ from ablation import curves, report, runs
 from ablation.grid import Grid
 from albert.cli import corpus_flags, flags
 from albert.errors import FlagError
-from albert.storage import files, locks, scratch
+from albert.storage import files, locks
 from albert.text import corpus_files
 
 
@@ -32,8 +32,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "glue_dir", None,
                  "Folder with GLUE's tasks, for grids that also fine-tune. Without it, they only "
                  "pretrain.", use="file")
-    flags.define("path", values, "output_dir", None, "Directory for records, runs and report. Required.",
-                 use="directory")
+    flags.define("string", values, "output_dir", None,
+                 "Local directory for records, runs and report. Required.")
     flags.define("string", values, "settings", None,
                  "Compare only these settings: names, separated by semicolons. Default: all.")
     flags.define("string", values, "seeds", None,
@@ -57,13 +57,15 @@ def main(values: flags.FlagValues) -> None:
     inputs = corpus_files.find(values.input_file, "input_file")
     if values.glue_dir and not os.path.isdir(values.glue_dir):
         raise FlagError(f"--glue_dir: no such directory: {values.glue_dir}")
+    if "://" in values.output_dir:
+        raise FlagError(f"--output_dir={values.output_dir}: the commands share a local directory: copy it "
+                        "to cloud storage afterwards")
     work = runs.Work(
         grid, inputs, values.spm_model_file, values.glue_dir, files.make_dirs(values.output_dir),
         {name: value for name in (*corpus_flags.FLAGS, "split_sentences")
          if (value := flags.given(values, name)) is not None},
     )
     with locks.hold(values.output_dir):
-        scratch.synchronize(values.output_dir)
         for _ in work.execute(values.parallel, values.max_minutes * 60):
             results = work.results()
             report.write(grid, results, values.output_dir)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from absl import flags as absl_flags
 
 from albert.errors import DataError, FlagError
-from albert.storage import filesystem, fsspec_calls, scratch
+from albert.storage import filesystem, fsspec_calls, mirrors
 
 USES = ("file", "model", "texts", "records", "output", "outputs", "prefix", "directory")
 _STREAMED = ("texts", "records")
@@ -29,7 +29,7 @@ _WRITTEN = ("output", "outputs", "prefix", "directory")
 @contextlib.contextmanager
 def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
     """Replaces addresses in flags by local paths, and uploads the outputs after the block."""
-    with scratch.uploaded():
+    with mirrors.uploaded():
         inputs: set[str] = set()
         for flag in (values[name] for name in values):
             if getattr(flag, "use", None) == "model" and flag.value:
@@ -68,5 +68,5 @@ def _local(path: str, flag, inputs: set[str]) -> str:
         raise FlagError(f"--{flag.name}: {path} is a bucket: name a path in it")
     fsspec_calls.require_bucket(path)
     if flag.use == "directory":
-        return scratch.open_directory(path.rstrip("/"))
-    return scratch.path_for(path)
+        return mirrors.open_mirror(path.rstrip("/")).pull()
+    return mirrors.path_for(path)

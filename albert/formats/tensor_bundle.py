@@ -17,7 +17,6 @@ import numpy as np
 from albert.errors import CheckpointError, first_line, some
 from albert.records.protobuf import field, fields, varint, varint_at
 from albert.records.tfrecord import mask_crc, masked_crc32c
-from albert.storage import filesystem
 
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -96,7 +95,7 @@ class BundleReader:
             raise ValueError(f"it is of TensorFlow's type {entry.dtype}, which is not supported")
         if not self._is_complete(entry):
             raise ValueError("its file is truncated")
-        with open(filesystem.local_copy(self._shard(entry.shard)), "rb") as stream:
+        with open(self._shard(entry.shard), "rb") as stream:
             stream.seek(entry.offset)
             content = stream.read(entry.size)
         if entry.dtype == _STRING:

@@ -24,7 +24,7 @@ from albert.pretraining_data.job import Job, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import publish
 from albert.pretraining_data.pairs import PAIR
 from albert.runtime import workers
-from albert.storage import filesystem, locks
+from albert.storage import filesystem, locks, mirrors
 from albert.text.documents import ReadingCounts
 
 log = logging.getLogger("albert")
@@ -74,6 +74,8 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
         _run(beam_pipeline, runner)
         counts = ReadingCounts(**json.loads(fs.cat_file(f"{work}/{_COUNTS}")))
         report.report_reading(job, counts)
+        if filesystem.is_remote(work):
+            mirrors.open_mirror(work).check_owner()
         publish(job, [
             parts.read_output(job, split, number, work, _KEY)
             for split in job.splits for number in range(len(split.outputs))
@@ -106,10 +108,12 @@ def _work_folder(job: Job, identity: str) -> Iterator[str]:
         return
     folder, name = posixpath.split(output)
     work, fs = posixpath.join(folder, f".{name}.work"), _file_system(output)
+    owned = mirrors.open_mirror(work)
     with locks.hold(work):
+        owned.own()
         if not fs.exists(f"{work}/job") or fs.cat_file(f"{work}/job").decode() != identity:
             for path in fs.find(work) if fs.exists(work) else ():
-                if not path.endswith("/.lease"):
+                if not path.endswith("/.owner"):
                     fs.rm_file(path)
             fs.pipe_file(f"{work}/job", identity.encode())
         yield work

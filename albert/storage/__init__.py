@@ -2,9 +2,9 @@
 
     files           publishes files and directories; JSON, digests, files named by flags
     filesystem      opens, lists and copies files by path or address
-    scratch         the folder in which files for addresses are created, and their upload
+    mirrors         directories in cloud storage with their local folders: pull, push, owner
     locks           directories held by one process, and the work folders of jobs
     temporary       temporary directories next to outputs
-    fsspec_calls    calls of fsspec, their retries and errors
+    fsspec_calls    calls of fsspec, and their errors
     shipped         models that come with this package, by name
 """

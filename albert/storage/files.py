@@ -1,7 +1,7 @@
 """Publishes files completely and synced to the disk, or not at all.
 
 Outputs are made in a temporary directory and then renamed, last the one that makes the others valid.
-A crash leaves the previous files. Paths may be addresses; see `scratch`.
+A crash leaves the previous files. Paths may be addresses; see `mirrors`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any, TextIO
 
 from albert.errors import DataError, FlagError, UserError
-from albert.storage import filesystem, scratch
+from albert.storage import filesystem, mirrors
 from albert.storage.temporary import fsync, leftovers, remove_dead, temporary_dir
 
 # Key of a JSON object for the digest of all other keys.
@@ -46,7 +46,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     It may be closed in the block.
     """
     options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    with writing(path), scratch.uploaded(path) as path, temporary_dir(path) as folder:
+    with writing(path), mirrors.uploaded(path) as path, temporary_dir(path) as folder:
         temporary = os.path.join(folder, "file")
         with open(temporary, mode, **options) as stream:
             yield stream
@@ -61,7 +61,7 @@ def publish(*moves: tuple[str, str]) -> None:
         for source, path in group:
             os.replace(source, path)
         _fsync_names(path for _, path in group)
-    scratch.upload(*(path for _, path in moves))
+    mirrors.push(*(path for _, path in moves))
 
 
 def remove(*paths: str) -> None:
@@ -69,13 +69,13 @@ def remove(*paths: str) -> None:
 
     After the next publication, a power cut cannot restore them.
     """
-    paths, removed = tuple(map(scratch.path_for, paths)), []
+    paths, removed = tuple(map(mirrors.path_for, paths)), []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
             removed.append(path)
     _fsync_names(removed)
-    scratch.upload(*paths)
+    mirrors.push(*paths)
 
 
 def _fsync_names(paths: Iterable[str]) -> None:
@@ -113,7 +113,7 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
     Raises:
       UserError: it cannot be written, or files and directories have conflicting names.
     """
-    with writing(path), scratch.uploaded(path) as path:
+    with writing(path), mirrors.uploaded(path) as path:
         path = os.path.realpath(path)
         with temporary_dir(path) as folder:
             yield folder
@@ -133,7 +133,7 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
                     fsync(os.path.join(folder, name))
                 os.rename(folder, path)
                 fsync(os.path.dirname(path))
-                scratch.upload(*(os.path.join(path, name) for name in names))
+                mirrors.push(*(os.path.join(path, name) for name in names))
 
 
 def _refuse_obstacle(directory: str, name: str) -> None:

@@ -1,6 +1,7 @@
 """Reads, lists and copies files by path or by address (`s3://`, `gs://`, `abfs://`, `hdfs://`).
 
-A path in the cache may represent an address: as a local copy, or as a file to upload.
+`local_copy` downloads. Files to upload are made in the folders of `mirrors`. What is local on behalf
+of an address is in a table, so that messages, and what is recorded, name the address.
 fsspec is imported only if there is an address; see `fsspec_calls`.
 """
 
@@ -30,9 +31,9 @@ log = logging.getLogger("albert")
 
 _REMOTE = re.compile(r"(?!(?:file|https?)://)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _CHECKPOINT_FILE = re.compile(r"\.(index|meta|safetensors|data-\d{5}-of-\d{5})$")
-_WEIGHTS = re.compile(r"ckpt-[^/]*\.(safetensors|data-\d{5}-of-\d{5})$")
 _SMALL = 64 << 20  # bytes of the largest file that is copied because a checkpoint is
 _READ_AHEAD = 2 << 20  # bytes
+_addresses: dict[str, str] = {}  # {local path: the address that it is a copy or a mirror of}
 
 
 def is_remote(path: str | None) -> bool:
@@ -69,19 +70,17 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
       DataError: a remote file is missing or unreadable, or a file is too short; OSError: a local file
         is missing or unreadable.
     """
-    contents: list = [None] * len(ranges)
-
-    def fetch(fs, name: str) -> None:
-        missing = [i for i, content in enumerate(contents) if content is None]
-        starts, ends = ([ranges[i][side] for i in missing] for side in (0, 1))
-        parts = fs.cat_ranges([name] * len(missing), starts, ends, on_error="return")
-        for i, part in zip(missing, parts, strict=True):
+    def fetch(fs, name: str) -> list[bytes]:
+        starts, ends = zip(*ranges, strict=True)
+        parts = fs.cat_ranges([name] * len(ranges), list(starts), list(ends), on_error="return")
+        for part in parts:
             if isinstance(part, Exception):
                 raise part
-            contents[i] = part
+        return parts
 
+    contents: list[bytes] = []
     if ranges and is_remote(path):
-        call(path, "read", fetch)
+        contents = call(path, "read", fetch)
     elif ranges:
         with open(path, "rb", buffering=0) as stream:
             contents = [os.pread(stream.fileno(), end - start, start) for start, end in ranges]
@@ -199,10 +198,17 @@ def path_in_cache(url: str, folder: str) -> str:
     return os.path.join(cache_directory(), folder, *parts)
 
 
+def represent(path: str, url: str) -> str:
+    """Makes a local path stand for an address in this process's messages; returns the path."""
+    _addresses[path] = url
+    return path
+
+
 def as_given(text: str) -> str:
     """Returns a text with addresses in place of the paths that represent them."""
-    cache = re.escape(cache_directory())
-    return re.sub(rf"{cache}/(?:downloads|scratch-\d+)/([a-z][a-z0-9+.-]*)/", r"\1://", text)
+    for path, url in _addresses.items():
+        text = text.replace(path, url)
+    return text
 
 
 def address_of(path: str) -> str:
@@ -228,29 +234,25 @@ def local_copy(path: str, flag: str = "path") -> str:
     """Returns the path of a local copy of a remote file, directory or checkpoint.
 
     Copies stay in the cache until the remote file changes. A checkpoint is given by its prefix or one
-    of its files, and the small files in its directory are copied, too. The weights of other
-    checkpoints are placeholders, which a call with their path downloads. Local paths are returned
+    of its files, and the small files in its directory are copied, too. Local paths are returned
     unchanged.
 
     Raises:
       DataError: it is missing (names the `flag`) or unreadable; UserError: the disk is full.
     """
     if not is_remote(path):
-        path = without_file_scheme(path)
-        if is_placeholder(path):
-            url = address_of(path)
-            _download({path: (url, stamp(url))})
-        return path
-    url, target = path.rstrip("/"), path_in_cache(path, "downloads")
+        return without_file_scheme(path)
+    url = path.rstrip("/")
+    target = represent(path_in_cache(path, "downloads"), url)
     info, prefix = find_info(url), _CHECKPOINT_FILE.sub("", url)
     if info and info["type"] == "directory":
-        folder, names = target, refresh(url, target)
+        folder, names = target, download(url, target)
     elif info and prefix == url:
         _download({target: (url, stamp_of(info))})
         return target
     else:
         base, folder = os.path.basename(prefix), os.path.dirname(target)
-        names = refresh(os.path.dirname(url), folder, base)
+        names = download(os.path.dirname(url), represent(folder, os.path.dirname(url)), base)
         if not any(name.startswith(f"{base}.") for name in names):
             raise AbsentError(f"--{flag}: no such file: {path}")
     for name in set(files_below(folder)) - names:  # which were removed there
@@ -259,7 +261,7 @@ def local_copy(path: str, flag: str = "path") -> str:
     return target
 
 
-def refresh(url: str, folder: str, checkpoint: str = "") -> set[str]:
+def download(url: str, folder: str, checkpoint: str = "") -> set[str]:
     """Downloads the files below an address that have changed; returns the names of all files.
 
     Hidden files are not downloaded.
@@ -268,39 +270,25 @@ def refresh(url: str, folder: str, checkpoint: str = "") -> set[str]:
       checkpoint: if given, only its files and the small ones next to them are downloaded.
     """
     def is_needed(name: str, size: int) -> bool:
-        is_adjacent = "/" not in name and (size <= _SMALL or bool(_WEIGHTS.search(name)))
+        is_small = "/" not in name and size <= _SMALL and not _CHECKPOINT_FILE.search(name)
         is_of_checkpoint = not checkpoint or name.startswith(f"{checkpoint}.")
-        return (is_of_checkpoint or is_adjacent) and not posixpath.basename(name).startswith(".")
+        return (is_of_checkpoint or is_small) and not posixpath.basename(name).startswith(".")
 
     os.makedirs(folder, exist_ok=True)
     remote = files_below(url)
     _download({
         os.path.join(folder, name): (f"{url}/{name}", known)
         for name, known in remote.items() if is_needed(name, known[0])
-    }, is_lazy=True)
+    })
     return set(remote)
 
 
-def is_placeholder(path: str) -> bool:
-    """Whether a file is a placeholder for weights that have not been downloaded."""
-    try:
-        return os.stat(path).st_mtime_ns == 0 and is_remote(address_of(path))
-    except OSError:
-        return False
-
-
-def _download(files: dict[str, tuple[str, Identity]], is_lazy: bool = False) -> None:
-    """Makes each path a copy of (address, identity); with `is_lazy`, weights become placeholders."""
-    outdated = []
-    for path, (_, known) in files.items():
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        if os.path.exists(path) and stamp(path) == known:
-            continue
-        if is_lazy and _WEIGHTS.search(path):
-            with _replacing(path, stamp=0) as scratch:
-                os.truncate(scratch, known[0])
-        else:
-            outdated.append(path)
+def _download(files: dict[str, tuple[str, Identity]]) -> None:
+    """Makes each path a copy of (address, identity), unless it is one."""
+    outdated = [
+        path for path, (_, known) in files.items()
+        if not (os.path.exists(path) and stamp(path) == known)
+    ]
     if outdated:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda path: _fetch(path, *files[path]), outdated))
@@ -310,21 +298,11 @@ def _download(files: dict[str, tuple[str, Identity]], is_lazy: bool = False) -> 
 
 
 def _fetch(path: str, url: str, known: Identity) -> None:
-    def get(fs, name: str) -> None:
-        fs.get_file(name, scratch)
-        if os.path.getsize(scratch) != known[0]:  # it may have been replaced in the meantime
-            raise ConnectionError(f"got {os.path.getsize(scratch):,} of {known[0]:,} bytes")
-
-    with _replacing(path, known[1]) as scratch:
-        call(url, "read", get)
-
-
-@contextlib.contextmanager
-def _replacing(path: str, stamp: int) -> Iterator[str]:
-    """Yields a file that replaces `path` after the block, with this time stamp."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with temporary_dir(os.path.join(cache_directory(), "download")) as folder:
-        scratch = os.path.join(folder, "file")
-        open(scratch, "wb").close()
-        yield scratch
-        os.utime(scratch, ns=(stamp, stamp))
-        os.replace(scratch, path)
+        copy = os.path.join(folder, "file")
+        call(url, "read", lambda fs, name: fs.get_file(name, copy))
+        if os.path.getsize(copy) != known[0]:
+            raise DataError(f"{url} was replaced while it was downloaded: rerun the command")
+        os.utime(copy, ns=(known[1], known[1]))
+        os.replace(copy, path)

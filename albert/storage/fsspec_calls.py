@@ -1,10 +1,12 @@
-"""Calls of fsspec: retries transient errors, and turns all others into one line with the address."""
+"""Calls of fsspec: errors become one line with the address.
+
+Transient errors are retried by the file systems' packages (s3fs, gcsfs).
+"""
 
 import contextlib
 import errno
 import importlib.util
 import posixpath
-import time
 import uuid
 import zlib
 from collections.abc import Callable
@@ -18,10 +20,6 @@ Result = TypeVar("Result")
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure",
            "az": "azure", "hdfs": "hdfs"}
-_DELAYS = [0.1 * 2**n for n in range(6)]  # in seconds, before a retry
-_PERMANENT = (FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError,
-              ValueError, TypeError, AttributeError, NotImplementedError)
-_PERMANENT_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "VersionId", "LastModified",
          "last_modified", "mtime", "updated", "modified", "created")
 
@@ -31,26 +29,21 @@ class AbsentError(DataError):
 
 
 def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
-    """Returns `do(file system, path)`. Transient errors are retried for a few seconds.
+    """Returns `do(file system, path)`.
 
     Raises:
       AbsentError: there is no such file; DataError: any other error.
     """
     fs, path = _file_system(url)
-    for delay in (*_DELAYS, None):
-        try:
-            return do(fs, path)
-        except UserError:
-            raise
-        except FileNotFoundError as error:
-            require_bucket(url)
-            raise AbsentError(f"no such file: {url}") from error
-        except Exception as error:  # of whatever type a file system's library raises
-            is_permanent = isinstance(error, _PERMANENT) or _is_of_credentials(error)
-            if is_permanent or getattr(error, "errno", 0) in _PERMANENT_CODES or delay is None:
-                raise DataError(f"cannot {verb} {url}: {_reason(error)}") from error
-        time.sleep(delay)
-    raise AssertionError
+    try:
+        return do(fs, path)
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        require_bucket(url)
+        raise AbsentError(f"no such file: {url}") from error
+    except Exception as error:  # of whatever type a file system's library raises
+        raise DataError(f"cannot {verb} {url}: {_reason(error)}") from error
 
 
 def _file_system(url: str):
@@ -158,16 +151,6 @@ def upload(path: str, url: str) -> None:
 def write(url: str, content: bytes) -> None:
     """Writes a small file."""
     call(url, "write", lambda fs, name: fs.pipe_file(name, content))
-
-
-def create(url: str, content: bytes) -> bool:
-    """Writes a small file if it does not exist; returns whether this call wrote it."""
-    def pipe(fs, name: str) -> bool:
-        with contextlib.suppress(FileExistsError):  # also after an attempt whose response was lost
-            fs.pipe_file(name, content, mode="create")
-        return fs.cat_file(name) == content
-
-    return call(url, "write", pipe)
 
 
 def delete(url: str) -> None:

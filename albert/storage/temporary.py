@@ -6,6 +6,8 @@ import glob
 import os
 import secrets
 import shutil
+import socket
+import time
 from collections.abc import Iterator
 
 
@@ -63,6 +65,12 @@ def _lock(directory: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def this_process() -> str:
+    """Describes this process for the message of another one."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return f"pid {os.getpid()} on host {socket.gethostname()} since {since}"
 
 
 def fsync(path: str) -> None:

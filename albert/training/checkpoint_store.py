@@ -12,7 +12,7 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, checkpoints, run_states
-from albert.storage import files, filesystem
+from albert.storage import files
 from albert.storage.temporary import temporary_dir
 
 log = logging.getLogger("albert")
@@ -87,7 +87,7 @@ def publish_best(prefix: str) -> str:
         with temporary_dir(best) as folder:
             for source in reversed(checkpoint_files.files_of(prefix)):  # the index is last
                 copy = os.path.join(folder, os.path.basename(source))
-                shutil.copyfile(filesystem.local_copy(source), copy)
+                shutil.copyfile(source, copy)
                 moves.append((copy, best + source.removeprefix(prefix)))
             # While its files are replaced, there is no best checkpoint.
             files.remove(best + checkpoint_files.INDEX)
@@ -127,7 +127,7 @@ def read_newest(
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
             if may_rename:
                 for path in checkpoint_files.files_of(bad):
-                    files.publish((filesystem.local_copy(path), path + ".corrupt"))
+                    files.publish((path, path + ".corrupt"))
                     files.remove(path)
         return prefix, tensors, run_state
     if damaged:

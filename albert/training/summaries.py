@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from albert.records.protobuf import field, varint
 from albert.records.tfrecord import frame_records
-from albert.storage import files, scratch
+from albert.storage import files, mirrors
 from albert.training import checkpoint_store
 
 log = logging.getLogger("albert")
@@ -70,7 +70,7 @@ class MetricsWriter:
 
     def upload(self) -> None:
         """Uploads the new files, if the directory is in cloud storage."""
-        scratch.upload(self._path, *(board.path for board in self._boards.values()))
+        mirrors.push(self._path, *(board.path for board in self._boards.values()))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the write that failed has reported it

@@ -17,7 +17,7 @@ from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
 from albert.runtime import workers
 from albert.runtime.progress import Progress
-from albert.storage import filesystem, locks, scratch
+from albert.storage import filesystem, locks
 from albert.tasks.task import Task
 from albert.training import steps
 from albert.training.checkpointer import Checkpointer
@@ -72,8 +72,6 @@ def train(
         state = TrainState(task, config, run, optimizer)
         history = History(task, run, train_files)
         checkpointer = Checkpointer(engine, task, config, run, state, history, flags)
-        if engine.is_chief:
-            scratch.synchronize(run.output_dir)
         checkpointer.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): filesystem.size(path) for path in train_files.paths}
         engine.check_agreement(

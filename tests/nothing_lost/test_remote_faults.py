@@ -3,7 +3,6 @@
 import pathlib
 import subprocess
 import sys
-import threading
 
 import gcs
 import jobs
@@ -15,7 +14,7 @@ from helpers import REPO, assert_one_clear_line, write_pretraining_records
 from albert.errors import DataError, RunDirBusyError
 from albert.records import batches, data_order, records
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem, fsspec_calls, locks
+from albert.storage import files, filesystem, fsspec_calls, mirrors
 from albert.tasks.pretraining import PretrainingTask
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,7 @@ def test_a_run_that_is_killed_at_any_request_goes_on_to_the_same_end(
     assert number < 50 or process.returncode == 0, "it makes more requests than are tried"
     assert start(*flags).wait() == 0
     jobs.assert_same_run(fetch(store, "run", tmp_path / "fetched"), local / "out", 23)
-    assert not [name for name in store.find("bucket/run") if "lease" in name or "tmp" in name]
+    assert not [name for name in store.find("bucket/run") if "owner" in name or "tmp" in name]
 
 
 def test_what_cannot_be_reached_is_one_line(proxy, tmp_path, monkeypatch, capfd):
@@ -164,7 +163,7 @@ def google(tmp_path, monkeypatch):
     import gcsfs
 
     with gcs.server() as port:
-        found = gcs.Proxy(port)
+        found = s3.Proxy(port)
         for name, value in gcs.environment(found.url, tmp_path / "cache").items():
             monkeypatch.setenv(name, value)
         gcsfs.GCSFileSystem.clear_instance_cache()
@@ -190,33 +189,20 @@ def test_files_are_written_read_listed_and_removed(google, tmp_path):
         filesystem.glob("gs://nowhere/*")
 
 
-def test_of_many_that_create_an_object_one_does(google):
-    made = []
-
-    def create(number: int) -> None:
-        made.append(fsspec_calls.create("gs://bucket/run/.lease", b"%d" % number))
-
-    threads = [threading.Thread(target=create, args=[number]) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(made) == [False] * 7 + [True] and google.refused >= 7
-
-
-def test_a_run_resumes_in_a_directory_that_is_its_own(google, begun, whole, tmp_path, monkeypatch):
+def test_a_run_resumes_in_a_directory_that_it_takes_over(google, begun, whole):
     for path in whole.out.parent.glob("train.tfrecord*"):
         fsspec_calls.upload(str(path), f"gs://bucket/records/{path.name}")
     for path in begun.out.glob("m*"):
         fsspec_calls.upload(str(path), f"gs://bucket/run/{path.name}")
-    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3")
-    with locks._lease("gs://bucket/run"), monkeypatch.context() as patch:
-        patch.setattr(locks, "_machine", lambda: "another machine")
-        with pytest.raises(RunDirBusyError, match="in use by pid"), locks._lease("gs://bucket/run"):
-            pass
+    with mirrors.uploaded():
+        (first, second) = (mirrors.Mirror("gs://bucket/run", folder) for folder in "ab")
+        first.own()
+        second.own()
+        with pytest.raises(RunDirBusyError, match="taken over by pid"):
+            first.check_owner()
     remote = ("--input_file=gs://bucket/records/train*", "--output_dir=gs://bucket/run")
     assert jobs.pretrain(*begun.flags, *remote) == 0
     name = "model.ckpt-23.data-00000-of-00001"
     with filesystem.open_read(f"gs://bucket/run/{name}") as stream:
         assert stream.read() == (whole.out / name).read_bytes()
-    assert not [name for name in filesystem.files_below("gs://bucket/run") if "lease" in name]
+    assert not [name for name in filesystem.files_below("gs://bucket/run") if "owner" in name]

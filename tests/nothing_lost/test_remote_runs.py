@@ -1,106 +1,100 @@
-"""Runs in cloud storage: leases, kills at any call, and uploads that fail, all in memory."""
+"""Runs in cloud storage: their owner, kills at any call, and uploads that fail, all in memory."""
 
 import contextlib
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import jobs
 import pytest
 import stores
-from helpers import assert_one_clear_line, write_pretraining_records
+from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
 from albert.errors import RunDirBusyError, UserError
 from albert.formats import checkpoints
 from albert.records import records, tfrecord
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem, fsspec_calls, locks, scratch
+from albert.storage import files, filesystem, fsspec_calls, locks, mirrors
 from albert.training import checkpoint_store, summaries
 
 pytestmark = pytest.mark.usefixtures("memory")
 RUN = "memory://data/run"
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "0.6")
+OWNER = "/data/run/.owner"
 
 
-def write_foreign_lease(system, **changes):
-    """Writes the lease of a process on another machine."""
-    holder = {"id": "x", "pid": 7, "host": "elsewhere", "since": "noon", "renewals": 0, **changes}
-    system.pipe_file("/data/run/.lease", json.dumps(holder).encode())
+@contextlib.contextmanager
+def held_run():
+    """Opens and holds the run's directory as a command does; yields its local folder."""
+    with mirrors.uploaded():
+        mirror = mirrors.open_mirror(RUN)
+        mirror.pull()
+        with locks.hold(mirror.folder):
+            yield mirror.folder
 
 
-def silence(lease) -> None:
-    """Stops renewing a lease, as if its process slept."""
-    lease._is_released.set()
-    lease._thread.join()
-
-
-def test_a_second_run_in_a_directory_that_is_in_use_is_refused(
-    memory, quick, whole, capfd, monkeypatch
-):
-    with locks._lease(RUN):
-        monkeypatch.setattr(locks, "_machine", lambda: "another machine")
+def test_a_second_run_of_this_machine_is_refused_while_the_first_is_alive(whole, capfd, memory):
+    code = (
+        "import sys\n"
+        "from albert.storage import locks\n"
+        f"with locks.hold('{RUN}'):\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "held\n"
         assert jobs.pretrain(*whole.flags, f"--output_dir={RUN}") == 2
-        line = assert_one_clear_line(capfd.readouterr().err)
-        assert f"output_dir {RUN} is in use by pid {os.getpid()} on host" in line
-        assert memory.find("/data/run") == ["/data/run/.lease"]
+        process.kill()
+    line = assert_one_clear_line(capfd.readouterr().err)
+    assert f"{RUN} is in use by pid {process.pid} on host" in line
     assert not memory.find("/data/run")
 
 
-def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(quick):
-    with locks._lease(RUN) as first:
-        silence(first)
-        with locks._lease(RUN) as second:
-            second.check()
-            with pytest.raises(RunDirBusyError, match="taken over by another process"):
-                first.check()
-            assert second._is_held()
+def test_a_run_that_another_one_fenced_off_stops_and_uploads_nothing_more(memory, caplog):
+    message = f"{RUN} was taken over by pid 7 on host elsewhere: this one stops, and writes nothing more"
+    with pytest.raises(RunDirBusyError, match=message), held_run() as local:
+        files.write_json(os.path.join(local, "a.json"), {})
+        memory.pipe_file(OWNER, b"pid 7 on host elsewhere")
+        files.write_json(os.path.join(local, "b.json"), {})
+    assert memory.find("/data/run") == [OWNER, "/data/run/a.json"]
+    with held_run() as local:  # which has what the others have written
+        assert os.listdir(local) == ["a.json"]
+    assert f"took over {RUN} from pid 7 on host elsewhere" in caplog.text
+    assert memory.find("/data/run") == ["/data/run/a.json"]
 
 
-def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
-    def sleep(seconds):
-        sleeps.append(seconds)
-        assert len(sleeps) == 1, "it waits for a sign of life"
+def test_a_training_run_that_is_fenced_off_ends_with_one_line(memory, whole, monkeypatch, capfd):
+    real = fsspec_calls.upload
 
-    sleeps = []
-    monkeypatch.setattr(locks.time, "sleep", sleep)
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    write_foreign_lease(memory, pid=child, machine=locks._machine())
-    with locks._lease(RUN):
-        assert b'"x"' not in memory.cat_file("/data/run/.lease")
+    def upload(path, url):
+        real(path, url)
+        if url.endswith(".index"):
+            memory.pipe_file(OWNER, b"pid 7 on host elsewhere")
 
-
-def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
-    write_foreign_lease(memory)
-    real = fsspec_calls.create
-
-    def late(url, content):
-        write_foreign_lease(memory, id="y")  # another process was faster
-        return real(url, content)
-
-    monkeypatch.setattr(fsspec_calls, "create", late)
-    with pytest.raises(RunDirBusyError), locks._lease(RUN):
-        pass
-    assert b'"y"' in memory.cat_file("/data/run/.lease")
+    monkeypatch.setattr(fsspec_calls, "upload", upload)
+    assert jobs.pretrain(*whole.flags, f"--output_dir={RUN}") == 2
+    line = capfd.readouterr().err.strip().splitlines()[-1]
+    assert f"error: {RUN} was taken over by pid 7 on host elsewhere: this one stops" in line
+    [index] = (name for name in memory.find("/data/run") if name.endswith(".index"))
+    assert memory.cat_file(OWNER) == b"pid 7 on host elsewhere"
 
 
-def test_a_process_that_lost_its_directory_uploads_nothing_more(memory, quick):
-    with pytest.raises(RunDirBusyError, match="was taken over"), scratch.uploaded():
-        local = scratch.open_directory(RUN)
-        with locks.hold(local):
-            files.write_json(os.path.join(local, "a.json"), {})
-            [lease] = locks._leases
-            silence(lease)
-            write_foreign_lease(memory)
-            lease._confirmed -= 1
-            files.write_json(os.path.join(local, "b.json"), {})
-    assert memory.find("/data/run") == ["/data/run/.lease", "/data/run/a.json"]
+def test_of_two_that_start_at_the_same_time_one_goes_on(memory):
+    with mirrors.uploaded():
+        two = [mirrors.Mirror(RUN, folder) for folder in ("one", "two")]
+        for mirror in two:
+            assert mirror.own() and not mirror.own()
+        two[1].check_owner()
+        with pytest.raises(RunDirBusyError, match=f"taken over by pid {os.getpid()} on host"):
+            two[0].check_owner()
+        two[1].close()
+        with pytest.raises(RunDirBusyError, match="taken over by another process, which has ended"):
+            two[0].check_owner()
 
 
 # === Killed at any call ===
@@ -108,6 +102,15 @@ def test_a_process_that_lost_its_directory_uploads_nothing_more(memory, quick):
 
 class Dead(BaseException):
     """Signals that the process was killed."""
+
+
+@contextlib.contextmanager
+def dying():
+    """Has the effect of a process's end: nothing is uploaded when the block is left."""
+    with pytest.MonkeyPatch.context() as patch:
+        real = mirrors.Mirror.close
+        patch.setattr(mirrors.Mirror, "close", lambda mirror: sys.exc_info()[1] or real(mirror))
+        yield
 
 
 def killed_at_each_call(monkeypatch, work, least: int):
@@ -126,39 +129,26 @@ def killed_at_each_call(monkeypatch, work, least: int):
                     raise Dead
             return real(url, verb, do)
 
-        with monkeypatch.context() as patch, contextlib.suppress(Dead):
+        with monkeypatch.context() as patch, contextlib.suppress(Dead), dying():
             work(lambda patch=patch, call=call: patch.setattr(fsspec_calls, "call", call))
-        abandon_scratch_folder()
         yield
         if calls[0] <= number:
             assert number >= least
             return
 
 
-def abandon_scratch_folder() -> None:
-    """Has the effect of a killed process's end."""
-    scratch._pending.clear()
-    scratch._directories.clear()
-    for lock in scratch._locks.values():
-        lock.release()
-    scratch._locks.clear()
-
-
 def make_run(steps=(1, 2, 3)) -> None:
     """Saves checkpoints with their evaluations, in the trainer's order."""
-    with scratch.uploaded():
-        local = scratch.open_directory(RUN)
-        with locks.hold(local):
-            scratch.synchronize(local)
-            writer = summaries.MetricsWriter(local, 0)
-            for step in steps:
-                writer.write(step, "train", {})
-                writer.upload()
-                checkpoint_store.publish_best(stores.save(local, step, keep=1))
-                files.write_json(os.path.join(local, "best.json"), {"step": step})
-                writer.write(step, "eval", {})
-                writer.upload()
-            writer.close()
+    with held_run() as local:
+        writer = summaries.MetricsWriter(local, 0)
+        for step in steps:
+            writer.write(step, "train", {})
+            writer.upload()
+            checkpoint_store.publish_best(stores.save(local, step, keep=1))
+            files.write_json(os.path.join(local, "best.json"), {"step": step})
+            writer.write(step, "eval", {})
+            writer.upload()
+        writer.close()
 
 
 def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
@@ -171,8 +161,9 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
 
     seen = set()
     for _ in killed_at_each_call(monkeypatch, work, least=15):
-        with scratch.uploaded():
-            left = pathlib.Path(scratch.open_directory(RUN))
+        with mirrors.uploaded():
+            left = pathlib.Path(mirrors.open_mirror(RUN).folder)
+            mirrors.open_mirror(RUN).pull()
             step, of_best, written = stores.newest(left), None, left / "metrics.jsonl"
             lines = [*map(json.loads, written.read_text().splitlines())] if written.exists() else []
             seen.add(step)
@@ -198,7 +189,7 @@ def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest
     def work(begin_to_count):
         memory.store.clear()
         for count in (3, 5):
-            with scratch.uploaded("memory://data/x.tfrecord") as path:
+            with mirrors.uploaded("memory://data/x.tfrecord") as path:
                 if count == 5:
                     begin_to_count()
                 write_pretraining_records(path, count)
@@ -235,12 +226,16 @@ def test_a_run_goes_on_while_nothing_can_be_uploaded_and_keeps_the_users_files(
     assert all(memory.cat_file(name) == b"mine" for name in users)
     indices = [name for name in memory.find("/data/run") if name.endswith(".index")]
     assert sorted(indices)[1:] == ["/data/run/model.ckpt-4.index", "/data/run/model.ckpt-best.index"]
-    # Weights are downloaded when they are read.
     folder = filesystem.local_copy(RUN)
-    data = f"{folder}/model.ckpt-4.data-00000-of-00001"
-    assert filesystem.is_placeholder(data)
     assert (checkpoints.open_weights(f"{folder}/model.ckpt-4").read("bert/a") == 4).all()
-    assert not filesystem.is_placeholder(data)
+
+
+def test_of_a_checkpoint_its_files_and_the_small_ones_next_to_it_are_downloaded(memory):
+    make_run((1, 2))
+    make_run((3,))
     for path in (f"{RUN}/model.ckpt-best", f"{RUN}/model.ckpt-best.index"):
         copy = filesystem.local_copy(path)
-        assert (checkpoints.open_weights(copy).read("bert/a") == 4).all()
+        assert (checkpoints.open_weights(copy).read("bert/a") == 3).all()
+        names = os.listdir(os.path.dirname(copy))
+        assert "best.json" in names and "model.ckpt-3.index" not in names
+        assert "model.ckpt-3.data-00000-of-00001" not in names
