@@ -78,8 +78,8 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "read, for records made with --nostatic_masks; 0: the records hold masks.",
                  lower_bound=0, upper_bound=1)
     flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model of the records, to store in --output_dir. Default: the one "
-                 "that their manifest names, else that of --init_checkpoint.", use="file")
+                 "SentencePiece model of the records, to store in --output_dir. Default: the copy "
+                 "next to them.", use="file")
     flags.define("path", values, "vocab_file", None,
                  "WordPiece vocabulary of the records, like --spm_model_file.", use="file")
     flags.define_text_flags(values, "Whether the records are lower-cased. Default: as their "

@@ -3,15 +3,14 @@
 The run itself reads ids. The vocabulary is stored with the checkpoints, for whatever opens them.
 """
 
-import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, ConfigError, DataError, FlagError, UserError
+from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
@@ -20,7 +19,7 @@ from albert.pretraining_data import cooccurrence
 from albert.records.record_files import RecordFiles
 from albert.records.records import Manifest
 from albert.storage import files, filesystem
-from albert.tokenization import FullTokenizer, check_vocabulary, identity
+from albert.tokenization import FullTokenizer, TextSettings, check_vocabulary, identity
 
 log = logging.getLogger("albert")
 
@@ -66,14 +65,13 @@ def vocabulary(
     values: flags.FlagValues, config: AlbertConfig, start: Pretrained | None,
     sources: Sequence[RecordFiles],
 ) -> FullTokenizer | None:
-    """Returns the records' vocabulary: that of the flags, else the first one that matches.
+    """Returns the records' vocabulary: that of the flags, else the copy next to the records.
 
-    Searches where the records were made, in the model that the run starts from, and in
-    --output_dir. Warns if there is none.
+    A run that has it already needs neither. Warns if there is none.
     """
     path, manifest = _made_with(sources)
     settings = flags.text_settings(values)
-    of_records = _of_records(manifest, path)
+    of_records = _next_to(path, manifest)
     _check_settings(start, of_records, manifest, path)
     if given := values.spm_model_file or values.vocab_file:
         flags.refuse_together(values, "spm_model_file", "vocab_file")
@@ -85,24 +83,16 @@ def vocabulary(
                             f"{''.join(f' and this --{name}' for name in settings)}: give the "
                             "records' vocabulary, or leave it out")
         return tokenizer
-    tried = {}
-    for candidate in _candidates(of_records, manifest, path, start, values.output_dir):
-        where = filesystem.address_of(candidate.spm_model_file or candidate.vocab_file)
-        if manifest.tokenizer_sha256 is None:
-            candidate = candidate.override(None, None, settings)
-        try:
-            tokenizer = candidate.open()
-            check_vocabulary(tokenizer, config)
-        except (ConfigError, DataError) as error:
-            tried[where] = f"{where} ({error})"
-            continue
-        if manifest.tokenizer_sha256 in (None, tokenizer.sha256):
-            log.info("vocabulary: %s", where)
-            return tokenizer
-        tried[where] = where
-    log.warning("%s will have no vocabulary: give that of the records with --spm_model_file or "
-                "--vocab_file%s", values.output_dir,
-                f"; none of these matches: {', '.join(tried.values())}" if tried else "")
+    of_run = tokenizer_files.find(values.output_dir) if os.path.isdir(values.output_dir) else None
+    for found in (of_records, of_run):
+        if found and not found.problem:
+            tokenizer = found.open()
+            if manifest.tokenizer_sha256 in (None, tokenizer.sha256):
+                check_vocabulary(tokenizer, config)
+                log.info("vocabulary: %s", filesystem.address_of(tokenizer.path))
+                return tokenizer
+    log.warning("%s will have no vocabulary: give that of %s with --spm_model_file or --vocab_file",
+                values.output_dir, path)
     return None
 
 
@@ -145,40 +135,18 @@ def _made_with(sources: Sequence[RecordFiles]) -> tuple[str, Manifest]:
     return next(iter(made.values()), (sources[0].paths[0], Manifest()))
 
 
-def _of_records(manifest: Manifest, path: str) -> Vocabulary:
-    """Returns the vocabulary of a manifest, by the path that it had when the records were made."""
+def _next_to(path: str, manifest: Manifest) -> Vocabulary:
+    """Returns the copy of the vocabulary next to a record file, or its settings alone."""
     recorded = manifest.vocabulary
-    spm, vocab = (recorded.get(name) for name in ("spm_model_file", "vocab_file"))
-    if not (isinstance(spm, str | None) and isinstance(vocab, str | None)):
-        return Vocabulary()
-    text = tokenizer_files.text_settings(recorded, f"{path}: manifest")
-    return Vocabulary(spm, None if spm else vocab, text)
-
-
-def _candidates(
-    of_records: Vocabulary, manifest: Manifest, path: str, start: Pretrained | None,
-    output_dir: str,
-) -> Iterator[Vocabulary]:
-    """Yields the existing candidates for the records' vocabulary."""
-    name = "spm_model_file" if of_records.spm_model_file else "vocab_file"
-    address = filesystem.address_of(path)
-    scheme, mark, rest = address.rpartition("://")
-    moved, relative = None, manifest.vocabulary.get("beside")  # relative to the records
-    if isinstance(relative, str):
-        moved = scheme + mark + os.path.normpath(os.path.join(os.path.dirname(rest), relative))
-    for where in (moved, getattr(of_records, name)):
-        # Manifests aren't trusted: that of local records must not cause access to cloud storage.
-        if where and (mark or not filesystem.is_remote(where)):
-            with contextlib.suppress(UserError):
-                local = filesystem.local_copy(where, "input_file")
-                if os.path.isfile(local):
-                    yield dataclasses.replace(of_records, **{name: local})
-    if start and (start.vocabulary.spm_model_file or start.vocabulary.vocab_file):
-        yield start.vocabulary
-    if os.path.isdir(output_dir):
-        of_run = tokenizer_files.find(output_dir)
-        if of_run and not of_run.problem:
-            yield of_run
+    text = tokenizer_files.text_settings(recorded, f"{path}: manifest") if recorded else TextSettings()
+    if not isinstance(name := recorded.get("beside"), str):
+        return Vocabulary(text=text)
+    scheme, mark, rest = filesystem.address_of(path).rpartition("://")
+    copy = scheme + mark + os.path.normpath(os.path.join(os.path.dirname(rest), name))
+    if not filesystem.exists(copy):
+        return Vocabulary(text=text)
+    copy, is_spm = filesystem.local_copy(copy, "input_file"), bool(recorded.get("spm_model_file"))
+    return Vocabulary(copy if is_spm else None, None if is_spm else copy, text)
 
 
 def of_cooccurrence(

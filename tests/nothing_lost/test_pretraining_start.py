@@ -140,18 +140,20 @@ def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_reco
     assert not tokenizer.do_lower_case and tokenizer.tokenize("The cat") == ["The", "cat"]
 
 
-def test_a_run_of_an_earlier_version_gets_its_vocabulary_when_it_is_resumed(trained, begin_here):
+def test_a_run_of_an_earlier_version_gets_its_vocabulary_from_the_flag(trained, begin_here, caplog):
     for name in ("vocab.txt", "tokenizer_config.json"):
         (trained / "out" / name).unlink()
     path = f"{trained}/records/train.tfrecord"
     manifest = records.Manifest.read(path)
     del manifest.info["vocabulary"]  # there are flags in the manifest, too
     files.write_sealed_json(records.manifest_path(path), manifest.to_json())
-    begin_here(trained)
+    begin_here(trained, f"--vocab_file={trained}/my_vocab.txt")
     assert vocabulary_of(trained).vocab_size == SIZE
+    begin_here(trained)  # from now on it has it
+    assert "will have no vocabulary" not in caplog.text
 
 
-# --- Where the vocabulary is searched for ---
+# --- Where the vocabulary comes from ---
 
 
 def test_records_that_were_moved_take_their_own_copy_of_the_vocabulary(
@@ -175,18 +177,16 @@ def lost(folder):
     return folder
 
 
-def test_a_vocabulary_of_other_records_is_not_taken_but_that_of_init_checkpoint_is(
-    lost, begin_here, caplog
+@pytest.mark.parametrize("is_there", [True, False])
+def test_only_the_copy_next_to_the_records_is_taken_and_only_if_it_is_theirs(
+    is_there, lost, begin_here, caplog
 ):
-    begin_here(lost)
+    if is_there:
+        shutil.copy(lost / "old_vocab.txt", lost / "records/train.tfrecord.vocabulary.txt")
+    begin_here(lost, f"--init_checkpoint={lost}/first")
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert "will have no vocabulary: give that of the records with --spm_model_file or" in warning
-    assert str(lost / "old_vocab.txt") in warning
+    assert "will have no vocabulary: give that of" in warning and "train.tfrecord" in warning
     assert not (lost / "out").exists()
-    caplog.set_level("INFO", "albert")
-    begin_here(lost, f"--init_checkpoint={lost}/first", config=None)
-    assert f"vocabulary: {lost}/first/" in caplog.text
-    assert vocabulary_of(lost).vocab["w0"] == 5
 
 
 def test_the_flag_comes_first_and_must_name_the_vocabulary_of_the_records(lost, begin_here, capsys):
@@ -206,7 +206,7 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, begin_her
     (folder / "records/train.tfrecord.manifest.json").unlink()
     begin_here(folder)
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert warning.endswith("give that of the records with --spm_model_file or --vocab_file")
+    assert warning.endswith("train.tfrecord with --spm_model_file or --vocab_file")
     write_vocabulary(folder / "short.txt", ["w1"])
     assert train(folder, f"--vocab_file={folder}/short.txt") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
