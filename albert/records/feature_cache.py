@@ -1,8 +1,6 @@
 """Caches features as record files, keyed by their inputs."""
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -15,6 +13,7 @@ from albert.records import records
 from albert.records.examples import FeatureSpec
 from albert.records.records import Manifest
 from albert.storage import files
+from albert.storage.temporary import lock_directory
 
 log = logging.getLogger("albert")
 
@@ -65,16 +64,11 @@ def _find_or_write(path: str, rows: Rows, spec: FeatureSpec, info: Mapping[str, 
 
 @contextlib.contextmanager
 def _lock(directory: str) -> Iterator[None]:
-    """Holds a lock on `directory` itself, which leaves no lock file behind."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            # Some network file systems cannot lock a directory. Then several processes do the work,
-            # and publish the same bytes.
-            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP):
-                raise
+    """Waits for other processes that write there.
+
+    Where a directory cannot be locked, several processes do the work, and publish the same bytes.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.callback(os.close, lock_directory(directory, wait=True))
         yield
-    finally:
-        os.close(descriptor)

@@ -21,7 +21,7 @@ def remove_dead(directories: list[str]) -> None:
     """Removes temporary directories whose processes have ended."""
     for directory in directories:
         with contextlib.suppress(OSError):
-            lock = _lock(directory)
+            lock = lock_directory(directory)
             shutil.rmtree(directory, ignore_errors=True)
             os.close(lock)
 
@@ -42,7 +42,7 @@ def temporary_dir(path: str) -> Iterator[str]:
         directory = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(4)}")
         os.mkdir(directory)
         try:
-            lock = _lock(directory)
+            lock = lock_directory(directory)
         except (BlockingIOError, FileNotFoundError):
             continue  # removed by another process before it was locked
         except OSError:
@@ -55,11 +55,15 @@ def temporary_dir(path: str) -> Iterator[str]:
             os.close(lock)
 
 
-def _lock(directory: str) -> int:
-    """Returns a descriptor that holds a directory locked; OSError if another process does."""
+def lock_directory(directory: str, wait: bool = False) -> int:
+    """Returns a descriptor that holds a directory locked; OSError if another process does.
+
+    It is the directory itself that is locked, so that no lock file is left, and none can be replaced
+    while the directory is removed. Some network file systems cannot do this.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         os.stat(directory)  # raises an error if it was removed in the meantime
     except OSError:
         os.close(descriptor)

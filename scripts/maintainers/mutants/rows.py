@@ -163,7 +163,7 @@ ROWS = [
      "test_preemption"),
     ("training/trainer.py", "            signal.signal(each, signal.SIG_DFL)\n", "            pass\n",
      "test_preemption"),
-    ("storage/temporary.py", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB",
+    ("storage/temporary.py", "flock(descriptor, fcntl.LOCK_EX |", "flock(descriptor, fcntl.LOCK_SH |",
      "test_shared_places"),
     # Metrics, and cloud storage
     ("training/summaries.py", "if value and value[\"step\"] <= step]",
