@@ -30,7 +30,7 @@ from albert.pretraining_data import beam, pipeline
 from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
-from albert.records import records
+from albert.records import manifests
 from albert.runtime import workers
 from albert.storage import files, filesystem
 from albert.text import corpus_files
@@ -251,7 +251,7 @@ def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
             raise FlagError(f"{path} is given twice, as an output and as another input or output")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
-        records.refuse_foreign(path)
+        manifests.refuse_foreign(path)
         seen.add(identity(path))
 
 

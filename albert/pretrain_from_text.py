@@ -31,7 +31,7 @@ from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.formats import pretrained
-from albert.records import records
+from albert.records import manifests
 from albert.runtime import processor, workers
 from albert.runtime.progress import duration
 from albert.storage import files, filesystem, locks
@@ -90,7 +90,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
     vocabulary = plan.vocabulary(values, corpus)
     train, held_out = (os.path.join(out, "records", f"{name}.tfrecord")
                        for name in ("train", "held_out"))
-    if not all(map(records.is_complete, (train, held_out))):
+    if not all(map(manifests.is_complete, (train, held_out))):
         _run("create_pretraining_data", f"--input_file={corpus}", *vocabulary,
              f"--output_file={train}", f"--eval_output_file={held_out}",
              f"--held_out_fraction={text_plan.held_out_fraction(text)}",

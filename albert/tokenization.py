@@ -288,11 +288,11 @@ class FullTokenizer:
 
     @property
     def sha256(self) -> str:
-        """Identity of the tokenizer, see `identity`."""
-        return identity(files.sha256(self.path), self.is_spm, self.settings, self.added.ids)
+        """Identity of the tokenizer, see `tokenizer_digest`."""
+        return tokenizer_digest(files.sha256(self.path), self.is_spm, self.settings, self.added.ids)
 
 
-def identity(
+def tokenizer_digest(
     vocabulary_sha256: str, is_spm: bool, settings: TextSettings, added: Iterable[str] = ()
 ) -> str:
     """Returns a hash of vocabulary and settings, given the SHA-256 of the vocabulary file."""

@@ -17,9 +17,9 @@ from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
 from albert.pretraining_data import cooccurrence
 from albert.records.record_files import RecordFiles
-from albert.records.records import Manifest
+from albert.records.manifests import Manifest
 from albert.storage import files, filesystem
-from albert.tokenization import FullTokenizer, TextSettings, check_vocabulary, identity
+from albert.tokenization import FullTokenizer, TextSettings, check_vocabulary, tokenizer_digest
 
 log = logging.getLogger("albert")
 
@@ -102,7 +102,7 @@ def _check_settings(
     """Refuses records whose text was preprocessed differently than the start's tokenizer does."""
     theirs = start.vocabulary if start else Vocabulary()
     file, text = theirs.spm_model_file or theirs.vocab_file, of_records.text
-    if file and text != theirs.text and manifest.tokenizer_sha256 == identity(
+    if file and text != theirs.text and manifest.tokenizer_sha256 == tokenizer_digest(
         files.sha256(file), bool(theirs.spm_model_file), text
     ):
         differing = dataclasses.asdict(theirs.text).items() - dataclasses.asdict(text).items()

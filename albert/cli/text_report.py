@@ -16,7 +16,7 @@ from albert.inference.answering_session import AnsweringSession, open_session
 from albert.pretraining_data.features import SEGMENT_LENGTHS, pair_features
 from albert.records import record_files
 from albert.records.examples import FeatureSpec, decode_examples
-from albert.records.records import Manifest
+from albert.records.manifests import Manifest
 from albert.records.tfrecord import read_records
 from albert.storage import files
 from albert.tokenization import FullTokenizer

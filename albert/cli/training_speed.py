@@ -17,7 +17,7 @@ import numpy as np
 from albert.cli import flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import UserError
-from albert.records import records
+from albert.records import manifests
 from albert.records.record_files import RecordFiles
 
 _MAX_STEPS = 200
@@ -71,7 +71,7 @@ def _measure_here(spec: dict) -> float:
         path = os.path.join(folder, "random.tfrecord")
         features = task.feature_spec()
         rows = (_random_sequence(config, spec, np.random.default_rng(i)) for i in range(batch))
-        records.write_records(path, rows, features, {})
+        manifests.write_records(path, rows, features, {})
         state = train_state.TrainState(task, config, run, optimizer)
         train = steps.train_steps(task, state, run)
         batches = iter(current().train_batches(

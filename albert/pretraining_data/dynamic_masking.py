@@ -23,7 +23,7 @@ from albert.pretraining_data.features import (
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.pretraining_data.rng import SequenceRng, keys_at
-from albert.records import records
+from albert.records import manifests
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 
@@ -137,7 +137,7 @@ def dynamic_masking(
     for path, manifest in source.manifests():
         ids = [manifest.info.get(key) for key in SpecialIds._fields]
         if not all(isinstance(value, int) and value >= 0 for value in ids):
-            raise DataError(f"{records.manifest_path(path)}: lacks {', '.join(SpecialIds._fields)}, "
+            raise DataError(f"{manifests.manifest_path(path)}: lacks {', '.join(SpecialIds._fields)}, "
                             "which masking needs: make the records again")
         paths.setdefault(SpecialIds(*ids), path)
     if len(paths) > 1:

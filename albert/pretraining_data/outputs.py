@@ -13,11 +13,11 @@ from albert.pretraining_data import dynamic_masking
 from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, OutputSplit, load_tokenizer, vocabulary_info
 from albert.pretraining_data.report import Report
-from albert.records import records
+from albert.records import manifests
 from albert.storage import files
 from albert.storage.temporary import temporary_dir
 from albert.text.documents import ReadingCounts
-from albert.tokenization import identity
+from albert.tokenization import tokenizer_digest
 
 log = logging.getLogger("albert")
 
@@ -66,19 +66,19 @@ def publish(
     total = sum((output.statistics for output in outputs), Statistics())
     report = Report(job.recipe.pairs, job.unknown_characters, counts, total)
     texts = [
-        records.Manifest.of(output.blocks, job.recipe.feature_spec(),
+        manifests.Manifest.of(output.blocks, job.recipe.feature_spec(),
                             _manifest_info(job, output, outputs, counts, report)).text()
         for output in outputs
     ]
     for output in outputs:
-        records.mark_unfinished(output.path)
+        manifests.mark_unfinished(output.path)
     for output in outputs:
         publish_file(output.work_path, output.path)
     for path in vocabulary_copies(job).values():
         with files.atomic_write(path, "wb") as stream:
             stream.write(vocabulary)
     for output, text in zip(outputs, texts, strict=True):
-        with files.atomic_write(records.manifest_path(output.path)) as stream:
+        with files.atomic_write(manifests.manifest_path(output.path)) as stream:
             stream.write(text)
         log.info("%s: %s records, %.1f MB", output.path, f"{output.statistics.records:,}",
                  output.bytes / 1e6)
@@ -139,7 +139,7 @@ def _manifest_info(
         "max_seq_length": recipe.pairs.max_seq_length,
         "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
         # Of the vocabulary that was read; the file may have changed since.
-        "tokenizer_sha256": identity(
+        "tokenizer_sha256": tokenizer_digest(
             recipe.vocabulary_sha256, bool(recipe.spm_model_file), load_tokenizer(recipe).settings
         ),
         "vocabulary": _vocabulary(job, output.path),

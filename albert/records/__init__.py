@@ -3,7 +3,7 @@
     protobuf        fields of protobuf messages
     tfrecord        TFRecord files: lengths, checksums, payloads
     examples        the features of a record, and its bytes
-    records         writing record files and their manifests
+    manifests       writing record files, each with its manifest
     record_files    files that are read together: counts, blocks, manifests
     features        texts to arrays of one length
     feature_cache   record files of features, made only once

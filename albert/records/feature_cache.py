@@ -9,9 +9,9 @@ from typing import Any
 
 from albert import __version__
 from albert.errors import DataError
-from albert.records import records
+from albert.records import manifests
 from albert.records.examples import FeatureSpec
-from albert.records.records import Manifest
+from albert.records.manifests import Manifest
 from albert.storage import files
 from albert.storage.temporary import lock_directory
 
@@ -55,7 +55,7 @@ def _find_or_write(path: str, rows: Rows, spec: FeatureSpec, info: Mapping[str, 
     except DataError as error:
         log.warning("%s; writing %s again", error, path)
     if not (manifest and os.path.isfile(path) and os.path.getsize(path) == manifest.bytes):
-        records.write_records(path, rows, spec, info)
+        manifests.write_records(path, rows, spec, info)
         log.info("wrote features to %s", path)
         return path
     log.info("features from %s", path)

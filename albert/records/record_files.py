@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError, UserError
-from albert.records import examples, records
+from albert.records import examples, manifests
 from albert.records.examples import ExampleError, FeatureSpec
-from albert.records.records import Manifest, Sizes
+from albert.records.manifests import Manifest, Sizes
 from albert.records.tfrecord import (
     HEADER_BYTES,
     count_records,
@@ -287,8 +287,8 @@ def _in_file(path: str, error: ExampleError, first: int) -> DataError:
 
 def _scanned_blocks(path: str) -> Sizes:
     starts, _ = scan(path)
-    begins = np.append(starts[:: records.BATCH] - HEADER_BYTES, size_of(path))
-    counts = np.diff(np.append(np.arange(0, len(starts), records.BATCH), len(starts)))
+    begins = np.append(starts[:: manifests.BATCH] - HEADER_BYTES, size_of(path))
+    counts = np.diff(np.append(np.arange(0, len(starts), manifests.BATCH), len(starts)))
     return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
 
 

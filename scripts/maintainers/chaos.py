@@ -268,7 +268,7 @@ def _look_for_litter(folder: pathlib.Path) -> None:
 
 def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     """Compares interrupted with uninterrupted data creation; describes the result."""
-    from albert.records import records, tfrecord
+    from albert.records import manifests, tfrecord
 
     text = _write_text(folder, arguments.documents)
     storm = Storm("albert.create_pretraining_data", arguments.kills, arguments.seed)
@@ -292,7 +292,7 @@ def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     for ours, theirs in zip(*outputs.values(), strict=True):
         if ours.read_bytes() != theirs.read_bytes():
             raise Difference(f"{theirs.name} has other bytes")
-        ours, theirs = (records.Manifest.read(str(path)) for path in (ours, theirs))
+        ours, theirs = (manifests.Manifest.read(str(path)) for path in (ours, theirs))
         for manifest in (ours, theirs):
             del manifest.info["flags"]["output_file"]
         if ours != theirs:

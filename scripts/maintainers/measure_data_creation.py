@@ -30,7 +30,7 @@ sys.path.insert(0, REPOSITORY)
 from albert.cli import flags
 from albert.errors import FlagError, UserError  # noqa: E402
 from albert.formats.model_card import table  # noqa: E402
-from albert.records import records  # noqa: E402
+from albert.records import manifests  # noqa: E402
 from albert.storage import files  # noqa: E402
 
 WORDS = 20_000
@@ -169,11 +169,11 @@ def measure(values: flags.FlagValues, folder: str, size: int, arguments: list[st
     watch.join()
     used = (after.children_user + after.children_system
             - before.children_user - before.children_system)
-    manifest = records.Manifest.read(output)
+    manifest = manifests.Manifest.read(output)
     killed = {}
     if values.kills:
         digest = files.sha256(output)
-        for path in (output, records.manifest_path(output)):
+        for path in (output, manifests.manifest_path(output)):
             os.unlink(path)
         killed = run_with_kills(command, values.kills, seconds)
         if files.sha256(output) != digest:

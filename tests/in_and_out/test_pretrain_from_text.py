@@ -17,7 +17,7 @@ from albert.cli import flags, text_plan, text_report, training_speed
 from albert.cli.text_plan import Text
 from albert.errors import Preempted
 from albert.formats import run_states
-from albert.records.records import Manifest
+from albert.records.manifests import Manifest
 from albert.storage import locks
 from albert.text.spm_model import trained_with
 from albert.training import steps

@@ -17,7 +17,7 @@ from tensorflow.core.util import event_pb2
 
 from albert.errors import DataError
 from albert.formats import checkpoint_files, checkpoints
-from albert.records import batches, records, tfrecord
+from albert.records import batches, manifests, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.runtime import processor
 from albert.tasks.pretraining import PretrainingTask
@@ -35,7 +35,7 @@ def test_evaluation_of_the_golden_checkpoint_reports_the_originals_numbers(golde
     task = PretrainingTask(length, inputs["masked_lm_ids"].shape[1])
     path = str(tmp_path / "golden.tfrecord")
     each = ({k: v[i] for k, v in inputs.items()} for i in range(rows))
-    records.write_records(path, each, task.feature_spec(), {})
+    manifests.write_records(path, each, task.feature_spec(), {})
     assert 0 == jobs.pretrain(
         f"--input_file={path}", f"--albert_config_file={folder / 'albert_config.json'}",
         f"--init_checkpoint={folder / 'model.ckpt-best'}", f"--output_dir={tmp_path / 'out'}",
@@ -104,7 +104,7 @@ def test_each_evaluation_reports_the_accuracy_of_the_most_frequent_answer(whole,
         row["next_sentence_labels"] = [number % 3 == 0]  # 5 of 13
         row["masked_lm_weights"] = [1.0, 1.0, number % 2]
         row["masked_lm_ids"] = [7 if number < 11 else 9, 8, 7]
-    records.write_records(str(tmp_path / "held.tfrecord"), rows, SPEC, {})
+    manifests.write_records(str(tmp_path / "held.tfrecord"), rows, SPEC, {})
     assert 0 == pretrain(
         *whole.flags, "--nodo_train", "--do_eval", f"--eval_input_file={tmp_path}/held.tfrecord",
         "--max_eval_steps=0", f"--init_checkpoint={whole.out}", f"--output_dir={tmp_path}/out",
@@ -185,8 +185,8 @@ def write_foreign_records(path, change):
         row["masked_lm_weights"] = np.array([1.0, 1.0, 0.0], "float32")
         row["masked_lm_ids"] = np.array([row["masked_lm_ids"][0], 7, 0])
         change(number, row)
-    records.write_records(str(path), rows, SPEC, {})
-    os.unlink(records.manifest_path(str(path)))
+    manifests.write_records(str(path), rows, SPEC, {})
+    os.unlink(manifests.manifest_path(str(path)))
     return str(path)
 
 

@@ -14,7 +14,7 @@ from power_cuts import power_cuts
 
 from albert import convert_hf, export_checkpoints, export_model, export_to_tfhub
 from albert.formats import checkpoints, run_states
-from albert.records import records, tfrecord
+from albert.records import manifests, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.storage import files, locks
 from albert.training import checkpoint_store
@@ -65,12 +65,12 @@ def test_a_power_cut_in_writing_records_leaves_records_with_their_manifest_or_no
 
     def write(folder, value, count):
         rows = ({"x": np.array([value, value])} for _ in range(count))
-        records.write_records(str(folder / "x.tfrecord"), rows, spec, {"value": value})
+        manifests.write_records(str(folder / "x.tfrecord"), rows, spec, {"value": value})
 
     write(out, 1, 5)
     for cut in power_cuts(out, lambda: write(out, 2, 7), tmp_path / "cuts"):
         path = str(cut / "x.tfrecord")
-        manifest = records.Manifest.read(path) if records.is_complete(path) else None
+        manifest = manifests.Manifest.read(path) if manifests.is_complete(path) else None
         count = len(list(tfrecord.read_records(path)))
         assert count in (5, 7)
         if manifest:
@@ -170,7 +170,7 @@ def test_a_power_cut_in_data_creation_publishes_nothing_and_the_next_run_gives_t
     out.mkdir()
     cuts = power_cuts(out, lambda: jobs.create_data(*arguments), tmp_path / "cuts")
     for number, cut in enumerate(cuts):
-        is_published = records.is_complete(str(cut / "out.tfrecord"))
+        is_published = manifests.is_complete(str(cut / "out.tfrecord"))
         if is_published:
             for name in ("out.tfrecord", "out.tfrecord.manifest.json"):
                 assert (cut / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -12,7 +12,7 @@ from invariants import nothing_lost, untouched
 
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, run_states
-from albert.records import feature_cache, records, tf_dataset, tfrecord
+from albert.records import feature_cache, manifests, tf_dataset, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
@@ -160,7 +160,7 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_else_warned_about(
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     together = {"vocab_size": VOCAB, "shards": [shard.name for shard in shards]}
     for shard in shards:
-        records.write_records(str(shard), pretraining_rows(8), spec, together)
+        manifests.write_records(str(shard), pretraining_rows(8), spec, together)
     shards[1].unlink()
     named = f"--input_file={shards[0]},{shards[1]}"
     assert jobs.pretrain(*job, named) == 2
@@ -194,10 +194,10 @@ def test_a_cache_of_other_origin_or_without_manifest_or_cut_is_made_anew(tmp_pat
     assert made and other != path
     whole = open(path, "rb").read()
     for damage in (
-        lambda: os.unlink(records.manifest_path(path)),
+        lambda: os.unlink(manifests.manifest_path(path)),
         lambda: os.truncate(path, len(whole) // 2),
-        lambda: open(records.manifest_path(path), "w").close(),
-        lambda: flip(tmp_path / os.path.basename(records.manifest_path(path))),
+        lambda: open(manifests.manifest_path(path), "w").close(),
+        lambda: flip(tmp_path / os.path.basename(manifests.manifest_path(path))),
         lambda: os.unlink(path),
     ):
         damage()

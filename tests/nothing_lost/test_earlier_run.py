@@ -8,7 +8,7 @@ from invariants import untouched
 from albert.cli import earlier_run
 from albert.errors import FlagError
 from albert.formats import run_states
-from albert.records import records
+from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 
 VOCABULARY = "with another vocabulary, or other settings of the tokenizer"
@@ -91,7 +91,7 @@ def test_ids_of_another_meaning_are_refused_before_the_first_step(
     if name == "pretraining":
         pretend(out, {"tokenizer_sha256": "one"})
         spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-        records.write_records(str(tmp_path / "train.tfrecord"), pretraining_rows(12), spec,
+        manifests.write_records(str(tmp_path / "train.tfrecord"), pretraining_rows(12), spec,
                               {"vocab_size": VOCAB, "tokenizer_sha256": "two"})
     inputs = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for change, more, message in cases:

@@ -15,7 +15,7 @@ from helpers import (
 from invariants import nothing_lost
 
 from albert.formats import checkpoints, run_states
-from albert.records import records
+from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
 from albert.training.history import Averages
@@ -29,7 +29,7 @@ def write_odd_records(path, weight, odd=range(40)):
     for number in odd:
         rows[number]["masked_lm_weights"] = np.array([weight, 0, 0], "float32")
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+    manifests.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
     return f"--input_file={path}"
 
 

@@ -14,7 +14,7 @@ import albert
 from albert import (convert_hf, create_pretraining_data, fill_mask)
 from albert.cli import flags
 from albert.formats import tokenizer_files
-from albert.records import records
+from albert.records import manifests
 from albert.storage import files
 
 WORDS = [*(f"w{i}" for i in range(30)), "The", "cat", "the"]
@@ -123,7 +123,7 @@ def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_reco
     folder, begin_here, capsys
 ):
     make_records(folder, "cased", "--nodo_lower_case")
-    recorded = records.Manifest.read(f"{folder}/records/cased.tfrecord").info["vocabulary"]
+    recorded = manifests.Manifest.read(f"{folder}/records/cased.tfrecord").info["vocabulary"]
     assert recorded == {
         "vocab_file": f"{folder}/my_vocab.txt", "spm_model_file": None,
         "beside": "cased.tfrecord.vocabulary.txt", "do_lower_case": False, "keep_accents": False,
@@ -144,9 +144,9 @@ def test_a_run_of_an_earlier_version_gets_its_vocabulary_from_the_flag(trained, 
     for name in ("vocab.txt", "tokenizer_config.json"):
         (trained / "out" / name).unlink()
     path = f"{trained}/records/train.tfrecord"
-    manifest = records.Manifest.read(path)
+    manifest = manifests.Manifest.read(path)
     del manifest.info["vocabulary"]  # there are flags in the manifest, too
-    files.write_sealed_json(records.manifest_path(path), manifest.to_json())
+    files.write_sealed_json(manifests.manifest_path(path), manifest.to_json())
     begin_here(trained, f"--vocab_file={trained}/my_vocab.txt")
     assert vocabulary_of(trained).vocab_size == SIZE
     begin_here(trained)  # from now on it has it

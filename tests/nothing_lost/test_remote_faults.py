@@ -12,7 +12,7 @@ import s3
 from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
 from albert.errors import DataError, RunDirBusyError
-from albert.records import batches, data_order, records
+from albert.records import batches, data_order, manifests
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem, fsspec_calls, mirrors
 from albert.tasks.pretraining import PretrainingTask
@@ -131,7 +131,7 @@ def test_what_cannot_be_reached_is_one_line(proxy, tmp_path, monkeypatch, capfd)
 
 def test_remote_records_are_read_in_blocks_and_give_the_same_batches(proxy, tmp_path, monkeypatch):
     for module, name, value in ((data_order, "GROUP_RECORDS", 10), (data_order, "LANES", 4),
-                                (records, "BATCH", 8), (batches, "CACHE_BYTES", 0)):
+                                (manifests, "BATCH", 8), (batches, "CACHE_BYTES", 0)):
         monkeypatch.setattr(module, name, value)
     store = system(proxy)
     for number in range(3):

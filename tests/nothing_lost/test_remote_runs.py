@@ -14,7 +14,7 @@ from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
 from albert.errors import RunDirBusyError, UserError
 from albert.formats import checkpoints
-from albert.records import records, tfrecord
+from albert.records import manifests, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem, fsspec_calls, locks, mirrors
 from albert.training import checkpoint_store, summaries
@@ -196,7 +196,7 @@ def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest
 
     for _ in killed_at_each_call(monkeypatch, work, least=3):
         path = "memory://data/x.tfrecord"
-        if memory.exists("/data/x.tfrecord.manifest.json") and records.is_complete(path):
+        if memory.exists("/data/x.tfrecord.manifest.json") and manifests.is_complete(path):
             source = RecordFiles(["memory://data/x.tfrecord"])
             [(_, manifest)] = source.manifests()
             assert manifest.bytes == filesystem.size(source.paths[0])

@@ -23,7 +23,7 @@ from albert import (
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
 from albert.formats.model_metadata import Metadata
-from albert.records import records
+from albert.records import manifests
 from albert.records.record_files import RecordFiles
 from albert.storage import files, locks, temporary
 from albert.tokenization import FullTokenizer
@@ -282,19 +282,19 @@ def test_a_file_of_the_users_is_never_overwritten_with_records_or_results(tmp_pa
 
 def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
     """A process that died between two renames leaves a file that its manifest calls unfinished."""
-    path, spec = str(tmp_path / "x.tfrecord"), records.FeatureSpec({"x": ("int64", 1)})
+    path, spec = str(tmp_path / "x.tfrecord"), manifests.FeatureSpec({"x": ("int64", 1)})
     for value in range(2):
-        records.write_records(path, [{"x": [value]}], spec, {})
-        records.refuse_foreign(path)
-    assert records.is_complete(path)
-    records.mark_unfinished(path)
-    assert not records.is_complete(path) and not records.is_complete(f"{path}.absent")
-    records.refuse_foreign(path)
+        manifests.write_records(path, [{"x": [value]}], spec, {})
+        manifests.refuse_foreign(path)
+    assert manifests.is_complete(path)
+    manifests.mark_unfinished(path)
+    assert not manifests.is_complete(path) and not manifests.is_complete(f"{path}.absent")
+    manifests.refuse_foreign(path)
     with pytest.raises(DataError, match="x.tfrecord is unfinished: the command that writes it was"):
         RecordFiles([path]).check(spec)
-    os.unlink(records.manifest_path(path))
+    os.unlink(manifests.manifest_path(path))
     with pytest.raises(DataError, match="is not overwritten: it has no x.tfrecord.manifest.json"):
-        records.refuse_foreign(path)
+        manifests.refuse_foreign(path)
 
 
 def test_two_jobs_never_make_the_same_file_at_once(tmp_path):

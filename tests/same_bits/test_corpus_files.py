@@ -15,7 +15,7 @@ from helpers import assert_one_clear_line, run_here
 
 from albert import create_pretraining_data, prepare_text, train_sentencepiece
 from albert.errors import DataError
-from albert.records import records
+from albert.records import manifests
 from albert.text import corpus_files, sentences
 from albert.text.corpus_files import Form
 from albert.text.documents import ReadingCounts, read_documents, split_documents
@@ -205,7 +205,7 @@ def test_the_flag_decides_otherwise(folder):
     for layout, lengths in (("blank_lines", [2, 1]), ("lines", [1, 1, 1]), ("files", [3])):
         assert list(map(len, read(path, form=Form(layout)))) == lengths
         assert make(folder, path, f"--document_layout={layout}") == 0
-        manifest = records.Manifest.read(str(folder / "out.tfrecord"))
+        manifest = manifests.Manifest.read(str(folder / "out.tfrecord"))
         assert manifest.info["documents"] == len(lengths)
     path.write_text('{"x": 1}\n{"x": 2}\n')
     assert read(path, form=Form("blank_lines")) == [['{"x": 1}', '{"x": 2}']]

@@ -15,7 +15,7 @@ from albert import create_pretraining_data as command
 from albert.cli import flags
 from albert.errors import DataError, FlagError, UserError
 from albert.pretraining_data import job, outputs, pipeline
-from albert.records import records, tfrecord
+from albert.records import manifests, tfrecord
 from albert.storage import files
 from albert.text import documents, text_files
 from albert.text.corpus_files import Form
@@ -25,7 +25,7 @@ UNMASKED = {"static_masks": False, "max_predictions_per_seq": None}
 
 
 def manifest_of(folder, name="out.tfrecord"):
-    return records.Manifest.read(str(folder / name))
+    return manifests.Manifest.read(str(folder / name))
 
 
 # --- Reproducible and complete ---

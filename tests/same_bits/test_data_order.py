@@ -10,12 +10,12 @@ import pytest
 
 from albert.errors import DataError
 from albert.records import batches as numpy_batches
-from albert.records import data_order, record_files, records
+from albert.records import data_order, manifests, record_files
 from albert.records.data_order import Share
 from albert.records.record_files import RecordFiles
 from albert.storage import files as files_module
 
-SPEC = records.FeatureSpec({"number": ("int64", None)})
+SPEC = manifests.FeatureSpec({"number": ("int64", None)})
 COUNTS = (640, 100, 333, 1, 4, 460)
 TOTAL = sum(COUNTS)
 BATCH = 840  # divisible by 1 to 8
@@ -25,7 +25,7 @@ EPOCHS = 3
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Files of numbered records, in many groups."""
-    monkeypatch.setattr(records, "BATCH", 8)
+    monkeypatch.setattr(manifests, "BATCH", 8)
     monkeypatch.setattr(data_order, "LANES", 8)
     monkeypatch.setattr(data_order, "GROUP_RECORDS", 100)
     return write(tmp_path, COUNTS)
@@ -44,7 +44,7 @@ def write(folder, counts):
     for index, count in enumerate(counts):
         paths.append(str(folder / f"{index}.tfrecord"))
         rows = ({"number": next(number)} for _ in range(count))
-        records.write_records(paths[-1], rows, SPEC, {})
+        manifests.write_records(paths[-1], rows, SPEC, {})
     return paths
 
 
@@ -116,8 +116,8 @@ def test_any_position_can_be_resumed_from(any_files):
 def test_files_without_blocks_in_their_manifest_are_read_in_the_same_order(files):
     whole = batches(files, 4)
     for path in files[:3]:
-        os.unlink(records.manifest_path(path))
-    path = pathlib.Path(records.manifest_path(files[3]))
+        os.unlink(manifests.manifest_path(path))
+    path = pathlib.Path(manifests.manifest_path(files[3]))
     manifest = json.loads(path.read_text())
     del manifest["blocks"], manifest[files_module._SEAL]
     path.write_text(files_module.sealed_json_text(manifest))
@@ -128,14 +128,14 @@ def test_blocks_are_complete_records(files):
     for path, count in zip(files, COUNTS, strict=True):
         blocks = RecordFiles([path]).blocks
         assert blocks.records.sum() == count and (blocks.records[:-1] == 8).all()
-        os.unlink(records.manifest_path(path))
+        os.unlink(manifests.manifest_path(path))
         scanned = RecordFiles([path]).blocks
         for column in ("file", "offset", "size", "first", "records"):
             np.testing.assert_array_equal(getattr(scanned, column), getattr(blocks, column))
 
 
 def test_blocks_that_are_not_the_file_are_refused(files):
-    path = pathlib.Path(records.manifest_path(files[0]))
+    path = pathlib.Path(manifests.manifest_path(files[0]))
     (first, *more), *rest = json.loads(path.read_text())["blocks"]
     value = json.loads(path.read_text()) | {"blocks": [[first + 1, *more], *rest]}
     path.write_text(json.dumps(value))
@@ -145,7 +145,7 @@ def test_blocks_that_are_not_the_file_are_refused(files):
 
 def test_the_order_is_what_it_was(tmp_path, monkeypatch):
     # A run that is resumed with a later version keeps this order.
-    monkeypatch.setattr(records, "BATCH", 2)
+    monkeypatch.setattr(manifests, "BATCH", 2)
     monkeypatch.setattr(data_order, "LANES", 2)
     paths = write(tmp_path, (7, 2, 5))
     golden = {
@@ -162,7 +162,7 @@ def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
     tmp_path, monkeypatch
 ):
     for owner, name, value in (
-        (records, "BATCH", 64), (data_order, "LANES", 16), (data_order, "GROUP_RECORDS", 400),
+        (manifests, "BATCH", 64), (data_order, "LANES", 16), (data_order, "GROUP_RECORDS", 400),
         (numpy_batches, "CACHE_BYTES", 0),
     ):
         monkeypatch.setattr(owner, name, value)

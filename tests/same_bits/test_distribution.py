@@ -33,7 +33,7 @@ from helpers import (
 from albert import run_pretraining
 from albert.errors import FlagError
 from albert.formats import checkpoints
-from albert.records import records
+from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
 from albert.training.tensorflow_engine import TensorFlowEngine
@@ -50,7 +50,7 @@ def write_records(path, rows) -> str:
         row |= {"masked_lm_positions": np.array([2, 4, 7]), "masked_lm_ids": np.array([9, 20, 31]),
                 "masked_lm_weights": np.ones(3, "float32")}
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+    manifests.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
     return str(path)
 
 

@@ -7,7 +7,7 @@ from making_records import make, published, read, take, words_in, write_corpus
 
 from albert.errors import DataError
 from albert.pretraining_data.held_out import HeldOut
-from albert.records.records import Manifest
+from albert.records.manifests import Manifest
 from albert.runtime.seeds import child_seed
 
 

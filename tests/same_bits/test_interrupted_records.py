@@ -13,7 +13,7 @@ from making_records import files_made, flags_of, make, take
 from albert.errors import DataError, RunDirBusyError
 from albert.pretraining_data import instances, job, outputs, parts, pipeline, shuffle
 from albert.pretraining_data.job import OutputSplit
-from albert.records import records
+from albert.records import manifests
 from albert.records.record_files import RecordFiles
 from albert.text import cleaning
 
@@ -128,7 +128,7 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
         (*FRAMING, 1, whole["deal_pairs"], 3),
         (parts, "join", 1, whole["deal_pairs"], 0),
         (outputs, "_publish_file", 1, whole["deal_pairs"], 0),  # between the two files
-        (records, "manifest_path", 4, whole["deal_pairs"], 0),  # before their manifests
+        (manifests, "manifest_path", 4, whole["deal_pairs"], 0),  # before their manifests
     ):
         make_and_die(monkeypatch, owner, name, number, tiny, **paths)
         counts.update(deal_pairs=0, frame_bucket=0)
@@ -148,7 +148,7 @@ def test_readers_refuse_files_that_a_killed_run_left_between_old_and_new(tiny, m
             make(tiny, random_seed=1, **changes)
         for owner, name, number in (
             (outputs, "_publish_file", 0), (outputs, "_publish_file", 1),
-            (records, "manifest_path", 5),  # after the first manifest
+            (manifests, "manifest_path", 5),  # after the first manifest
         ):
             make_and_die(monkeypatch, owner, name, number, tiny, **changes)
             there = [path for path in paths if os.path.exists(path)]
@@ -162,7 +162,7 @@ def test_readers_refuse_files_that_a_killed_run_left_between_old_and_new(tiny, m
 
 def test_shards_of_two_runs_are_no_data_set(tiny):
     paths = [f"{tiny}/out-0.tfrecord", f"{tiny}/out-1.tfrecord"]
-    spec = records.FeatureSpec({"input_ids": ("int64", 32)})
+    spec = manifests.FeatureSpec({"input_ids": ("int64", 32)})
     make(tiny, output_file=",".join(paths))
     kept = {name: (tiny / name).read_bytes() for name in files_made(tiny) if "out-0" in name}
     make(tiny, output_file=",".join(paths), random_seed=1)

@@ -9,7 +9,7 @@ import pytest
 from damage import flipped
 
 from albert.errors import DataError
-from albert.records import examples, record_files, records, tfrecord
+from albert.records import examples, manifests, record_files, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.storage import files
@@ -49,7 +49,7 @@ def parse(payload):
 def written(tmp_path):
     path = str(tmp_path / "pretrain.tfrecord")
     info = {"vocab_size": 100, "tokenizer_sha256": "abc"}
-    assert records.write_records(path, make_rows(10), SPEC, info) == 10
+    assert manifests.write_records(path, make_rows(10), SPEC, info) == 10
     return path
 
 
@@ -57,7 +57,7 @@ def test_tensorflow_reads_exactly_what_was_written(tmp_path):
     import tensorflow as tf
 
     rows, path = make_rows(2500), str(tmp_path / "r.tfrecord")
-    records.write_records(path, iter(rows), SPEC, {})
+    manifests.write_records(path, iter(rows), SPEC, {})
     found = [item.numpy() for item in tf.data.TFRecordDataset(path)]
     assert len(found) == 2500
     for row, payload in zip(rows, found, strict=True):
@@ -96,18 +96,18 @@ def test_framing_is_tensorflows_for_messages_of_every_size(tmp_path):
 
 
 def test_a_manifest_says_what_is_inside_and_reads_back_with_and_without_blocks(written):
-    manifest = records.Manifest.read(written)
+    manifest = manifests.Manifest.read(written)
     assert manifest.records == 10 == tfrecord.count_records(written)
     assert manifest.bytes == os.path.getsize(written)
     assert list(manifest.features.items()) == list(SPEC.features.items())
     assert manifest.info == {"vocab_size": 100, "tokenizer_sha256": "abc"}
     assert RecordFiles([written]).check(SPEC, 100).counts == [10]
-    path = pathlib.Path(records.manifest_path(written))
+    path = pathlib.Path(manifests.manifest_path(written))
     assert path.read_text("utf-8") == manifest.text()
     early = manifest.to_json()
     del early["blocks"]
     path.write_text(files.sealed_json_text(early))
-    again = records.Manifest.read(written)
+    again = manifests.Manifest.read(written)
     assert again.blocks is None and again.to_json() == early
     assert RecordFiles([written]).check(SPEC).blocks.records.tolist() == [10]
 
@@ -117,20 +117,20 @@ def test_a_row_of_another_shape_publishes_nothing(tmp_path):
     rows = make_rows(3)
     rows[2]["input_ids"] = rows[2]["input_ids"][:5]
     with pytest.raises(DataError, match=r"record 2: input_ids needs shape \(8,\)"):
-        records.write_records(path, rows, SPEC, {})
+        manifests.write_records(path, rows, SPEC, {})
     assert os.listdir(tmp_path) == []
 
 
 def test_a_failure_keeps_the_previous_file_and_its_manifest(written):
-    before = records.Manifest.read(written)
+    before = manifests.Manifest.read(written)
 
     def rows():
         yield make_rows(1)[0]
         raise KeyError("the source failed")
 
     with pytest.raises(KeyError):
-        records.write_records(written, rows(), SPEC, {})
-    assert records.Manifest.read(written) == before
+        manifests.write_records(written, rows(), SPEC, {})
+    assert manifests.Manifest.read(written) == before
     assert RecordFiles([written]).check(SPEC).counts == [10]
 
 
@@ -169,7 +169,7 @@ def test_empty_files_are_refused(tmp_path):
     open(path, "wb").close()
     with pytest.raises(DataError, match="holds no records"):
         RecordFiles([path]).check(SPEC)
-    records.write_records(path, [], SPEC, {})
+    manifests.write_records(path, [], SPEC, {})
     with pytest.raises(DataError, match="holds no records"):
         RecordFiles([path]).check(SPEC)
 
@@ -178,7 +178,7 @@ def test_many_shards_are_looked_up_once_and_files_without_manifest_read_once(tmp
     paths = [str(tmp_path / f"{number}.tfrecord") for number in range(30)]
     shards = {os.path.basename(path): f"digest {path}" for path in [*paths, f"{tmp_path}/absent"]}
     for path in paths:
-        records.write_records(path, make_rows(10), SPEC, {"shards": shards})
+        manifests.write_records(path, make_rows(10), SPEC, {"shards": shards})
     calls = {"exists": [], "scan": []}
     for module, name in ((record_files.filesystem, "exists"), (record_files, "scan")):
         original = getattr(module, name)
@@ -188,7 +188,7 @@ def test_many_shards_are_looked_up_once_and_files_without_manifest_read_once(tmp
     assert source.count == 300 and len(source.blocks.records) == 30
     assert len(calls["exists"]) == len(set(calls["exists"])) == 31 and not calls["scan"]
     for path in paths:
-        os.unlink(records.manifest_path(path))
+        os.unlink(manifests.manifest_path(path))
     source = RecordFiles(paths).check(SPEC)
     assert source.count == 300 and len(source.blocks.records) == 30
     assert sorted(calls["scan"]) == sorted(paths)
@@ -197,7 +197,7 @@ def test_many_shards_are_looked_up_once_and_files_without_manifest_read_once(tmp
 @pytest.mark.parametrize("with_manifest", [True, False])
 def test_another_sequence_length_names_the_flag(written, with_manifest):
     if not with_manifest:
-        os.unlink(records.manifest_path(written))
+        os.unlink(manifests.manifest_path(written))
         assert RecordFiles([written]).check(SPEC).counts == [10]
     other = FeatureSpec(dict(SPEC.features, input_ids=("int64", 64)))
     with pytest.raises(DataError) as caught:
@@ -218,7 +218,7 @@ def test_records_of_another_vocabulary_are_refused(written):
 
 
 def test_a_manifest_of_another_version_is_refused(written):
-    jobs.change_json(pathlib.Path(records.manifest_path(written)), format_version=99)
+    jobs.change_json(pathlib.Path(manifests.manifest_path(written)), format_version=99)
     with pytest.raises(DataError, match="format version 99, this toolkit reads 1"):
         RecordFiles([written]).check(SPEC)
 
@@ -236,7 +236,7 @@ def test_the_share_of_tokens_is_that_of_the_first_records_of_every_file(tmp_path
     for name, lengths in (("a", [1, 1, 4, 4]), ("b", [2, 3, 4, 4])):
         paths.append(str(tmp_path / name))
         masks = ({"input_mask": np.arange(4) < n} for n in lengths)
-        records.write_records(paths[-1], masks, spec, {})
+        manifests.write_records(paths[-1], masks, spec, {})
     assert RecordFiles(paths).mean_fill(spec, sample=4) == (1 + 1 + 2 + 3) / 16
     assert RecordFiles(paths).mean_fill(spec) == 23 / 32
     (tmp_path / "c").write_bytes(tfrecord.frame_records([b"\xff"]))

@@ -24,7 +24,7 @@ from tensorflow.python.eager import context
 from albert.cli import engine_start
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
-from albert.records import batches, packing, records
+from albert.records import batches, manifests, packing
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import current_engine, run_settings, steps, train_state
@@ -238,7 +238,7 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     # A quarter of them are long, so that the number of rows varies between batches.
     rows = [*pretraining_rows(240, least=5, most=6), *pretraining_rows(80, least=LENGTH)]
     path = str(tmp_path / "rows.tfrecord")
-    records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    manifests.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     run = run_settings.RunConfig("", pack_rows=True, use_xla=use_xla)
     options = run_settings.row_options(run, TASK.feature_spec(), RecordFiles([path]), size)
     found = batches.train_batches(
@@ -254,7 +254,7 @@ def test_large_packed_batches_have_few_shapes_and_little_padding(tmp_path):
     # Multiples of an eighth of the batch's size would leave a quarter of the positions empty.
     size, path = 1024, str(tmp_path / "rows.tfrecord")
     rows = pretraining_rows(2048, least=4, most=5)
-    records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    manifests.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     run = run_settings.RunConfig("", pack_rows=True, use_xla=True)
     source = RecordFiles([path])
     found = batches.train_batches(

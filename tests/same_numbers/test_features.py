@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from albert.errors import DataError
-from albert.records import feature_cache, features, records
+from albert.records import feature_cache, features, manifests
 from albert.storage import files
 
-SPEC = records.FeatureSpec({"input_ids": ("int64", 2)})
+SPEC = manifests.FeatureSpec({"input_ids": ("int64", 2)})
 ROWS = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]
 
 
@@ -69,7 +69,7 @@ def test_a_damaged_cache_is_made_again(tmp_path):
         damage()
         assert write(tmp_path) == path
         assert files.sha256(path) == sha256
-        assert records.Manifest.read(path).records == 2
+        assert manifests.Manifest.read(path).records == 2
 
 
 def test_nothing_is_left_of_a_cache_whose_input_is_bad(tmp_path):
@@ -102,4 +102,4 @@ def test_of_two_processes_one_makes_the_cache_and_both_succeed(tmp_path):
     for process in processes:
         process.join(30)
     assert [p.exitcode for p in processes] == [0, 0] and made.value == 1
-    assert records.Manifest.read(write(tmp_path, never())).records == 2
+    assert manifests.Manifest.read(write(tmp_path, never())).records == 2

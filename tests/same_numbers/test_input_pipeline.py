@@ -6,7 +6,7 @@ import pytest
 from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig
-from albert.records import features, packing, records, tf_dataset
+from albert.records import features, manifests, packing, tf_dataset
 from albert.records.record_files import RecordFiles
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
 from albert.training import evaluation, run_settings, trainer
@@ -36,7 +36,7 @@ def write(path, name, used):
         return {**arrays, "label_ids": number % 3, "is_real_example": 1}
 
     rows = (row(number, count) for number, count in enumerate(used))
-    records.write_records(str(path), rows, TASKS[name].feature_spec(), {})
+    manifests.write_records(str(path), rows, TASKS[name].feature_spec(), {})
     return RecordFiles([str(path)])
 
 

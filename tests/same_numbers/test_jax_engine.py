@@ -34,7 +34,7 @@ from albert import engines, predict, run_pretraining
 from albert.cli import flags, run_flags
 from albert.errors import FlagError
 from albert.formats import checkpoint_files, checkpoints
-from albert.records import records
+from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 
 pytest.importorskip("jax")
@@ -113,7 +113,7 @@ def job(tmp_path_factory):
 def test_a_weight_that_no_loss_reaches_is_not_updated_on_either_engine(job, on_jax, tmp_path):
     """The pooler, where the records have no sentence objective: LAMB and decay leave it alone."""
     spec, path = PretrainingTask(LENGTH, PREDICTIONS).feature_spec(), tmp_path / "none.tfrecord"
-    records.write_records(str(path), pretraining_rows(16), spec,
+    manifests.write_records(str(path), pretraining_rows(16), spec,
                           {"vocab_size": VOCAB, "sentence_objective": "none"})
     for name, optimizer in (("lamb", "lamb"), ("adamw", "adamw")):
         more = [f"--input_file={path}", f"--optimizer={optimizer}", "--num_train_steps=3",
@@ -135,7 +135,7 @@ def write_equal_records(path) -> str:
     """Writes copies of one row: steps differ only in their dropout."""
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     rows = [next(pretraining_rows(1, least=LENGTH))] * 8
-    records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+    manifests.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
     return str(path)
 
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from albert.errors import DataError, UserError
-from albert.records import examples, records, tfrecord
+from albert.records import examples, manifests, tfrecord
 from albert.tasks import glue, race
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import questions as squad_questions
@@ -160,9 +160,9 @@ def test_windows_lead_back_into_the_passage(kind, context, question, request, tm
 @given(rows=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3),
                      min_size=1, max_size=6), value=st.floats(width=32), max_examples=10)
 def test_any_numbers_come_back_from_records(rows, value, tmp_path):
-    spec = records.FeatureSpec({"x": ("int64", 3), "y": ("float32", None)})
+    spec = manifests.FeatureSpec({"x": ("int64", 3), "y": ("float32", None)})
     path = str(tmp_path / "x.tfrecord")
-    records.write_records(
+    manifests.write_records(
         path, ({"x": np.array(r, np.int64), "y": np.float32(value)} for r in rows), spec, {}
     )
     ours = examples.decode_examples(list(tfrecord.read_records(path)), spec)

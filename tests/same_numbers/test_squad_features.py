@@ -12,7 +12,7 @@ import tensorflow as tf
 from helpers import REPO
 
 from albert.errors import DataError
-from albert.records import records, tfrecord
+from albert.records import manifests, tfrecord
 from albert.tasks.fine_tuning_data import keep_records
 from albert.tasks.squad import features
 from albert.tasks.squad.features import make_windows
@@ -125,7 +125,7 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
         windows = make_windows(examples, tokenizer, is_training=True, **S96)
         ours = str(tmp_path / f"{folder.name}.tf_record")
         task = SquadV1Task(**S96)
-        records.write_records(ours, (row_of(one, True) for one in windows), task.feature_spec(), {})
+        manifests.write_records(ours, (row_of(one, True) for one in windows), task.feature_spec(), {})
         moved = [one for one, other in zip(messages(ours), messages(theirs), strict=True) if one != other]
         assert len(moved) <= 1  # an answer between two zero-width spaces
         # The command shuffles questions first.

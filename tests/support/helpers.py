@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from albert.cli import flags
-from albert.records import records
+from albert.records import manifests
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 LENGTH, PREDICTIONS, VOCAB = 12, 3, 40
@@ -100,7 +100,7 @@ def write_pretraining_records(
 
     rows = pretraining_rows(count, seed, **lengths)
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    records.write_records(str(path), rows, spec, {"vocab_size": vocab_size})
+    manifests.write_records(str(path), rows, spec, {"vocab_size": vocab_size})
     return str(path)
 
 

@@ -102,14 +102,14 @@ def write_records(
     folder: str, config: AlbertConfig, count: int, length: int, num_files: int = 1
 ) -> str:
     """Writes the sequences of `make_rows` as records; returns their path, with a `*` for several."""
-    from albert.records import records
+    from albert.records import manifests
     from albert.tasks.pretraining import PretrainingTask
 
     rows = make_rows(config, count, length)
     spec = PretrainingTask(length, min(PREDICTIONS, length)).feature_spec()
     path = os.path.join(folder, f"rows-{count}-{length}-*.tfrecord")
     for file in range(num_files):
-        records.write_records(
+        manifests.write_records(
             path.replace("*", str(file)),
             ({k: v[i] for k, v in rows.items()} for i in range(file, count, num_files)),
             spec, {"vocab_size": config.vocab_size},
@@ -134,7 +134,7 @@ def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> s
     """Writes the sequences of `make_rows`, unmasked, as records without masks; returns their path."""
     from albert.pretraining_data import dynamic_masking, features, masking
     from albert.pretraining_data.pairs import PairSettings
-    from albert.records import records
+    from albert.records import manifests
     from albert.records.examples import FeatureSpec
 
     rows = make_rows(config, count, length)
@@ -146,7 +146,7 @@ def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> s
         "next_sentence_labels": rows["next_sentence_labels"],
     }
     path = os.path.join(folder, f"pairs-{count}-{length}.tfrecord")
-    records.write_records(
+    manifests.write_records(
         path, ({name: value[i] for name, value in pairs.items()} for i in range(count)),
         FeatureSpec(features.pair_features(length)),
         # Not swapped, for comparison with the original sequences.

@@ -227,7 +227,7 @@ def _read_batches(spec, length, predictions):
 
 def _classification(spec, rows):
     """Returns a task and its records, as the commands would make them."""
-    from albert.records import records
+    from albert.records import manifests
     from albert.records.record_files import RecordFiles
     from albert.tasks.classification import ClassificationTask
 
@@ -238,7 +238,7 @@ def _classification(spec, rows):
         {name: value[i] for name, value in rows.items()} | {"is_real_example": 1}
         for i in range(len(rows["label_ids"]))
     )
-    records.write_records(path, examples, task.feature_spec(), {})
+    manifests.write_records(path, examples, task.feature_spec(), {})
     return task, RecordFiles([path])
 
 

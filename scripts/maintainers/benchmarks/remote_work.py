@@ -63,7 +63,7 @@ def remote(values, config, folder):
 
 def _write_shards(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes random sequences as records; returns their folder. They repeat, since reading is timed."""
-    from albert.records import records
+    from albert.records import manifests
     from albert.tasks.pretraining import PretrainingTask
 
     rows = inputs.make_rows(config, min(count, 4096), length)
@@ -71,7 +71,7 @@ def _write_shards(folder: str, config: AlbertConfig, count: int, length: int) ->
     found = files.make_dirs(os.path.join(folder, "records"))
     for number in range(_FILES):
         mine = range(number, count, _FILES)
-        records.write_records(
+        manifests.write_records(
             os.path.join(found, f"{number}.tfrecord"),
             ({name: value[i % 4096] for name, value in rows.items()} for i in mine),
             spec, {"vocab_size": config.vocab_size},

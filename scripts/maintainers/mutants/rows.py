@@ -13,7 +13,7 @@ ROWS = [
     ("storage/locks.py", "        fsync(os.path.dirname(folder))", "        pass", CRASHES),
     ("pretraining_data/pipeline.py", "                os.fsync(stream.fileno())\n", "", CRASHES),
     ("pretraining_data/pipeline.py", "            stream.truncate(output.bytes)\n", "", CRASHES),
-    ("pretraining_data/outputs.py", "        records.mark_unfinished(output.path)\n",
+    ("pretraining_data/outputs.py", "        manifests.mark_unfinished(output.path)\n",
      "        pass\n", CRASHES + " test_interrupted_records"),
     # Masks and pairs
     ("pretraining_data/masking.py", "* special_ids.vocab_size", "* (special_ids.vocab_size - 1)",
