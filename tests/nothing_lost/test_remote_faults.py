@@ -1,8 +1,11 @@
 """Object stores that are slow, fail, disconnect, or are in use: real S3 and Google Cloud servers."""
 
 import pathlib
+import random
+import signal
 import subprocess
 import sys
+import time
 
 import gcs
 import jobs
@@ -80,9 +83,9 @@ def test_records_and_runs_are_the_same_with_errors_and_cuts_and_latency(proxy, t
     jobs.assert_same_run(fetch(store, "run", tmp_path / "fetched"), whole.out, 23)
 
 
-def start(*flags: str) -> subprocess.Popen:
+def start(*flags: str, command: str = "run_pretraining") -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "albert.run_pretraining", *flags], cwd=REPO,
+        [sys.executable, "-m", f"albert.{command}", *flags], cwd=REPO,
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )
 
@@ -108,6 +111,38 @@ def test_a_run_that_is_killed_at_any_request_goes_on_to_the_same_end(
     assert start(*flags).wait() == 0
     jobs.assert_same_run(fetch(store, "run", tmp_path / "fetched"), local / "out", 23)
     assert not [name for name in store.find("bucket/run") if "owner" in name or "tmp" in name]
+
+
+@pytest.mark.slow
+def test_records_whose_making_is_ended_at_any_request_or_moment_have_the_same_bytes(proxy, tmp_path):
+    store = system(proxy)
+    store.put_file(jobs.write_corpus(tmp_path), "bucket/text/corpus.txt")
+    store.pipe_file("bucket/made/notes.txt", b"mine")
+    assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
+    names = ["out.tfrecord", "out.tfrecord.vocabulary.txt"]
+    plain = {name: (tmp_path / name).read_bytes() for name in names}
+    flags = jobs.data_flags(
+        tmp_path, input_file="s3://bucket/text/*.txt", output_file="s3://bucket/made/out.tfrecord"
+    )
+    proxy.latency, proxy.faults, rng, ended = 0.02, 0.1, random.Random(1), 0
+    for number in range(10):
+        for name in store.find("bucket/made"):
+            if "notes" not in name:
+                store.rm_file(name)
+        process = start(*flags, command="create_pretraining_data")
+        if number < 4:
+            proxy.kill_at(number, lambda process=process: process.pid)
+        else:
+            time.sleep(rng.uniform(0.5, 3))
+            process.send_signal((signal.SIGTERM, signal.SIGINT, signal.SIGKILL)[number % 3])
+        process.communicate()
+        ended += process.returncode != 0
+        proxy.before_change = lambda count: None
+        assert start(*flags, command="create_pretraining_data").wait() == 0
+        made = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find("bucket/made")}
+        assert set(made) == {*names, "out.tfrecord.manifest.json", "notes.txt"}
+        assert {name: made[name] for name in names} == plain and made["notes.txt"] == b"mine"
+    assert ended >= 5 and proxy.failed > 3
 
 
 def test_what_cannot_be_reached_is_one_line(proxy, tmp_path, monkeypatch, capfd):
