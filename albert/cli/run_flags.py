@@ -63,7 +63,7 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
     flags.define("integer", values, "keep_checkpoint_max", 5,
                  "Number of newest checkpoints to keep, besides the best.", lower_bound=0)
     flags.define("integer", values, "iterations_per_loop", 1000,
-                 "Maximum training steps per call into TensorFlow or JAX.", lower_bound=1)
+                 "No effect (of the original): signals are handled after each step.", lower_bound=1)
     flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MAX_SEED)
@@ -100,6 +100,8 @@ def check_device_flags(values: flags.FlagValues) -> None:
     if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
         log.warning("%s: no effect: run the command on the TPU machine itself, with --use_tpu "
                     "(docs/guides/accelerators.md)", ", ".join(old))
+    if values["iterations_per_loop"].present:
+        log.warning("--iterations_per_loop: no effect: signals are handled after each step")
     if values.use_tpu and values.engine == "tensorflow":
         raise FlagError("--use_tpu needs --engine=jax: TensorFlow does not run on TPUs any more")
     if values.use_tpu and values.num_virtual_devices > 1:

@@ -23,24 +23,17 @@ from albert.records.record_files import RecordFiles
 _MAX_STEPS = 200
 
 
-def measure(
-    config: AlbertConfig, *, batch: int, length: int, predictions: int, optimizer: str,
-    precision: str, seconds: float,
-) -> float:
+def measure(config: AlbertConfig, **spec: int | float | str) -> float:
     """Returns the tokens per second of steps on random sequences, without the first step.
 
     Args:
-      batch, length, predictions: sequences of a step, and tokens and masked tokens of a sequence.
-      precision: as --mixed_precision.
-      seconds: the minimum duration.
+      spec: batch, length, predictions (sequences of a step, and tokens and masked tokens of a
+        sequence), optimizer, precision (as --mixed_precision), and seconds, the minimum duration.
 
     Raises:
       UserError: the steps failed, for example for lack of memory.
     """
-    spec = {
-        "config": config.to_dict(), "batch": batch, "length": length, "predictions": predictions,
-        "optimizer": optimizer, "precision": precision, "seconds": seconds,
-    }
+    spec |= {"config": config.to_dict()}
     done = subprocess.run(
         [sys.executable, "-m", "albert.cli.training_speed", json.dumps(spec)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -73,14 +66,14 @@ def _measure_here(spec: dict) -> float:
         rows = (_random_sequence(config, spec, np.random.default_rng(i)) for i in range(batch))
         manifests.write_records(path, rows, features, {})
         state = train_state.TrainState(task, config, run, optimizer)
-        train = steps.train_steps(task, state, run)
+        train = steps.compiled_step(task, state, run)
         batches = iter(current().train_batches(
             RecordFiles([path]), features, batch_size=batch, vocab_size=config.vocab_size, seed=1
         ))
-        train(batches, 1)  # traces and compiles
+        np.asarray(train(batches))  # traces and compiles
         started, count = time.perf_counter(), 0
         while time.perf_counter() - started < spec["seconds"] and count < _MAX_STEPS:
-            train(batches, 1)
+            np.asarray(train(batches))
             count += 1
         return count * batch * length / (time.perf_counter() - started)
 

@@ -111,15 +111,15 @@ class Engine(abc.ABC):
         """Returns how the layers are looped, see `EncoderOptions.engine`."""
 
     @abc.abstractmethod
-    def train_steps(
-        self, step: Callable[[Any], Any], state: Any, run: Any
-    ) -> Callable[..., np.ndarray]:
-        """Returns a function of (iterator of batches, count) that makes `count` steps.
+    def train_step(
+        self, step: Callable[[Any, Any], Any], state: Any, run: Any
+    ) -> Callable[[Iterator[Any], bool], Any]:
+        """Returns a function of (iterator of batches, whether to stop) that makes a step.
 
-        It returns the metrics of the steps [count, columns].
+        It returns the metrics [columns], which the device may still be computing.
 
         Args:
-          step: `steps.train_step` as a function of the batch alone.
+          step: `steps.train_step` as a function of a batch and the number of workers that stop.
           state: the `TrainState` that it updates.
         """
 
@@ -134,7 +134,7 @@ class Engine(abc.ABC):
     def train_batches(
         self, source: "RecordFiles", spec: "FeatureSpec", **options
     ) -> Iterable[Any]:
-        """Returns endless batches for `train_steps`; options as in `records.batches`."""
+        """Returns endless batches for `train_step`; options as in `records.batches`."""
 
     @abc.abstractmethod
     def eval_batches(

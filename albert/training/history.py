@@ -41,29 +41,28 @@ class History:
         self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
         self.averages.restore(state.get("window"))
 
-    def note(self, step: int, rows: np.ndarray) -> None:
-        """Records the steps after `step`, given their metrics.
+    def note(self, step: int, row: np.ndarray) -> None:
+        """Records a step, given its metrics.
 
         Raises:
           TrainingDivergedError: more than `MAX_BAD_STEPS` in a row were not finite, and skipped.
         """
-        for number, row in enumerate(rows, start=step + 1):
-            self.averages.add(row)
-            batch = self._describe_batch()
-            self.records_seen += self.run.train_batch_size
-            if row[steps.BAD]:
-                log.warning("step %d skipped: loss %s, gradient norm %s, %s", number,
-                            row[steps.LOSS], row[steps.NORM], batch)
-            elif row[steps.OVERFLOW]:
-                log.info("step %d skipped: its gradient overflows float16; halving the loss scale",
-                         number)
-            self.bad_steps = self.bad_steps + 1 if row[steps.BAD] else 0
-            if self.bad_steps > MAX_BAD_STEPS:
-                raise TrainingDivergedError(
-                    f"training diverged at step {number}: loss {row[steps.LOSS]}, gradient norm "
-                    f"{row[steps.NORM]}; {self.bad_steps} bad steps in a row. A lower --learning_rate "
-                    f"or a longer warm-up may help; {batch}"
-                )
+        self.averages.add(row)
+        batch = self._describe_batch()
+        self.records_seen += self.run.train_batch_size
+        if row[steps.BAD]:
+            log.warning("step %d skipped: loss %s, gradient norm %s, %s", step,
+                        row[steps.LOSS], row[steps.NORM], batch)
+        elif row[steps.OVERFLOW]:
+            log.info("step %d skipped: its gradient overflows float16; halving the loss scale",
+                     step)
+        self.bad_steps = self.bad_steps + 1 if row[steps.BAD] else 0
+        if self.bad_steps > MAX_BAD_STEPS:
+            raise TrainingDivergedError(
+                f"training diverged at step {step}: loss {row[steps.LOSS]}, gradient norm "
+                f"{row[steps.NORM]}; {self.bad_steps} bad steps in a row. A lower --learning_rate "
+                f"or a longer warm-up may help; {batch}"
+            )
 
     def _describe_batch(self) -> str:
         """Returns the numbers of the next batch's records in the shuffled order of the epoch."""
@@ -111,7 +110,7 @@ class Averages:
             for column in (steps.BAD, steps.OVERFLOW, steps.TOKENS):
                 self._sums[column] += float(row[column])
             return
-        self._sums = [total + float(x) for total, x in zip(self._sums, row, strict=True)]
+        self._sums = [total + float(x) for total, x in zip(self._sums, row[: steps.STOP], strict=True)]
         self.steps += 1
 
     def state(self) -> dict[str, Any]:

@@ -187,8 +187,8 @@ class JaxEngine(Engine):
     def layer_engine(self, use_xla: bool) -> str:
         return loop_engine()
 
-    def train_steps(self, step, state, run) -> "TrainSteps":
-        return TrainSteps(step, state, run, self.mesh)
+    def train_step(self, step, state, run) -> "TrainStep":
+        return TrainStep(step, state, run, self.mesh)
 
     def eval_outputs(self, step) -> "EvalOutputs":
         return EvalOutputs(step, jax_devices.mesh_of(self._local_devices))
@@ -284,19 +284,25 @@ class _EvalBatches:
 # --- Steps ---
 
 
-class TrainSteps:
-    """Training steps, called with (iterator, count); see `Engine.train_steps`."""
+class TrainStep:
+    """A training step, called with (iterator, whether to stop); see `Engine.train_step`."""
 
     def __init__(self, step, state, run, mesh: Mesh):
-        self.step, self.mesh = step, mesh
-        self.variables = state.variables
+        self.step, self.variables = step, state.variables
         self._everywhere = NamedSharding(mesh, EVERYWHERE)
         # The old values' buffers are donated to the new ones: there is no memory for both.
-        self._one = jax.jit(self._compute, donate_argnums=0, out_shardings=self._everywhere)
+        self._step = jax.jit(self._compute, donate_argnums=0, out_shardings=self._everywhere)
+        local = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
+        # Of each device: whether its worker was asked to stop.
+        self._stop = [
+            jax.make_array_from_process_local_data(
+                NamedSharding(mesh, BY_ROW), np.full(len(local), stop, np.float32)
+            ) for stop in (0, 1)
+        ]
 
-    def _compute(self, values, batch):
+    def _compute(self, values, batch, stop):
         with keras.StatelessScope(list(zip(self.variables, values, strict=True))) as scope:
-            row = self.step(batch)
+            row = self.step(batch, jnp.sum(stop))
         return [scope.get_current_value(v) for v in self.variables], row
 
     def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]):
@@ -305,17 +311,14 @@ class TrainSteps:
             jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=self._everywhere)
             for v in self.variables
         ]
-        return self._one.lower(values, batch)
+        return self._step.lower(values, batch, self._stop[0])
 
-    def __call__(self, iterator, count: int) -> np.ndarray:
+    def __call__(self, batches, stop: bool = False):
         values = [self._placed(variable.value) for variable in self.variables]
-        rows = []
-        for _ in range(count):  # asynchronous: JAX starts a step before the previous one ends
-            values, row = self._one(values, next(iterator))
-            rows.append(row)
+        values, row = self._step(values, next(batches), self._stop[stop])
         for variable, value in zip(self.variables, values, strict=True):
             variable._value = value
-        return np.stack([np.asarray(row) for row in rows])
+        return row
 
     def _placed(self, value):
         if isinstance(value, jax.Array) and value.sharding == self._everywhere:

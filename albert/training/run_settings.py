@@ -34,7 +34,6 @@ class RunConfig:
     eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
     save_checkpoints_steps: int = 1000  # steps between checkpoints
     keep_checkpoint_max: int = 5  # newest checkpoints kept; 0 keeps all
-    iterations_per_loop: int = 1000  # maximum number of steps in one call into the engine
     log_steps: int = 100  # steps between lines of metrics
     seed: int = 12345  # everything random derives from it
     max_eval_steps: int = 0  # evaluation batches; 0 is one full pass

@@ -19,12 +19,14 @@ from albert.training.engine import Engine
 
 # Columns of a training step's metrics, followed by the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
+STOP = -1  # the last one: above 0 if a worker was asked to stop
 
 
-def train_step(batch, task: Task, state, run, engine: Engine):
+def train_step(batch, stop, task: Task, state, run, engine: Engine):
     """Makes a step with a batch, of which each replica has a part. Returns its metrics [columns].
 
     Args:
+      stop: number of workers that were asked to stop.
       state: the `TrainState`, which is updated.
       engine: differentiates, sums over replicas, and has compiled this function.
     """
@@ -70,14 +72,14 @@ def train_step(batch, task: Task, state, run, engine: Engine):
     rate, weights = state.optimizer.learning_rate, [state.weights[name] for name in gradients]
     state.optimizer.update(list(gradients.values()), weights, norm, is_sound)
     head = [sums[0], norm, rate, ops.cast(bad, "float32"), ops.cast(overflow, "float32")]
-    return ops.concatenate([ops.stack(head), sums[1:]], axis=0)
+    return ops.concatenate([ops.stack(head), sums[1:], ops.stack([stop])], axis=0)
 
 
-def train_steps(task: Task, state, run):
-    """Returns the function that makes several steps in one call; see `Engine.train_steps`."""
+def compiled_step(task: Task, state, run):
+    """Returns the function that makes a step; see `Engine.train_step`."""
     engine = current()
     step = functools.partial(train_step, task=task, state=state, run=run, engine=engine)
-    return engine.train_steps(step, state, run)
+    return engine.train_step(step, state, run)
 
 
 def _judge(loss, norm, scale, state, run):

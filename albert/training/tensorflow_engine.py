@@ -104,8 +104,8 @@ class TensorFlowEngine(Engine):
     def layer_engine(self, use_xla: bool) -> str:
         return "unrolled" if use_xla else loop_engine()
 
-    def train_steps(self, step, state, run) -> "TrainSteps":
-        return TrainSteps(step, state, run)
+    def train_step(self, step, state, run) -> "TrainStep":
+        return TrainStep(step, state, run)
 
     def eval_outputs(self, step) -> "EvalOutputs":
         return EvalOutputs(step)
@@ -131,11 +131,11 @@ def _psum(values):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-class TrainSteps:
-    """Training steps, called with (iterator, count); see `Engine.train_steps`."""
+class TrainStep:
+    """A training step, called with (iterator, whether to stop); see `Engine.train_step`."""
 
     def __init__(self, step, state, run):
-        self.state, self.strategy = state, tf.distribute.get_strategy()
+        self.strategy, self._stop = tf.distribute.get_strategy(), (tf.constant(0.0), tf.constant(1.0))
         # XLA on one device compiles the update, too, whose many small ops take half of the time in
         # small models. Otherwise it compiles the gradients alone.
         is_single = self.strategy.num_replicas_in_sync == 1
@@ -146,20 +146,13 @@ class TrainSteps:
             step, jit_compile=compiles_all, reduce_retracing=True, autograph=False
         )
 
-    def __call__(self, iterator, count: int) -> np.ndarray:
-        return self.make(iterator, tf.constant(count)).numpy()
+    def __call__(self, batches, stop: bool = False):
+        return self._make(batches, self._stop[stop])
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def make(self, iterator, count):
-        def one(i, rows):
-            row = self.strategy.run(self._step, args=(next(iterator),))
-            return i + 1, rows.write(i, self.strategy.experimental_local_results(row)[0])
-
-        rows = tf.while_loop(
-            lambda i, _: i < count, one, (0, tf.TensorArray(tf.float32, size=count)),
-            parallel_iterations=1,
-        )[1]
-        return rows.stack()
+    def _make(self, batches, stop):
+        row = self.strategy.run(self._step, args=(next(batches), stop))
+        return self.strategy.experimental_local_results(row)[0]
 
 
 class EvalOutputs:

@@ -1,5 +1,6 @@
 """The training loop, for any `Task`."""
 
+import collections
 import contextlib
 import logging
 import os
@@ -30,10 +31,6 @@ from albert.training.summaries import MetricsWriter
 from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
-
-# Approximate maximum duration of a call into the engine, so that signals are handled soon, however
-# large --iterations_per_loop is.
-SECONDS_PER_CALL = 1.0
 
 
 def train(
@@ -94,17 +91,18 @@ def _loop(
     engine: Engine, state: TrainState, history: History, checkpointer: Checkpointer,
     evaluator: Evaluator, preemption: "PreemptionSignal", progress: Progress,
 ) -> None:
-    """Trains to the last step: makes steps, reports, saves, evaluates, and stops if necessary."""
+    """Trains to the last step: steps, reports, saves, evaluates, and stops if necessary."""
     task, run, writer = evaluator.task, evaluator.run, evaluator.writer
-    timer = StepTimer(engine, run.iterations_per_loop)
-    batches, train_steps = None, steps.train_steps(task, state, run)
+    batches, train_step = None, steps.compiled_step(task, state, run)
+    # An accelerator computes the next step while the metrics of the last one are read.
+    behind = 1 if engine.has_accelerator else 0
 
     def stop() -> None:
         message = f"preempted at step {state.step}, saved {checkpointer.newest}"
         raise Preempted(message, preemption.raised or signal.SIGTERM)
 
     def stop_evaluation() -> None:
-        # Several workers stop together, at the next step.
+        # Several workers stop together, after the same step.
         if preemption.raised and engine.num_workers == 1:
             stop()
 
@@ -113,19 +111,23 @@ def _loop(
     if _is_due(state.step, run) and not evaluator.has_evaluated(state.step):
         # The previous process was stopped between the checkpoint and its evaluation.
         evaluator.evaluate(checkpointer.newest, state.step, stop_evaluation)
-    window_start = time.monotonic()
-    while (step := state.step) < run.last_step:
+    step, pending, window_start = state.step, collections.deque(), time.monotonic()
+    while step < run.last_step:
         batches = batches or _batches(engine, task, run, history, evaluator.config.vocab_size)
-        count, started = min(timer.count, _until(step, run)), time.monotonic()
-        rows = train_steps(batches, count)
-        must_stop = timer.update(count, time.monotonic() - started, preemption.raised)
-        try:
-            history.note(step, rows)
-        except TrainingDivergedError as error:
-            raise checkpointer.diverged(str(error)) from error
-        step += count
-        progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
-        if step % run.log_steps == 0 or step == run.last_step:
+        pending.append(train_step(batches, preemption.raised is not None))
+        step += 1
+        is_logged = step % run.log_steps == 0 or step == run.last_step
+        is_last = is_logged or _is_due(step, run)
+        must_stop = engine.num_workers == 1 and preemption.raised is not None
+        while len(pending) > (0 if is_last or must_stop else behind):
+            row = np.asarray(pending.popleft())
+            must_stop = must_stop or bool(row[steps.STOP])
+            try:
+                history.note(step - len(pending), row)
+            except TrainingDivergedError as error:
+                raise checkpointer.diverged(str(error)) from error
+            progress.update(step, f", loss {row[steps.LOSS]:.3f}")
+        if is_logged:
             progress.clear()
             ended = time.monotonic()
             history.report(step, ended - window_start, writer)
@@ -164,13 +166,6 @@ def _is_due(step: int, run: RunConfig) -> bool:
     return step > 0 and (step % run.save_checkpoints_steps == 0 or step == run.last_step)
 
 
-def _until(step: int, run: RunConfig) -> int:
-    """Returns the steps left until something is due."""
-    due = [run.last_step - step]
-    due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
-    return min(due)
-
-
 class PreemptionSignal:
     """Records a SIGTERM or SIGINT for the loop. A second one kills immediately.
 
@@ -192,25 +187,3 @@ class PreemptionSignal:
         self.raised = number
         for each in workers.STOPPING:
             signal.signal(each, signal.SIG_DFL)
-
-
-class StepTimer:
-    """Decides how many steps one call into the engine makes, and whether to stop after it.
-
-    All workers must do the same, or they would wait for each other forever: any that was signalled
-    stops all, and the chief's speed decides.
-    """
-
-    def __init__(self, engine: Engine, max_steps: int):
-        self.count = 1
-        self._engine, self._max_steps = engine, max_steps
-
-    def update(self, count: int, seconds: float, raised: int | None) -> bool:
-        """Records a call of `count` steps. Returns whether to stop now."""
-        per_second = count / max(seconds, 1e-6)
-        self.count = max(1, min(self._max_steps, int(SECONDS_PER_CALL * per_second)))
-        if self._engine.num_workers == 1:
-            return raised is not None
-        of_workers = self._engine.gather(np.array([raised is not None, self.count]))  # chief first
-        self.count = int(of_workers[0, 1])
-        return bool(of_workers[:, 0].any())

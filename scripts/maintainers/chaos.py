@@ -199,7 +199,7 @@ def pretraining_flags(folder: pathlib.Path, num_train_steps: int) -> list[str]:
         "--train_batch_size=8", "--eval_batch_size=8", "--max_eval_steps=2", "--do_eval",
         f"--num_train_steps={num_train_steps}", "--num_warmup_steps=10",
         f"--save_checkpoints_steps={max(1, num_train_steps // 40)}", "--log_steps=3",
-        "--learning_rate=0.01", "--iterations_per_loop=2", "--keep_checkpoint_max=2",
+        "--learning_rate=0.01", "--keep_checkpoint_max=2",
     ]
 
 

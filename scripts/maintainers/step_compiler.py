@@ -103,8 +103,8 @@ class StepCompiler:
         """Returns the memory of a step that computes `rows` sequences at once."""
         batch_size = rows * self.mesh.size * self.run.gradient_accumulation_steps
         with current().on(self.mesh):
-            train_steps = steps.train_steps(self.task, self.state, self.run)
-            lowered = train_steps.lower(self._batch(batch_size))
+            train_step = steps.compiled_step(self.task, self.state, self.run)
+            lowered = train_step.lower(self._batch(batch_size))
         try:
             program = lowered.compile()
         except jax.errors.JaxRuntimeError as error:

@@ -75,10 +75,10 @@ def test_averages_leave_skipped_steps_and_overflows_out(caplog):
         (2.0, 1.0, 0.1, 0, 0), (4.0, 3.0, 0.2, 0, 0), (3.0, math.inf, 0.3, 0, 1),
         (math.inf, math.nan, 0.4, 1, 0),
     ):
-        averages.add(np.array([loss, norm, rate, bad, overflow, 7]))
+        averages.add(np.array([loss, norm, rate, bad, overflow, 7, 0]))
     again = Averages([], has_loss_scale=True)
     again.restore(json.loads(json.dumps(averages.state())))
-    again.add(np.array([6.0, 2.0, 0.5, 0, 0, 7]))
+    again.add(np.array([6.0, 2.0, 0.5, 0, 0, 7, 0]))
     assert again.flush() == {"loss": 4.0, "gradient_norm": 2.0, "learning_rate": 0.5,
                              "skipped_steps": 1, "loss_scale_overflows": 1}
     assert again.tokens == 7  # for the rate: the other process's took none of this one's time

@@ -39,10 +39,10 @@ CONFIG = AlbertConfig(
 )
 
 
-def train_steps(config: AlbertConfig = CONFIG, **options):
+def train_step(config: AlbertConfig = CONFIG, **options):
     run = run_settings.RunConfig("", num_train_steps=10, **options)
     state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
-    return steps.train_steps(TASK, state, run)
+    return steps.compiled_step(TASK, state, run)
 
 
 START = """
@@ -90,7 +90,9 @@ def batch_of(rows) -> dict[str, np.ndarray]:
 
 
 def take_steps(train, rows: tf.data.Dataset, count: int) -> None:
-    train(iter(rows), count)
+    batches = iter(rows)
+    for _ in range(count):
+        train(batches)
 
 
 def same_batch() -> tf.data.Dataset:
@@ -101,7 +103,7 @@ class StepGraph:
     """The graph of a training step in half precision, as traced and as TensorFlow runs it."""
 
     def __init__(self, config: AlbertConfig = CONFIG):
-        train = train_steps(config, mixed_precision="bfloat16")
+        train = train_step(config, mixed_precision="bfloat16")
         helpers.optimise_graphs(True)  # TensorFlow's graph optimisation is part of the cost
         context.context().enable_graph_collection()
         try:
@@ -192,7 +194,7 @@ def test_micro_batches_are_computed_one_after_another(monkeypatch):
 
     monkeypatch.setattr(TensorFlowEngine, "grad", noting)
     one = dataclasses.replace(CONFIG, num_hidden_layers=1)
-    take_steps(train_steps(one, gradient_accumulation_steps=2), same_batch(), 2)
+    take_steps(train_step(one, gradient_accumulation_steps=2), same_batch(), 2)
     assert seen == ["begin", "end"] * 4
 
 
@@ -205,14 +207,14 @@ def test_each_micro_batch_draws_its_own_dropout():
         keras.utils.set_random_seed(1)
         state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
         batch = {name: tf.constant(v) for name, v in batch_of([row] * (2 * count)).items()}
-        numbers = steps.train_step(batch, TASK, state, run, None, current_engine.current())
+        numbers = steps.train_step(batch, 0.0, TASK, state, run, current_engine.current())
         found.append(float(numbers[steps.LOSS]))
     assert found[0] == pytest.approx(found[1], abs=0.5)
     assert found[0] != pytest.approx(found[1], abs=1e-4)
 
 
 def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
-    train = train_steps(dataclasses.replace(CONFIG, num_hidden_layers=1), pack_rows=True)
+    train = train_step(dataclasses.replace(CONFIG, num_hidden_layers=1), pack_rows=True)
     shapes = set()
 
     def batches():
@@ -274,9 +276,8 @@ def rows_of_three_steps(**options):
     run = run_settings.RunConfig("", num_train_steps=3, seed=3, **options)
     config = dataclasses.replace(CONFIG, num_hidden_layers=1).with_dropout(0.0)
     state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
-    train, iterator = steps.train_steps(TASK, state, run), iter(same_batch())
-    # One call for a single step and one for several, which must not retrace the step.
-    return np.concatenate([train(iterator, count) for count in (1, 2)]), train
+    train, iterator = steps.compiled_step(TASK, state, run), iter(same_batch())
+    return np.stack([train(iterator) for _ in range(3)]), train
 
 
 def test_a_step_that_xla_compiles_computes_what_the_graph_does_and_nothing_on_the_host():

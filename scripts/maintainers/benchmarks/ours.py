@@ -145,10 +145,10 @@ def _train_steps(spec, task):
     # The learning rate is so low that an epoch's losses do not depend on the order of its batches.
     state = train_state.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
-    train = steps.train_steps(task, state, run)
+    train = steps.compiled_step(task, state, run)
 
     def go(iterator, count):
-        return train(iterator, count)
+        return np.stack([np.asarray(train(iterator)) for _ in range(count)])
 
     return train, go, run
 

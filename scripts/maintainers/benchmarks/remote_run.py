@@ -31,33 +31,28 @@ def prepare(spec):
 
 def timed_training(told: str, argv: list[str]) -> None:
     """Runs the command with its usual steps, but one by one: batch, then step."""
-    import numpy as np
-
+    
     from albert import run_pretraining
     from albert.cli import flags
 
     flags.set_up_logging()
     flags.import_tensorflow()
-    import tensorflow as tf
-
     from albert.training import tensorflow_engine
 
     began, waits, ends, losses = [], [], [], []
 
-    def steps(self, iterator, count):
-        rows = []
+    def step(self, batches, stop):
         if not began:  # the command's work before it asks for a batch
-            self.make.get_concrete_function(iterator, tf.constant(count))
-        for _ in range(count):
-            began.append(time.perf_counter())
-            batch = next(iterator)
-            waits.append(time.perf_counter() - began[-1])
-            rows.append(self.strategy.run(self._step, args=(batch,)).numpy())
-            ends.append(time.perf_counter())
-            losses.append(float(rows[-1][0]))
-        return np.stack(rows)
+            self._make.get_concrete_function(batches, self._stop[0])
+        began.append(time.perf_counter())
+        batch = next(batches)
+        waits.append(time.perf_counter() - began[-1])
+        row = self.strategy.run(self._step, args=(batch, self._stop[stop])).numpy()
+        ends.append(time.perf_counter())
+        losses.append(float(row[0]))
+        return row
 
-    tensorflow_engine.TrainSteps.__call__ = steps
+    tensorflow_engine.TrainStep.__call__ = step
     try:
         run_pretraining.cli(["run_pretraining", *argv])
     finally:

@@ -21,7 +21,6 @@ def startup(values, config, folder):
         f"--train_batch_size={batch}", f"--max_seq_length={length}",
         f"--max_predictions_per_seq={min(inputs.PREDICTIONS, length)}", "--optimizer=adamw",
         "--learning_rate=1e-6", "--num_train_steps=2", "--num_warmup_steps=0", "--log_steps=1",
-        "--iterations_per_loop=1",
     ]
     sides = [
         Side(name, "startup.py", {
