@@ -47,6 +47,7 @@ class Engine(abc.ABC):
     num_workers = 1
     is_chief = True  # whether this process writes the run's files
     has_accelerator = False
+    device_name = ""  # the model of the accelerators, where it is known
 
     @abc.abstractmethod
     def scope(self, values) -> contextlib.AbstractContextManager[None]:

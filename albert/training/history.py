@@ -8,23 +8,36 @@ from typing import Any
 
 import numpy as np
 
+from albert.config import AlbertConfig
 from albert.errors import TrainingDivergedError
+from albert.model import costs
+from albert.model.costs import Workload
 from albert.records.record_files import RecordFiles
 from albert.tasks.task import Task
 from albert.training import steps
+from albert.training.current_engine import current
+from albert.training.engine import Engine
 from albert.training.run_settings import RunConfig
 from albert.training.summaries import MetricsWriter
 
 log = logging.getLogger("albert")
 
 MAX_BAD_STEPS = 10  # in a row: the run ends at the next one
+# Dense matrix products in 1e12 FLOPs per second, by a part of the device's name: in float32 (TF32 on
+# GPUs, one bfloat16 pass on TPUs), and in half precision. From data sheets.
+_PEAKS = {
+    "H200": (494.7, 989.4), "H100 80GB HBM3": (494.7, 989.4), "A100": (156, 312), "TPU v3": (61.5, 61.5),
+    "TPU v4": (275, 275), "TPU v5 lite": (197, 197), "TPU v5": (459, 459), "TPU v6 lite": (918, 918),
+}
 
 
 class History:
     """Records each step; resumes from a checkpoint's `state`."""
 
-    def __init__(self, task: Task, run: RunConfig, train_files: RecordFiles):
+    def __init__(self, task: Task, config: AlbertConfig, run: RunConfig, train_files: RecordFiles):
         self.run, self.train_files = run, train_files
+        self._flops_per_token = _model_flops(task, config)
+        self._peak = _peak_flops(current(), run.mixed_precision)
         self.records_seen = 0
         self.bad_steps = 0  # in a row
         self.averages = Averages(sorted(task.statistic_names), run.mixed_precision == "float16")
@@ -74,6 +87,9 @@ class History:
         seconds = max(seconds, 1e-6)
         values = self.averages.flush()
         values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
+        if self._peak:
+            flops = self._flops_per_token * self.averages.tokens / seconds
+            values["mfu"] = round(flops / self._peak, 4)
         values["seconds"] = round(seconds, 3)
         # Without NaN, which means that every step was skipped.
         shown = {k: v for k, v in values.items() if k != "seconds" and v == v}
@@ -82,6 +98,20 @@ class History:
         log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
         if writer:
             writer.write(step, "train", values)
+
+
+def _model_flops(task: Task, config: AlbertConfig) -> float:
+    """Returns the FLOPs of a token in training; of the heads, those of pretraining count."""
+    return costs.training_flops(config, Workload(
+        max_seq_length=task.feature_spec().row_length or config.max_position_embeddings,
+        max_predictions_per_seq=getattr(task, "max_predictions_per_seq", 0),
+    ))
+
+
+def _peak_flops(engine: Engine, precision: str) -> float | None:
+    """Returns the peak of all devices in FLOPs per second, or None if it isn't known."""
+    of_device = next((peak for name, peak in _PEAKS.items() if name in engine.device_name), None)
+    return of_device and 1e12 * of_device[precision != "float32"] * engine.num_replicas
 
 
 class Averages:

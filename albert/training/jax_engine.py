@@ -107,6 +107,10 @@ class JaxEngine(Engine):
     def has_accelerator(self) -> bool:
         return jax.default_backend() != "cpu"
 
+    @property
+    def device_name(self) -> str:
+        return self.mesh.devices.flat[0].device_kind
+
     def gather(self, value: np.ndarray) -> np.ndarray:
         return np.asarray(multihost_utils.process_allgather(np.asarray(value)[None], tiled=True))
 

@@ -54,6 +54,11 @@ class TensorFlowEngine(Engine):
     def has_accelerator(self) -> bool:
         return bool(tf.config.list_logical_devices("GPU"))
 
+    @property
+    def device_name(self) -> str:
+        gpus = tf.config.get_visible_devices("GPU")
+        return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "") if gpus else ""
+
     def data_errors(self, *sources) -> contextlib.AbstractContextManager[None]:
         return tf_dataset.data_errors(*sources)
 

@@ -67,7 +67,7 @@ def train(
     lock = locks.hold(run.output_dir) if engine.is_chief else contextlib.nullcontext()
     with lock, PreemptionSignal() as preemption, contextlib.ExitStack() as stack:
         state = TrainState(task, config, run, optimizer)
-        history = History(task, run, train_files)
+        history = History(task, config, run, train_files)
         checkpointer = Checkpointer(engine, task, config, run, state, history, flags)
         checkpointer.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): filesystem.size(path) for path in train_files.paths}

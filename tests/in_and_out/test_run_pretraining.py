@@ -15,8 +15,10 @@ from helpers import (
 from jobs import pretrain, tensors
 from tensorflow.core.util import event_pb2
 
+from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import checkpoint_files, checkpoints
+from albert.model import costs
 from albert.records import batches, manifests, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.runtime import processor
@@ -156,6 +158,19 @@ def test_a_run_resumes_to_the_same_bits_across_an_epoch_whatever_makes_its_steps
     half = jobs.Run(tmp_path / "out", flags).copy(tmp_path / "half", step=2)
     assert pretrain(*half.flags) == 0
     jobs.assert_same_run(half.out, tmp_path / "out", 4)
+
+
+def test_the_log_has_the_share_of_the_peak_where_it_is_known(whole, tmp_path, monkeypatch, capsys):
+    assert not any("mfu" in line for line in metrics(whole.out))  # of a CPU it is not
+    monkeypatch.setattr(TensorFlowEngine, "device_name", "NVIDIA H100 80GB HBM3")
+    assert pretrain(*whole.flags, f"--output_dir={tmp_path}", "--until_step=4") == 0
+    config = AlbertConfig.from_json_file(str(tmp_path / "albert_config.json"))
+    flops = costs.training_flops(config, costs.Workload(
+        max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS
+    ))
+    [line] = [line for line in metrics(tmp_path) if line["kind"] == "train"]
+    assert line["mfu"] == pytest.approx(flops * line["tokens_per_second"] / 494.7e12, abs=1e-4)
+    assert ", mfu " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("precision", [

@@ -202,7 +202,7 @@ def _timed_apart(train, iterator, count):
             asked = time.perf_counter()
             batch = next(iterator)
             waiting += time.perf_counter() - asked
-            train.strategy.run(train._step, args=(batch,)).numpy()
+            train.strategy.run(train._step, args=(batch, train._stop[0])).numpy()
         return serve.Parts(steps=time.perf_counter() - started, waiting=waiting)
 
     return turn
