@@ -44,7 +44,7 @@ from albert.tasks import baselines, glue, own_file
 from albert.tasks.classification import ClassificationTask
 from albert.tasks.fine_tuning_data import FineTuningData
 from albert.tasks.glue import Example
-from albert.training import summaries
+from albert.training.metrics import log_results, write_results
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -287,8 +287,8 @@ def _tested(
     }
     predictions["label_ids"] = np.array([task.id_of(row.label) for row in rows])
     results = task.score(predictions)
-    summaries.log_results(results, "Predict results")
-    summaries.write_results(directory, results, "predict_results")
+    log_results(results, "Predict results")
+    write_results(directory, results, "predict_results")
     name = f"{len(rows):,} rows of {os.path.basename(tuning.values.test_file)}"
     return [answered(name, task, texts.data.examples["train"], rows, predictions)]
 

@@ -20,7 +20,7 @@ from albert.formats.pretrained import Pretrained
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tokenization import FullTokenizer
-from albert.training import summaries
+from albert.training.metrics import log_results, write_results
 
 log = logging.getLogger("albert")
 
@@ -191,17 +191,31 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
 def main(values: flags.FlagValues) -> None:
     inputs = read_inputs(values)
     flags.start_engine(values)  # takes seconds, so check the flags first
+    from albert.training import loop
     from albert.training.current_engine import current
 
     with current().scope(values):
-        _run(values, inputs)
+        task, run, optimizer = pretraining_settings(values, inputs)
+        init, options = _initial_weights(values, inputs, task)
+        last = None
+        if values.do_train:
+            recorded = _recorded(values, inputs, task, optimizer)
+            # First, so that the directory of a killed run is complete, too.
+            if inputs.tokenizer and current().is_chief:
+                pretraining_start.keep_vocabulary(inputs.tokenizer, files.make_dirs(run.output_dir))
+            last = loop.train(
+                task, inputs.config, run, optimizer, inputs.train_files, eval_files=inputs.eval_files,
+                init=init, warm_start_options=options, flags=recorded,
+            ).last
+        if current().is_chief:
+            _finish(values, inputs, task, run, init, last)
 
 
 def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     """Returns the PretrainingTask, the RunConfig and the OptimizerConfig."""
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
-    from albert.training.run_settings import RunConfig
+    from albert.training.run import RunConfig
 
     optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig) | {
         "num_warmup_steps": warmup_steps(values)
@@ -210,61 +224,52 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
     return PretrainingTask(**inputs.task_settings), run, optimizer
 
 
-def _run(values: flags.FlagValues, inputs: Inputs) -> None:
-    from albert.training import trainer
-    from albert.training.current_engine import current
-
-    config, tokenizer = inputs.config, inputs.tokenizer
-    task, run, optimizer = pretraining_settings(values, inputs)
-    init = inputs.start.weights() if inputs.start else None
-    if values.init_checkpoint and not inputs.start:
-        init = pretrained.open_any_weights(values.init_checkpoint)
+def _initial_weights(values: flags.FlagValues, inputs: Inputs, task) -> tuple:
+    """Returns the weights to start from, if any, and the options of taking them."""
     options = flags.select(values, ("init_from_group0", "allow_partial_init"))
     if values.init_embeddings == "cooccurrence":
-        init = pretraining_start.of_cooccurrence(inputs.train_files, task, tokenizer, config, run.seed)
-        options = {"is_part": True}
-    recorded = flags.to_dict(values) | inputs.identity.recorded()
-    recorded["max_predictions_per_seq"] = task.max_predictions_per_seq
-    recorded["num_warmup_steps"] = optimizer.num_warmup_steps
-    if tokenizer:
-        recorded["do_lower_case"] = tokenizer.do_lower_case
-        if current().is_chief:  # first, so that the directory of a killed run is complete, too
-            pretraining_start.keep_vocabulary(tokenizer, files.make_dirs(run.output_dir))
-    last = None
-    if values.do_train:
-        last = trainer.train(
-            task, config, run, optimizer, inputs.train_files,
-            eval_files=inputs.eval_files,
-            init=init,
-            warm_start_options=options,
-            flags=recorded,
-        ).last
-    if not current().is_chief:
-        return
+        return pretraining_start.of_cooccurrence(
+            inputs.train_files, task, inputs.tokenizer, inputs.config, values.seed
+        ), {"is_part": True}
+    if inputs.start:
+        return inputs.start.weights(), options
+    is_bare = bool(values.init_checkpoint)  # weights alone
+    return pretrained.open_any_weights(values.init_checkpoint) if is_bare else None, options
+
+
+def _recorded(values: flags.FlagValues, inputs: Inputs, task, optimizer) -> dict[str, Any]:
+    """Returns what a run records with each checkpoint."""
+    recorded = flags.to_dict(values) | inputs.identity.recorded() | {
+        "max_predictions_per_seq": task.max_predictions_per_seq,
+        "num_warmup_steps": optimizer.num_warmup_steps,
+    }
+    return recorded | ({"do_lower_case": inputs.tokenizer.do_lower_case} if inputs.tokenizer else {})
+
+
+def _finish(values: flags.FlagValues, inputs: Inputs, task, run, init, last) -> None:
+    """Writes the results and the model's card."""
     if values.do_eval:
-        if not last:
-            with current().alone():
-                last = _evaluate(task, config, run, inputs.eval_files, init)
-        path = summaries.write_results(files.make_dirs(run.output_dir), last.results)
+        last = last or _evaluate(task, inputs.config, run, inputs.eval_files, init)
+        path = write_results(files.make_dirs(run.output_dir), last.results)
         log.info("results: %s", path)
     if values.do_train:
         weights = checkpoints.open_weights(checkpoints.newest_or_best(run.output_dir))
-        model_card.of_weights(run.output_dir, weights, config, tokenizer=tokenizer)
+        model_card.of_weights(run.output_dir, weights, inputs.config, tokenizer=inputs.tokenizer)
     log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 
 def _evaluate(task, config, run, eval_files, init):
     """Evaluates the newest checkpoint of output_dir, else --init_checkpoint."""
-    from albert.training import evaluation
+    from albert.training import evaluate
 
     of_run = list(checkpoints.list_steps(run.output_dir).values())
     if not of_run and init is None:
         raise FlagError(f"--do_eval: no checkpoint in {run.output_dir}: give --init_checkpoint")
     weights = checkpoints.open_weights(of_run[-1], "output_dir") if of_run else init
-    result = evaluation.evaluate(task, config, run, eval_files, weights)
-    summaries.log_results(result.results)
+    result = evaluate.evaluate(task, config, run, eval_files, weights)
+    log_results(result.results)
     if of_run:
-        evaluation.keep_if_best(task, config, run, eval_files, of_run[-1], result.results)
+        evaluate.keep_if_best(task, config, run, eval_files, of_run[-1], result.results)
     return result
 
 

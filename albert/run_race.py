@@ -27,7 +27,7 @@ from albert.storage import files
 from albert.tasks import race
 from albert.tasks.classification import MultipleChoiceTask
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
-from albert.training import summaries
+from albert.training.metrics import log_results
 
 _FEATURE_FILES = ("train_file", "eval_file", "predict_file")
 
@@ -85,10 +85,10 @@ def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
 
 def _write_results(directory: str, results: dict, weights) -> None:
     """Publishes the test results in the original's format, with the best dev result."""
-    from albert.training import evaluation
+    from albert.training import evaluate
 
-    best = evaluation.read_best(os.path.dirname(weights.origin))
-    summaries.log_results(results, "Predict results")
+    best = evaluate.read_best(os.path.dirname(weights.origin))
+    log_results(results, "Predict results")
     path = os.path.join(directory, "predict_results.txt")
     with files.atomic_write(path) as stream:
         stream.write("***** Predict results *****\n")

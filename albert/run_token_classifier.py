@@ -27,7 +27,7 @@ from albert.formats import known_tasks, run_states
 from albert.tasks import conll
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 from albert.tasks.token_classification import TokenClassificationTask
-from albert.training import summaries
+from albert.training.metrics import log_results, write_results
 
 log = logging.getLogger("albert")
 
@@ -114,8 +114,8 @@ def main(values: flags.FlagValues) -> None:
     result = FineTuning(values, settings, encoder, data, task).run()
     if result and settings.do_predict and all(one.labels for one in data.examples["test"]):
         results = result.evaluations["test"].results
-        summaries.log_results(results, "Predict results")
-        summaries.write_results(settings.output_dir, results, "predict_results")
+        log_results(results, "Predict results")
+        write_results(settings.output_dir, results, "predict_results")
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -29,13 +29,13 @@ from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
 from albert.tasks import fine_tuning_data
 from albert.tasks.fine_tuning_data import FineTuningData
-from albert.training import summaries
+from albert.training.metrics import log_results, write_results
 
 if TYPE_CHECKING:
     from albert.formats.weights import Weights
     from albert.tasks.task import Task
-    from albert.training.evaluation import Evaluated, Evaluation
-    from albert.training.run_settings import RunConfig
+    from albert.training.evaluate import Evaluated, Evaluation
+    from albert.training.run import RunConfig
 
 log = logging.getLogger("albert")
 
@@ -84,17 +84,16 @@ class FineTuning:
             self.settings = settings = settings.with_steps(count)
             log.info("%s examples, %s steps", f"{count:,}", f"{settings.train_step:,}")
         flags.start_engine(self.values)  # takes seconds, so check all input first
-        from albert.training import evaluation
+        from albert.training import evaluate
         from albert.training.current_engine import current
 
         self.engine, run = current(), self._run_config()
         files.make_dirs(settings.output_dir)
         with self.engine.scope(self.values):
-            evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
+            evaluated = self._train(run) if settings.do_train else evaluate.Evaluated()
             if not self.engine.is_chief:
                 return None  # the chief does the rest
-            with self.engine.alone():
-                return self._use_weights(run, evaluated)
+            return self._use_weights(run, evaluated)
 
     def _use_weights(self, run: "RunConfig", evaluated: "Evaluated") -> TrainingResult | None:
         """Evaluates and predicts."""
@@ -109,12 +108,12 @@ class FineTuning:
             evaluations["dev"] = self._evaluate_run(run, weights, evaluated)
             self._write_card(run.output_dir)  # with the results
         if settings.do_predict:
-            from albert.training import evaluation
+            from albert.training import evaluate
 
             split = "test" if "test" in self.files else "dev"
             examples = self.data.examples[split]
             if split not in evaluations:
-                evaluations[split] = evaluation.evaluate(
+                evaluations[split] = evaluate.evaluate(
                     task.scoring(examples), self.encoder.config,
                     dataclasses.replace(run, eval_batch_size=settings.predict_batch_size),
                     self.files[split], weights,
@@ -144,7 +143,7 @@ class FineTuning:
         )
 
     def _run_config(self) -> "RunConfig":
-        from albert.training.run_settings import RunConfig
+        from albert.training.run import RunConfig
 
         settings = self.settings
         return RunConfig(**flags.select(self.values, RunConfig) | {
@@ -158,14 +157,14 @@ class FineTuning:
 
     def _train(self, run: "RunConfig") -> "Evaluated":
         from albert.optimization import OptimizerConfig
-        from albert.training import trainer
+        from albert.training import loop
 
         settings, output_dir = self.settings, filesystem.address_of(run.output_dir)
         is_new, started = not checkpoints.newest_or_best(run.output_dir), time.monotonic()
         initial = self.encoder.weights
         if initial and self.task.untrained_weights:
             initial = initial.without(*self.task.untrained_weights)
-        evaluated = trainer.train(
+        evaluated = loop.train(
             self.task, self.encoder.config, run,
             OptimizerConfig(
                 settings.optimizer, settings.learning_rate, settings.train_step,
@@ -185,20 +184,20 @@ class FineTuning:
         self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
     ) -> "Evaluation":
         """Writes the results of a checkpoint, after evaluating it unless training already has."""
-        from albert.training import evaluation
+        from albert.training import evaluate
 
         result = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))
         if result is None:
             source, config = self.files["dev"], self.encoder.config
-            result = evaluation.evaluate(self.task, config, run, source, weights)
-            summaries.log_results(result.results)
+            result = evaluate.evaluate(self.task, config, run, source, weights)
+            log_results(result.results)
             best = os.path.join(run.output_dir, checkpoints.BEST)
-            if weights.origin == best and evaluation.read_best(run.output_dir):
+            if weights.origin == best and evaluate.read_best(run.output_dir):
                 # Update it: it may come from another dev file.
-                evaluation.keep_if_best(
+                evaluate.keep_if_best(
                     self.task, config, run, source, weights.origin, result.results
                 )
-        path = summaries.write_results(run.output_dir, result.results)
+        path = write_results(run.output_dir, result.results)
         log.info("results of %s: %s", weights.origin, path)
         return result
 

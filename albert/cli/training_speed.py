@@ -49,8 +49,9 @@ def _measure_here(spec: dict) -> float:
     flags.start_engine()
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
-    from albert.training import run_settings, steps, train_state
+    from albert.training import steps
     from albert.training.current_engine import current
+    from albert.training.run import RunConfig, TrainState
 
     config = AlbertConfig.from_dict(spec["config"])
     batch, length = spec["batch"], spec["length"]
@@ -58,14 +59,14 @@ def _measure_here(spec: dict) -> float:
     optimizer = OptimizerConfig(spec["optimizer"], 1e-3, 10**6)
     devices = flags.parse(run_flags.define_device_flags, ["training_speed"])  # as run_pretraining's
     with tempfile.TemporaryDirectory() as folder, current().scope(devices):
-        run = run_settings.RunConfig(
+        run = RunConfig(
             "", mixed_precision=spec["precision"], train_batch_size=batch
         ).on(current())
         path = os.path.join(folder, "random.tfrecord")
         features = task.feature_spec()
         rows = (_random_sequence(config, spec, np.random.default_rng(i)) for i in range(batch))
         manifests.write_records(path, rows, features, {})
-        state = train_state.TrainState(task, config, run, optimizer)
+        state = TrainState(task, config, run, optimizer)
         train = steps.compiled_step(task, state, run)
         batches = iter(current().train_batches(
             RecordFiles([path]), features, batch_size=batch, vocab_size=config.vocab_size, seed=1

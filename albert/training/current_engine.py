@@ -14,6 +14,6 @@ def current() -> Engine:
         from albert.training.jax_engine import JaxEngine
 
         return JaxEngine()
-    from albert.training.tensorflow_engine import TensorFlowEngine
+    from albert.training.tf_engine import TensorFlowEngine
 
     return TensorFlowEngine()

@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from albert.errors import FlagError
@@ -53,53 +52,39 @@ class Engine(abc.ABC):
     def scope(self, values) -> contextlib.AbstractContextManager[None]:
         """Uses the devices that the flags ask for; raises a FlagError if they don't exist."""
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Computes without the other workers inside the block."""
-        return contextlib.nullcontext()
-
     def gather(self, value: np.ndarray) -> np.ndarray:
         """Returns the values [workers, ...] of all workers, which must all call it."""
         return np.asarray(value)[None]
 
-    @contextlib.contextmanager
-    def worker_errors(self, where: Callable[[], str]) -> Iterator[None]:
-        """Turns errors about a lost worker into a WorkerLostError; `where`: the restart's checkpoint."""
-        yield
+    @abc.abstractmethod
+    def errors(
+        self, newest: Callable[[], str | None], *sources: "RecordFiles | None"
+    ) -> contextlib.AbstractContextManager[None]:
+        """Turns the engine's errors about bad records, memory and lost workers into ours.
+
+        Args:
+          newest: returns the checkpoint from which a restarted run resumes.
+        """
 
     # --- Inside a step, while it is traced ---
 
     @abc.abstractmethod
-    def replica(self) -> Any:
-        """Returns this replica's number."""
+    def grad_sums(
+        self, loss: Callable[..., tuple[Any, Any]], inputs_of: Callable[..., tuple[Any, Any]],
+        batch: Any, loss_weights: Callable[[Any], Any], scale: Any, state: Any, run: Any,
+    ) -> tuple[dict[str, Any], Any]:
+        """Returns ({name: gradient}, metrics), summed over micro-batches and replicas.
 
-    @abc.abstractmethod
-    def on_replicas(
-        self, function: Callable[[Any], Any], batch: Any, variables: Sequence[keras.Variable]
-    ) -> Any:
-        """Returns function(each replica's part of a batch), which must be equal on all replicas.
+        Micro-batches are computed one after another, to save memory. Gradients are dense. Weights
+        that the loss does not depend on are left out: zeros would let weight decay, and LAMB's
+        scaling of updates, change them.
 
         Args:
-          variables: those that the function reads.
+          loss: function of a micro-batch, a seed, the sums of `loss_weights` over all replicas, and
+            `scale`; returns (value to differentiate, metrics).
+          inputs_of: function of a replica's batch, its number, and the number of a micro-batch;
+            returns the micro-batch and its seed.
         """
-
-    @abc.abstractmethod
-    def psum(self, values: Any) -> Any:
-        """Returns the sums of a structure of tensors over all replicas, like JAX's `psum`."""
-
-    @abc.abstractmethod
-    def grad(
-        self, function: Callable[..., tuple[Any, Any]], model: keras.Model,
-        weights: Mapping[str, keras.Variable], use_xla: bool,
-    ) -> Callable[..., tuple[Any, dict[str, Any]]]:
-        """Returns a function of the same arguments: (second value, {name: gradient of the first}).
-
-        Gradients are dense. Weights that do not affect the first value are left out: zeros would
-        let weight decay, and LAMB's scaling of updates, change them.
-        """
-
-    @abc.abstractmethod
-    def add_up(self, part: Callable[[Any], Any], count: int) -> Any:
-        """Returns part(0) + ... + part(count - 1), computed one after another to save memory."""
 
     @abc.abstractmethod
     def fold_in(self, key: np.ndarray, numbers: Sequence[Any]) -> Any:
@@ -114,8 +99,8 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def train_step(
         self, step: Callable[[Any, Any], Any], state: Any, run: Any
-    ) -> Callable[[Iterator[Any], bool], Any]:
-        """Returns a function of (iterator of batches, whether to stop) that makes a step.
+    ) -> Callable[[Iterator[Any], np.float32], Any]:
+        """Returns a function of (iterator of batches, 1 to stop or 0) that makes a step.
 
         It returns the metrics [columns], which the device may still be computing.
 
@@ -142,10 +127,6 @@ class Engine(abc.ABC):
         self, source: "RecordFiles", spec: "FeatureSpec", **options
     ) -> Iterable[Any]:
         """Returns batches for `eval_outputs`, which can be iterated over repeatedly."""
-
-    def data_errors(self, *sources: "RecordFiles") -> contextlib.AbstractContextManager[None]:
-        """Turns the engine's errors about bad records into a DataError."""
-        return contextlib.nullcontext()
 
     # --- Derived ---
 

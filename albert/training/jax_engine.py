@@ -115,7 +115,7 @@ class JaxEngine(Engine):
         return np.asarray(multihost_utils.process_allgather(np.asarray(value)[None], tiled=True))
 
     @contextlib.contextmanager
-    def worker_errors(self, where: Callable[[], str]) -> Iterator[None]:
+    def errors(self, newest, *sources) -> Iterator[None]:
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
@@ -126,59 +126,36 @@ class JaxEngine(Engine):
                 raise
             atexit.register(_exit_at_once)
             raise WorkerLostError(f"another worker was lost ({reason[1]}); restart all workers to "
-                                  f"resume from {where()}") from error
+                                  f"resume from {newest() or 'the start'}") from error
 
     # --- Inside a step ---
 
-    def replica(self):
-        return jax.lax.axis_index(ROWS)
+    def grad_sums(self, loss, inputs_of, batch, loss_weights, scale, state, run):
+        chosen, parts = {id(v) for v in state.trained.values()}, run.gradient_accumulation_steps
 
-    def on_replicas(self, function, batch, variables):
         def of_replica(values, batch):
-            with keras.StatelessScope(list(zip(variables, values, strict=True))):
-                return function(batch)
+            with keras.StatelessScope(list(zip(state.variables, values, strict=True))):
+                trained = {name: weight.value for name, weight in state.trained.items()}
+                others = [(v, v.value) for v in state.model.variables if id(v) not in chosen]
+                weights = jax.lax.psum(loss_weights(batch), ROWS)
+                of_batch = functools.partial(inputs_of, batch, jax.lax.axis_index(ROWS))
+
+                def of_values(values, part, seed):
+                    mapping = [(state.trained[name], x) for name, x in (trained | values).items()]
+                    with keras.StatelessScope(state_mapping=[*others, *mapping]):
+                        return loss(part, seed, weights, scale)
+
+                names = _reached(of_values, trained, *of_batch(0))
+                reached = {name: trained[name] for name in names}
+                gradients = jax.grad(of_values, has_aux=True)
+                if parts == 1:
+                    return jax.lax.psum(gradients(reached, *of_batch(0)), ROWS)
+                return jax.lax.psum(_added(lambda i: gradients(reached, *of_batch(i)), parts), ROWS)
 
         return jax.shard_map(
             of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW), out_specs=EVERYWHERE,
             check_vma=False,
-        )([variable.value for variable in variables], batch)
-
-    def psum(self, values):
-        return jax.lax.psum(values, ROWS)
-
-    def grad(self, function, model: keras.Model, weights: Mapping[str, keras.Variable], use_xla):
-        chosen = {id(weight) for weight in weights.values()}
-
-        def compute(*arguments):
-            values = {name: weight.value for name, weight in weights.items()}
-            others = [(v, v.value) for v in model.variables if id(v) not in chosen]
-
-            def of_values(values):
-                mapping = [*others, *((weights[name], value) for name, value in values.items())]
-                with keras.StatelessScope(state_mapping=mapping):
-                    return function(*arguments)
-
-            reached = _reaching(lambda values: of_values(values)[0], values)
-            fixed = {name: value for name, value in values.items() if name not in reached}
-            grads, metrics = jax.grad(lambda some: of_values(some | fixed), has_aux=True)(
-                {name: values[name] for name in reached}
-            )
-            return metrics, grads
-
-        return compute
-
-    def add_up(self, part, count: int):
-        if count == 1:
-            return part(0)
-
-        def add(total, i):
-            return jax.tree.map(jnp.add, total, part(i)), None
-
-        # Zeros instead of the first part, so that the program contains the model once.
-        zeros = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jnp.int32(0))
-        )
-        return jax.lax.scan(add, zeros, jnp.arange(count, dtype=jnp.int32))[0]
+        )([variable.value for variable in state.variables], batch)
 
     def fold_in(self, key: np.ndarray, numbers: Sequence[Any]):
         key = jnp.asarray(key.view(np.uint32))
@@ -213,11 +190,22 @@ class JaxEngine(Engine):
         return _EvalBatches(source, spec, options, jax_devices.mesh_of(self._local_devices))
 
 
-def _reaching(function: Callable[[Any], Any], values: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the values that a function's result depends on."""
-    program = jax.make_jaxpr(function)(values).jaxpr
-    _, is_used = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
-    return [name for name, used in zip(sorted(values), is_used, strict=True) if used]
+def _reached(function: Callable[..., Any], values: Mapping[str, Any], *inputs: Any) -> list[str]:
+    """Returns the names of the values that the first result of a function depends on."""
+    program = jax.make_jaxpr(function)(values, *inputs).jaxpr
+    is_first = [i == 0 for i in range(len(program.outvars))]
+    _, is_used = partial_eval.dce_jaxpr(program, is_first)
+    return [name for name, used in zip(sorted(values), is_used, strict=False) if used]
+
+
+def _added(part: Callable[[Any], Any], count: int):
+    """Returns part(0) + ... + part(count - 1), computed one after another to save memory."""
+    def add(total, i):
+        return jax.tree.map(jnp.add, total, part(i)), None
+
+    # Zeros instead of the first part, so that the program contains the model once.
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jnp.int32(0)))
+    return jax.lax.scan(add, zeros, jnp.arange(count, dtype=jnp.int32))[0]
 
 
 def _too_large(message: str) -> str:
@@ -317,9 +305,9 @@ class TrainStep:
         ]
         return self._step.lower(values, batch, self._stop[0])
 
-    def __call__(self, batches, stop: bool = False):
+    def __call__(self, batches, stop=np.float32(0)):
         values = [self._placed(variable.value) for variable in self.variables]
-        values, row = self._step(values, next(batches), self._stop[stop])
+        values, row = self._step(values, next(batches), self._stop[int(stop)])
         for variable, value in zip(self.variables, values, strict=True):
             variable._value = value
         return row

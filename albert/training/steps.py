@@ -16,10 +16,7 @@ from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 from albert.training.engine import Engine
-
-# Columns of a training step's metrics, followed by the task's (sum, weight) pairs.
-LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
-STOP = -1  # the last one: above 0 if a worker was asked to stop
+from albert.training.metrics import BAD, LOSS, NORM, OVERFLOW, PAIRS, RATE, STOP, TOKENS  # noqa: F401
 
 
 def train_step(batch, stop, task: Task, state, run, engine: Engine):
@@ -31,37 +28,28 @@ def train_step(batch, stop, task: Task, state, run, engine: Engine):
       engine: differentiates, sums over replicas, and has compiled this function.
     """
     scale = ops.convert_to_tensor(state.loss_scale)[0]
-    count, names = run.gradient_accumulation_steps, sorted(task.statistic_names)
+    parts, names = run.gradient_accumulation_steps, sorted(task.statistic_names)
 
-    def loss_of(batch, seed, weights, scale):
+    def inputs_of(batch, replica, i):
+        """Returns the i-th micro-batch of a replica, and the seed of its dropout."""
+        step = ops.cast(state.optimizer.iterations, "int32")
+        # The first micro-batch of the first replica draws what a single device would draw.
+        return _part_of(batch, i, parts), dropout_seed(run.seed, step, replica * parts + i)
+
+    def loss_of(part, seed, weights, scale):
         # --- Forward ---
-        outputs = state.model.of_batch(batch, training=True, dropout_seed=seed)
+        outputs = state.model.of_batch(part, training=True, dropout_seed=seed)
         # --- Loss ---
-        sums, pairs = task.loss_sums(batch, outputs), task.statistics(batch, outputs)
+        sums, pairs = task.loss_sums(part, outputs), task.statistics(part, outputs)
         first, *others = (sums[name] / weights[name] for name in sums)
         loss = sum(others, first)
         tokens, *flat = (ops.cast(x, "float32") for x in (
-            ops.sum(batch["input_mask"]), *(x for name in names for x in pairs[name])
+            ops.sum(part["input_mask"]), *(x for name in names for x in pairs[name])
         ))
         return loss * scale, ops.stack([loss, tokens, *flat])
 
-    # --- Gradients ---
-    gradients_of = engine.grad(loss_of, state.model, state.trained, run.use_xla)
-
-    def of_replica(batch):
-        weights = engine.psum(task.loss_weights(batch))
-        step = ops.cast(state.optimizer.iterations, "int32")
-        first = engine.replica() * count
-
-        def part(i):
-            # The first micro-batch of the first replica draws what a single device would draw.
-            seed = dropout_seed(run.seed, step, first + i)
-            return gradients_of(_part_of(batch, i, count), seed, weights, scale)
-
-        # --- Sum over replicas ---
-        return engine.psum(engine.add_up(part, count))
-
-    sums, grads = engine.on_replicas(of_replica, batch, state.variables)
+    # --- Gradients, summed over micro-batches and replicas ---
+    grads, sums = engine.grad_sums(loss_of, inputs_of, batch, task.loss_weights, scale, state, run)
     gradients = {name: grads[name] / scale for name in state.weights if name in grads}
     norm = global_norm(list(gradients.values()))
 

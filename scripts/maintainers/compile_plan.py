@@ -51,7 +51,7 @@ def main(values: flags.FlagValues) -> None:
 
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
-    from albert.training.run_settings import RunConfig
+    from albert.training.run import RunConfig
 
     step = step_compiler.StepCompiler(
         PretrainingTask(values.max_seq_length, values.max_predictions_per_seq),

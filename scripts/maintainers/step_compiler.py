@@ -20,8 +20,7 @@ from albert.optimization import OptimizerConfig
 from albert.tasks.task import Task
 from albert.training import jax_devices, jax_engine, steps
 from albert.training.current_engine import current
-from albert.training.run_settings import RunConfig
-from albert.training.train_state import TrainState
+from albert.training.run import RunConfig, TrainState
 
 # Memory of a TPU that XLA can use, from data sheets.
 _MEMORY_GIB = {"v3": 16, "v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25}

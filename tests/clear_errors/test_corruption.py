@@ -36,7 +36,7 @@ from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import questions as squad_questions
 from albert.text import documents, vocabulary
 from albert.tokenization import FullTokenizer, check_special_pieces
-from albert.training import checkpoint_store, evaluation
+from albert.training import evaluate, store
 
 SECONDS = 60
 QUICK, THOROUGH = 8, 130  # mutations per file in the fast and in the slow suite
@@ -70,7 +70,7 @@ def wordpiece(folder):
 
 
 def make_checkpoint(folder):
-    checkpoint_store.save(str(folder), 3, a_model() | {"global_step": np.int64(3)}, {
+    store.save(str(folder), 3, a_model() | {"global_step": np.int64(3)}, {
         "task": "pretraining", "records_seen": 12, "config": CONFIG.to_dict(),
         "window": {"sums": [0.5, 1.0], "steps": 1}, "flags": {"seed": 1},
         "loss_scale": [1.0, 0.0],
@@ -247,7 +247,7 @@ READERS = {
         "best.json",
         lambda d: files.write_sealed_json(
             f"{d}/best.json", {"metric": "a", "step": 3, "value": 0.5}),
-        lambda d: evaluation.read_best(str(d)), is_checked=True,
+        lambda d: evaluate.read_best(str(d)), is_checked=True,
     ),
 }
 

@@ -23,7 +23,7 @@ from albert.formats import checkpoints, hf_tensors, pretrained, run_states
 from albert.storage import files, temporary
 from albert.tasks import glue
 from albert.tasks.classification import ClassificationTask
-from albert.training import checkpoint_store
+from albert.training import store
 
 
 # --- Nothing is unpickled or executed ---
@@ -122,7 +122,7 @@ def test_no_module_can_execute_what_it_reads():
 def test_a_pickle_among_a_checkpoints_files_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("OWNED", str(tmp_path / "owned"))
     for ending in (".index", ".data-00000-of-00001", ".json"):
-        prefix = checkpoint_store.save(
+        prefix = store.save(
             str(tmp_path), 1, {"bert/a": np.zeros(9, "float32")}, {"records_seen": 1}, 0
         )
         pathlib.Path(prefix + ending).write_bytes(pickle.dumps(Bomb()))
@@ -287,7 +287,7 @@ def test_what_is_published_and_cleaned_up_follows_no_link(tmp_path):
     for name in ("best.json", "model.ckpt-1.json", "model.ckpt-1.index", "checkpoint"):
         (run / name).symlink_to(victim)
     files.write_sealed_json(str(run / "best.json"), {"step": 1})
-    checkpoint_store.save(str(run), 1, {"bert/a": np.zeros(3, "float32")}, {}, 0)
+    store.save(str(run), 1, {"bert/a": np.zeros(3, "float32")}, {}, 0)
     assert not any(path.is_symlink() for path in run.iterdir())
     (run / ".x.tmp-abcdefgh").symlink_to(tmp_path / "precious")  # left by a killed run
     with temporary.temporary_dir(str(run / "x")):

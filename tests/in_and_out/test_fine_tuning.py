@@ -12,7 +12,7 @@ from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning_settings import settings_of
 from albert.formats import checkpoints
 from albert.tasks.fine_tuning_data import FineTuningData
-from albert.training import evaluation
+from albert.training import evaluate
 
 each_task = pytest.mark.parametrize("name", jobs.TUNERS)
 
@@ -51,7 +51,7 @@ def test_a_run_keeps_the_best_checkpoint_and_writes_its_results(name, tuned):
 @pytest.mark.parametrize("name", ["squad", "race", "tokens"])
 def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, monkeypatch):
     if name == "squad":  # it reuses the predictions of the evaluation
-        monkeypatch.setattr(evaluation, "evaluate", None)
+        monkeypatch.setattr(evaluate, "evaluate", None)
     tuner, whole = jobs.TUNERS[name], tuned(name)
     half = whole.copy(tmp_path / "out", step=tuner.last // 2)
     assert tuner.run(*half.flags) == 0

@@ -18,7 +18,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import run_states
 from albert.tasks import classification, glue, lines, own_file, tables
 from albert.tasks.glue import Example
-from albert.training import evaluation
+from albert.training import evaluate
 
 CLASSES = ("bad", "so, so")
 
@@ -320,7 +320,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     assert "--max_seq_length: 32 (" in said
     # 11 rows cannot tell which of the ten epochs was best.
     assert "11 held-out rows are too few to choose" in said
-    assert evaluation.read_best(str(out))["step"] == results_of(out)["global_step"] == 69
+    assert evaluate.read_best(str(out))["step"] == results_of(out)["global_step"] == 69
     assert len(run_states.evaluations(str(out))) == 10
     report = (out / "report.md").read_text()
     assert "best of" not in report

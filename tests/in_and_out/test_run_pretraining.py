@@ -23,8 +23,8 @@ from albert.records import batches, manifests, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.runtime import processor
 from albert.tasks.pretraining import PretrainingTask
-from albert.training.history import History
-from albert.training.tensorflow_engine import TensorFlowEngine
+from albert.training.metrics import History
+from albert.training.tf_engine import TensorFlowEngine
 
 SPEC = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
 

@@ -13,8 +13,8 @@ from albert.formats import run_states
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import evaluation
-from albert.training.run_settings import RunConfig
+from albert.training import evaluate
+from albert.training.run import RunConfig
 
 TASK = PretrainingTask(LENGTH, PREDICTIONS)
 CONFIG = AlbertConfig.from_dict(SIZES)
@@ -28,7 +28,7 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
     files.write_sealed_json(str(folder / f"model.ckpt-{step}.json"), state)
     run = RunConfig(str(folder), max_eval_steps=3, **changes)
     results = {task.best_metric: accuracy, "global_step": step}
-    return evaluation.keep_if_best(
+    return evaluate.keep_if_best(
         task, CONFIG, run, RecordFiles([path]), str(folder / f"model.ckpt-{step}"), results
     )
 
@@ -55,7 +55,7 @@ def test_the_best_is_sought_anew_with_one_warning_when_another_thing_is_measured
         [warning] = [r.getMessage() for r in caplog.records]
         assert f"of step 1, was evaluated differently ({what})" in warning and "step 3" in warning
         assert (folder / "model.ckpt-best.index").read_text() == "of step 3"
-        assert evaluation.read_best(str(folder))["value"] == 0.4
+        assert evaluate.read_best(str(folder))["value"] == 0.4
         caplog.clear()
         assert not keep(folder, 4, 0.3, path, **changes) and keep(folder, 5, 0.5, path, **changes)
         assert not caplog.records
@@ -66,13 +66,13 @@ def test_the_last_evaluated_is_kept_where_the_rows_are_too_few_to_choose(tmp_pat
     for step, accuracy in ((1, 0.9), (2, 0.5)):
         assert keep(tmp_path, step, accuracy, path, keep_last=True)
         assert (tmp_path / "model.ckpt-best.index").read_text() == f"of step {step}"
-        assert evaluation.read_best(str(tmp_path))["value"] == accuracy
+        assert evaluate.read_best(str(tmp_path))["value"] == accuracy
 
 
 def test_batches_of_another_size_measure_the_same_in_a_full_pass(tmp_path):
     path = write_pretraining_records(tmp_path / "dev.tfrecord")
     first, second = (
-        evaluation.what_is_measured(
+        evaluate.what_is_measured(
             TASK, CONFIG, RunConfig("", eval_batch_size=n), RecordFiles([path])
         )
         for n in (4, 8)
@@ -93,7 +93,7 @@ def test_a_best_json_that_does_not_say_what_was_measured_is_no_measure(tmp_path,
 
 
 def test_the_best_of_a_runs_evaluations_is_kept(whole):
-    best = evaluation.read_best(str(whole.out))
+    best = evaluate.read_best(str(whole.out))
     values = {line["step"]: line[best["metric"]] for line in metrics(whole.out)
               if line["kind"] == "eval"}
     assert list(values) == [10, 20, 23]
@@ -120,7 +120,7 @@ def test_a_finished_run_seeks_its_best_anew_on_other_data(finished, tmp_path, ca
     other = write_pretraining_records(tmp_path / "dev.tfrecord", seed=5)
     assert jobs.pretrain(*flags, f"--eval_input_file={other}") == 0
     assert capsys.readouterr().err.count("of step 10, was evaluated differently (files)") == 1
-    assert evaluation.read_best(str(finished.out))["step"] == 23
+    assert evaluate.read_best(str(finished.out))["step"] == 23
     assert run_states.read_run_state(str(finished.out / "model.ckpt-best"))["step"] == 23
 
 
@@ -131,4 +131,4 @@ def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(classif
     (tmp_path / "SST-2/dev.tsv").write_text("text\tlabel\nabc\t0\nabc\t1\n")
     data = (f"--data_dir={tmp_path}", f"--cached_dir={tmp_path / 'c'}")
     assert jobs.classify(*run.flags, "--do_train", "--do_eval", *data) == 0
-    assert evaluation.read_best(str(run.out))["value"] == 0.5
+    assert evaluate.read_best(str(run.out))["value"] == 0.5

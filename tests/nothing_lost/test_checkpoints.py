@@ -19,7 +19,7 @@ from albert.errors import CheckpointError
 from albert.formats import checkpoint_files, checkpoints
 from albert.formats.tensor_bundle import BundleReader
 from albert.modeling import AlbertForPreTraining, AlbertForSequenceClassification, named_weights
-from albert.training import checkpoint_store
+from albert.training import store
 
 DATA = ".data-00000-of-00001"
 
@@ -43,7 +43,7 @@ def test_a_checkpoint_is_named_by_any_of_its_files_or_by_its_directory(tmp_path)
     for ending in ("", ".index", DATA, ".meta"):
         assert checkpoints.resolve_prefix(newest + ending) == newest
     assert checkpoints.resolve_prefix(str(tmp_path)) == newest
-    best = checkpoint_store.publish_best(os.path.join(tmp_path, "model.ckpt-9"))
+    best = store.publish_best(os.path.join(tmp_path, "model.ckpt-9"))
     assert checkpoints.resolve_prefix(str(tmp_path)) == best
     with pytest.raises(CheckpointError, match=r"--init_checkpoint.*there are: model\.ckpt-100"):
         checkpoints.open_weights(str(tmp_path / "model.ckpt-10"))
@@ -53,7 +53,7 @@ def test_the_newest_k_checkpoints_are_kept_and_the_best_beside_them(tmp_path):
     for step in (1, 2, 3):
         prefix = save(tmp_path, step, keep=2)
         if step == 1:
-            checkpoint_store.publish_best(prefix)
+            store.publish_best(prefix)
     assert list(checkpoints.list_steps(str(tmp_path))) == [2, 3]
     assert checkpoints.open_weights(str(tmp_path / "model.ckpt-best")).read("global_step") == 1
     assert not (tmp_path / "model.ckpt-1.json").exists()
@@ -95,7 +95,7 @@ def test_another_architecture_or_task_is_refused_with_both_values(tmp_path):
         (stores.CONFIG, "rte", "was trained for t, not rte"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            checkpoint_store.read_newest(str(tmp_path), stores.SHAPES, config, task)
+            store.read_newest(str(tmp_path), stores.SHAPES, config, task)
 
 
 def test_a_warm_start_accounts_for_every_variable(golden_path):
@@ -306,4 +306,4 @@ def test_without_tensorflow_checkpoints_are_its_own_and_a_damaged_one_is_set_asi
 def test_a_run_of_0_2_without_tensorflow_is_refused_and_does_not_start_over(tmp_path):
     (tmp_path / "model.ckpt-7.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="convert it with export_checkpoints of 0.2"):
-        checkpoint_store.read_newest(str(tmp_path), {}, None, "t")
+        store.read_newest(str(tmp_path), {}, None, "t")

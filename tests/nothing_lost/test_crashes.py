@@ -17,7 +17,7 @@ from albert.formats import checkpoints, run_states
 from albert.records import manifests, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.storage import files, locks
-from albert.training import checkpoint_store
+from albert.training import store
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_a_power_cut_in_saving_leaves_the_old_checkpoint_or_the_new_one(out, tmp
 
 
 def test_a_power_cut_in_keeping_the_best_leaves_a_whole_one_or_none(out, tmp_path):
-    checkpoint_store.publish_best(stores.save(out, 1))
+    store.publish_best(stores.save(out, 1))
     prefix, seen = stores.save(out, 2), []
-    for cut in power_cuts(out, lambda: checkpoint_store.publish_best(prefix), tmp_path / "cuts"):
+    for cut in power_cuts(out, lambda: store.publish_best(prefix), tmp_path / "cuts"):
         with locks.hold(str(cut)):
             assert_tidy(cut)
         seen.append(None)

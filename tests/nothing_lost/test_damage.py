@@ -16,7 +16,7 @@ from albert.records import feature_cache, manifests, tf_dataset, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import evaluation
+from albert.training import evaluate
 
 DATA = ".data-00000-of-00001"
 
@@ -108,7 +108,7 @@ def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_
 def test_a_damaged_best_json_is_refused_by_name(tmp_path):
     (tmp_path / "best.json").write_text('{"step": "20"')
     with pytest.raises(DataError, match="best.json"):
-        evaluation.read_best(str(tmp_path))
+        evaluate.read_best(str(tmp_path))
 
 
 # --- Records ---

@@ -17,7 +17,8 @@ from invariants import nothing_lost
 from albert import convert_hf
 from albert.errors import UserError
 from albert.formats import checkpoints
-from albert.training import checkpoint_store, summaries
+from albert.training import store
+from albert.training.metrics import MetricsWriter
 
 
 @contextlib.contextmanager
@@ -89,11 +90,11 @@ def test_a_full_disk_stops_data_creation_and_keeps_the_old_records(disk, tmp_pat
 
 
 def test_the_best_checkpoint_survives_a_disk_too_full_for_a_better_one(tmp_path):
-    checkpoint_store.publish_best(stores.save(tmp_path, 1))
+    store.publish_best(stores.save(tmp_path, 1))
     prefix = stores.save(tmp_path, 2, size=(10_000,))
     with nothing_lost(tmp_path), file_limit(20_000):
         with pytest.raises(UserError, match="cannot write .*model.ckpt-best"):
-            checkpoint_store.publish_best(prefix)
+            store.publish_best(prefix)
     assert checkpoints.open_weights(str(tmp_path / "model.ckpt-best")).read("global_step") == 1
 
 
@@ -102,12 +103,12 @@ def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path, job, capsys)
     assert jobs.pretrain(*job) == 2
     assert "metrics.jsonl" in assert_one_clear_line(capsys.readouterr().err)
     (tmp_path / "other").mkdir()
-    writer = summaries.MetricsWriter(str(tmp_path / "other"), 0)
+    writer = MetricsWriter(str(tmp_path / "other"), 0)
     with file_limit(10), pytest.raises(UserError, match=r"cannot write .*metrics\.jsonl"):
         writer.write(1, "train", {"loss": 1.0})
     writer.close()
     # The next process drops the torn line.
-    writer = summaries.MetricsWriter(str(tmp_path / "other"), 0)
+    writer = MetricsWriter(str(tmp_path / "other"), 0)
     writer.write(1, "train", {"loss": 1.0})
     writer.close()
     assert metrics(tmp_path / "other") == [{"step": 1, "kind": "train", "loss": 1.0}]

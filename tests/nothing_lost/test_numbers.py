@@ -18,7 +18,7 @@ from albert.formats import checkpoints, run_states
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
-from albert.training.history import Averages
+from albert.training.metrics import Averages
 
 LOSS, GRADIENT = np.nan, odd_pretraining.MARK  # the masked-token weight that spoils each
 

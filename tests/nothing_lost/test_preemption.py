@@ -12,8 +12,8 @@ from invariants import assert_tidy, nothing_lost
 from albert.formats import checkpoints, run_states
 from albert.records import tf_dataset
 from albert.storage import locks
-from albert.training import evaluation, trainer
-from albert.training.history import History
+from albert.training import evaluate, loop
+from albert.training.metrics import History
 
 
 def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exits_143(
@@ -48,7 +48,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
 
 def test_a_second_signal_kills_by_its_default_action():
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    with trainer.PreemptionSignal() as preemption:
+    with loop.PreemptionSignal() as preemption:
         assert preemption.raised is None
         os.kill(os.getpid(), signal.SIGINT)
         assert preemption.raised == signal.SIGINT
@@ -94,10 +94,10 @@ def test_a_run_killed_between_evaluation_and_its_line_still_keeps_the_best(begun
 
     flags = [*begun.flags, "--do_eval", "--num_train_steps=10"]
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "keep_if_best", die)
+        patch.setattr(evaluate, "keep_if_best", die)
         with pytest.raises(Killed):
             jobs.pretrain(*flags)
     assert not (begun.out / "best.json").exists()
     assert jobs.pretrain(*flags) == 0
-    assert evaluation.read_best(str(begun.out))["step"] == 10
+    assert evaluate.read_best(str(begun.out))["step"] == 10
     assert (begun.out / "model.ckpt-best.index").exists()

@@ -17,7 +17,8 @@ from albert.formats import checkpoints
 from albert.records import manifests, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem, fsspec_calls, locks, mirrors
-from albert.training import checkpoint_store, summaries
+from albert.training import store
+from albert.training.metrics import MetricsWriter
 
 pytestmark = pytest.mark.usefixtures("memory")
 RUN = "memory://data/run"
@@ -140,11 +141,11 @@ def killed_at_each_call(monkeypatch, work, least: int):
 def make_run(steps=(1, 2, 3)) -> None:
     """Saves checkpoints with their evaluations, in the trainer's order."""
     with held_run() as local:
-        writer = summaries.MetricsWriter(local, 0)
+        writer = MetricsWriter(local, 0)
         for step in steps:
             writer.write(step, "train", {})
             writer.upload()
-            checkpoint_store.publish_best(stores.save(local, step, keep=1))
+            store.publish_best(stores.save(local, step, keep=1))
             files.write_json(os.path.join(local, "best.json"), {"step": step})
             writer.write(step, "eval", {})
             writer.upload()

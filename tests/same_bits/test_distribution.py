@@ -36,7 +36,7 @@ from albert.formats import checkpoints
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
-from albert.training.tensorflow_engine import TensorFlowEngine
+from albert.training.tf_engine import TensorFlowEngine
 
 STEPS = 4
 CONFIG = SIZES | {

@@ -17,7 +17,7 @@ from albert.records import data_order, examples, tf_dataset, tfrecord
 from albert.records.data_order import Share
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import run_settings
+from albert.training.run import build_model
 
 LENGTH = 24
 SETTINGS = MaskingSettings(5, 0.2)
@@ -284,7 +284,7 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path, be
     batch = next(iter(tf_dataset.train_batches(
         files, task.feature_spec(), batch_size=4, vocab_size=55, seed=3
     )))
-    outputs = run_settings.build_model(task, config, settings).of_batch(batch, training=False)
+    outputs = build_model(task, config, settings).of_batch(batch, training=False)
     for each in (task, task.for_evaluation()):
         assert set(each.loss_sums(batch, outputs)) == set(each.loss_weights(batch)) == {"masked_lm"}
         assert set(each.statistics(batch, outputs)) == {"masked_lm_accuracy", "masked_lm_loss"}

@@ -9,7 +9,8 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import evaluation, run_settings, steps
+from albert.training import evaluate, steps
+from albert.training.run import RunConfig
 
 TASKS = {
     "classifier_3way": ClassificationTask("mnli", 24, ("a", "b", "c")),
@@ -25,7 +26,7 @@ def case(request, golden_path):
     golden, task = np.load(folder / "io.npz"), TASKS[request.param]
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
     weights = checkpoints.open_weights(str(folder))
-    model, _ = evaluation.load_model(task, config, run_settings.RunConfig("unused"), weights)
+    model, _ = evaluate.load_model(task, config, RunConfig("unused"), weights)
     batch = {k.removeprefix("in/"): tf.constant(golden[k]) for k in golden if k.startswith("in/")}
     batch = {k: tf.concat([v, tf.zeros_like(v[:1])], axis=0) for k, v in batch.items()}
     rows = len(batch["label_ids"])

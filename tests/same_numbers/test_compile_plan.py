@@ -65,7 +65,7 @@ from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
 import step_compiler
-from albert.training.run_settings import RunConfig
+from albert.training.run import RunConfig
 step_compiler._collectives = lambda program: program.as_text().count("tpu_custom_call")
 step = step_compiler.StepCompiler(
     PretrainingTask(128, 20), AlbertConfig.released("base_v2"),

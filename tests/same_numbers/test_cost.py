@@ -27,8 +27,8 @@ from albert.optimization import OptimizerConfig
 from albert.records import batches, manifests, packing
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import current_engine, run_settings, steps, train_state
-from albert.training.tensorflow_engine import TensorFlowEngine
+from albert.training import current_engine, steps
+from albert.training.run import RunConfig, TrainState, row_options
 
 # All different, so that a shape identifies its tensor.
 VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
@@ -40,8 +40,8 @@ CONFIG = AlbertConfig(
 
 
 def train_step(config: AlbertConfig = CONFIG, **options):
-    run = run_settings.RunConfig("", num_train_steps=10, **options)
-    state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
+    run = RunConfig("", num_train_steps=10, **options)
+    state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return steps.compiled_step(TASK, state, run)
 
 
@@ -170,7 +170,7 @@ def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
 
 def test_micro_batches_are_computed_one_after_another(monkeypatch):
     # Not all at once, with the activations of all of them.
-    seen, grad = [], TensorFlowEngine.grad
+    seen, part_of, statistics = [], steps._part_of, PretrainingTask.statistics
 
     def note(what, value):
         def tell(x):
@@ -180,19 +180,20 @@ def test_micro_batches_are_computed_one_after_another(monkeypatch):
 
         # Stateless, since TensorFlow orders stateful operations automatically.
         told = tf.numpy_function(tell, [value], value.dtype, stateful=False)
-        return tf.ensure_shape(told, value.shape)
+        told.set_shape(value.shape)
+        return told
 
-    def noting(engine, *arguments):
-        compute = grad(engine, *arguments)
+    def begin(*arguments):
+        part = part_of(*arguments)
+        return part | {"input_ids": note("begin", part["input_ids"])}
 
-        def gradients(batch, *others):
-            first = {"input_ids": note("begin", batch["input_ids"])}
-            sums, found = compute(batch | first, *others)
-            return note("end", sums), found
+    def end(*arguments):
+        pairs = statistics(*arguments)
+        (name, (total, weight)), *_ = pairs.items()
+        return pairs | {name: (note("end", total), weight)}
 
-        return gradients
-
-    monkeypatch.setattr(TensorFlowEngine, "grad", noting)
+    monkeypatch.setattr(steps, "_part_of", begin)
+    monkeypatch.setattr(PretrainingTask, "statistics", end)
     one = dataclasses.replace(CONFIG, num_hidden_layers=1)
     take_steps(train_step(one, gradient_accumulation_steps=2), same_batch(), 2)
     assert seen == ["begin", "end"] * 4
@@ -202,10 +203,10 @@ def test_each_micro_batch_draws_its_own_dropout():
     # With equal rows, two parts have the loss of one alone only if they draw the same dropout.
     row, found = next(pretraining_rows(1)), []
     for count in (1, 2):
-        run = run_settings.RunConfig("", gradient_accumulation_steps=count)
+        run = RunConfig("", gradient_accumulation_steps=count)
         config = dataclasses.replace(CONFIG, num_hidden_layers=1, hidden_dropout_prob=0.3)
         keras.utils.set_random_seed(1)
-        state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
+        state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
         batch = {name: tf.constant(v) for name, v in batch_of([row] * (2 * count)).items()}
         numbers = steps.train_step(batch, 0.0, TASK, state, run, current_engine.current())
         found.append(float(numbers[steps.LOSS]))
@@ -241,8 +242,8 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     rows = [*pretraining_rows(240, least=5, most=6), *pretraining_rows(80, least=LENGTH)]
     path = str(tmp_path / "rows.tfrecord")
     manifests.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
-    run = run_settings.RunConfig("", pack_rows=True, use_xla=use_xla)
-    options = run_settings.row_options(run, TASK.feature_spec(), RecordFiles([path]), size)
+    run = RunConfig("", pack_rows=True, use_xla=use_xla)
+    options = row_options(run, TASK.feature_spec(), RecordFiles([path]), size)
     found = batches.train_batches(
         RecordFiles([path]), TASK.feature_spec(), batch_size=size, vocab_size=VOCAB, seed=1,
         **options,
@@ -257,11 +258,11 @@ def test_large_packed_batches_have_few_shapes_and_little_padding(tmp_path):
     size, path = 1024, str(tmp_path / "rows.tfrecord")
     rows = pretraining_rows(2048, least=4, most=5)
     manifests.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
-    run = run_settings.RunConfig("", pack_rows=True, use_xla=True)
+    run = RunConfig("", pack_rows=True, use_xla=True)
     source = RecordFiles([path])
     found = batches.train_batches(
         source, TASK.feature_spec(), batch_size=size, vocab_size=VOCAB, seed=1,
-        **run_settings.row_options(run, TASK.feature_spec(), source, size),
+        **row_options(run, TASK.feature_spec(), source, size),
     )
     made = list(itertools.islice(found, 12))
     assert len({batch["input_ids"].shape for batch in made}) <= 3
@@ -273,9 +274,9 @@ def test_large_packed_batches_have_few_shapes_and_little_padding(tmp_path):
 
 def rows_of_three_steps(**options):
     """Returns the step's metrics, without dropout, which XLA draws differently, and the step."""
-    run = run_settings.RunConfig("", num_train_steps=3, seed=3, **options)
+    run = RunConfig("", num_train_steps=3, seed=3, **options)
     config = dataclasses.replace(CONFIG, num_hidden_layers=1).with_dropout(0.0)
-    state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
+    state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
     train, iterator = steps.compiled_step(TASK, state, run), iter(same_batch())
     return np.stack([train(iterator) for _ in range(3)]), train
 

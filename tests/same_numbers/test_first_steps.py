@@ -10,7 +10,8 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import run_settings, steps, train_state
+from albert.training import steps
+from albert.training.run import RunConfig, TrainState
 
 STEPS, ROWS, LENGTH, PREDICTIONS = 5, 4, 20, 4
 
@@ -20,8 +21,8 @@ def five_steps(folder, golden_file, optimizer: str):
     """Returns (row of metrics, weights) after each of the trainer's steps from the checkpoint."""
     golden = np.load(golden_file)
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).with_dropout(0.0)
-    task, run = PretrainingTask(LENGTH, PREDICTIONS), run_settings.RunConfig("unused")
-    state = train_state.TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
+    task, run = PretrainingTask(LENGTH, PREDICTIONS), RunConfig("unused")
+    state = TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
     weights = checkpoints.open_weights(str(folder / "model.ckpt-best"))
     for name, weight in state.weights.items():
         weight.assign(weights.read(name))

@@ -9,7 +9,8 @@ from albert.optimization import OptimizerConfig
 from albert.records import features, manifests, packing, tf_dataset
 from albert.records.record_files import RecordFiles
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
-from albert.training import evaluation, run_settings, trainer
+from albert.training import evaluate, loop
+from albert.training.run import RunConfig
 
 LENGTH, VOCAB = 96, 40
 CONFIG = AlbertConfig(
@@ -76,14 +77,14 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
     paths = write(tmp_path / "r", name, [5, 30, 40, 20, 70, 8, 96, 50, 11, 12, 3])
     outcomes = []
     for is_padded in (False, True):
-        run = run_settings.RunConfig(
+        run = RunConfig(
             str(tmp_path / str(is_padded)), num_train_steps=3, train_batch_size=2,
             eval_batch_size=4, log_steps=1, pad_to_max_seq_length=is_padded, use_xla=use_xla,
             pack_rows=pack_rows,
         )
-        trainer.train(TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 3, 0), paths)
+        loop.train(TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 3, 0), paths)
         weights = checkpoints.open_weights(run.output_dir)
-        evaluated = evaluation.evaluate(TASKS[name], CONFIG, run, paths, weights)
+        evaluated = evaluate.evaluate(TASKS[name], CONFIG, run, paths, weights)
         predictions = evaluated.predictions
         if name == "choice":  # the part that all choices share is only rounding error
             predictions["logits"] -= predictions["logits"].mean(axis=1, keepdims=True)

@@ -1,7 +1,6 @@
 """The figures printed for an architecture match the built model and the paper."""
 
 import collections
-import dataclasses
 import json
 import math
 import re

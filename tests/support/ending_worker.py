@@ -10,7 +10,7 @@ from albert import run_pretraining
 
 if "--engine=jax" in sys.argv:
     os.environ["KERAS_BACKEND"] = "jax"  # the next line imports Keras
-from albert.training.history import History
+from albert.training.metrics import History
 
 number, last = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 note = History.note

@@ -29,7 +29,7 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 # Modules that the commands import when called.
 MODULES = (
     "tensorflow", "keras", "numpy", "albert.modeling", "albert.optimization",
-    "albert.training.trainer", "albert.training.tensorflow_engine",
+    "albert.training.loop", "albert.training.tf_engine",
 )
 # Variables read when Python or a library starts. Changing them requires a real start.
 READ_AT_START = ("PYTHON", "TF_", "KERAS_", "JAX_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")

@@ -116,16 +116,16 @@ class Begins(BaseException):
 def begin(monkeypatch) -> Callable:
     """Function that runs a command up to its training, which would take seconds.
 
-    Training must begin. Returns the arguments and the options of `trainer.train`.
+    Training must begin. Returns the arguments and the options of `loop.train`.
     """
-    from albert.training import trainer
+    from albert.training import loop
 
     def train(*arguments, **options):
         raise Begins(arguments, options)
 
     def run(command: Callable[..., int], *flags: str):
         with monkeypatch.context() as patch:
-            patch.setattr(trainer, "train", train)
+            patch.setattr(loop, "train", train)
             with pytest.raises(Begins) as begins:
                 command(*flags)
         return begins.value.args

@@ -38,7 +38,7 @@ from albert.cli import flags  # noqa: E402
 flags.set_up_logging()
 flags.import_tensorflow()
 
-from albert.training import trainer  # noqa: E402, F401  (what the command imports later)
+from albert.training import loop  # noqa: E402, F401  (what the command imports later)
 
 marks["import"] = time.time()
 run_pretraining.cli([sys.argv[0], *sys.argv[1:], f"--output_dir={scratch.name}/run"])

@@ -118,9 +118,9 @@ def _onnx_file(spec, head):
 
 
 def _run_config(spec):
-    from albert.training import run_settings
+    from albert.training.run import RunConfig
 
-    return run_settings.RunConfig(
+    return RunConfig(
         "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
         mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
         gradient_accumulation_steps=spec.get("gradient_accumulation_steps", 1),
@@ -135,15 +135,16 @@ def _train_steps(spec, task):
 
     from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
-    from albert.training import steps, train_state
+    from albert.training import steps
     from albert.training.current_engine import current
+    from albert.training.run import TrainState
 
     run = _run_config(spec)
     if layers := spec.get("layer_engine"):
         current().layer_engine = lambda use_xla: layers
     source = pretrained.open_path(spec["model"])
     # The learning rate is so low that an epoch's losses do not depend on the order of its batches.
-    state = train_state.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
+    state = TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
     train = steps.compiled_step(task, state, run)
 
@@ -202,7 +203,7 @@ def _timed_apart(train, iterator, count):
             asked = time.perf_counter()
             batch = next(iterator)
             waiting += time.perf_counter() - asked
-            train.strategy.run(train._step, args=(batch, train._stop[0])).numpy()
+            train.strategy.run(train._step, args=(batch, np.float32(0))).numpy()
         return serve.Parts(steps=time.perf_counter() - started, waiting=waiting)
 
     return turn
@@ -243,8 +244,9 @@ def _classification(spec, rows):
 
 
 def _finetune(spec, rows):
-    from albert.training import run_settings, steps
+    from albert.training import steps
     from albert.training.current_engine import current
+    from albert.training.run import row_options
 
     task, source = _classification(spec, rows)
     _, go, run = _train_steps(spec, task)
@@ -252,7 +254,7 @@ def _finetune(spec, rows):
     features = task.feature_spec()
     batches = iter(current().train_batches(
         source, features, batch_size=size, vocab_size=spec["vocab_size"],
-        seed=1, **run_settings.row_options(run, features, source, size),
+        seed=1, **row_options(run, features, source, size),
     ))
 
     def turn():
@@ -267,16 +269,17 @@ def _predict(spec, rows):
     if spec.get("is_litert"):
         return _predict_by_litert(spec, rows)
     from albert.formats import pretrained
-    from albert.training import evaluation, run_settings, steps
+    from albert.training import evaluate, steps
     from albert.training.current_engine import current
+    from albert.training.run import row_options
 
     task, source = _classification(spec, rows)
     opened, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
-    model, _ = evaluation.load_model(task, opened.config, run, opened.weights())
+    model, _ = evaluate.load_model(task, opened.config, run, opened.weights())
     step = steps.EvalStep(task, model)
     batches = current().eval_batches(
         source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
-        **run_settings.row_options(run, features, source, spec["batch_size"]),
+        **row_options(run, features, source, spec["batch_size"]),
     )
 
     def turn():

@@ -31,28 +31,28 @@ def prepare(spec):
 
 def timed_training(told: str, argv: list[str]) -> None:
     """Runs the command with its usual steps, but one by one: batch, then step."""
-    
     from albert import run_pretraining
     from albert.cli import flags
 
     flags.set_up_logging()
     flags.import_tensorflow()
-    from albert.training import tensorflow_engine
+    from albert.training import tf_engine
 
     began, waits, ends, losses = [], [], [], []
 
     def step(self, batches, stop):
         if not began:  # the command's work before it asks for a batch
-            self._make.get_concrete_function(batches, self._stop[0])
+            concrete(self, batches, stop)
         began.append(time.perf_counter())
         batch = next(batches)
         waits.append(time.perf_counter() - began[-1])
-        row = self.strategy.run(self._step, args=(batch, self._stop[stop])).numpy()
+        row = self.strategy.run(self._step, args=(batch, stop)).numpy()
         ends.append(time.perf_counter())
         losses.append(float(row[0]))
         return row
 
-    tensorflow_engine.TrainStep.__call__ = step
+    concrete = tf_engine.TrainStep.__call__.get_concrete_function
+    tf_engine.TrainStep.__call__ = step
     try:
         run_pretraining.cli(["run_pretraining", *argv])
     finally:

@@ -20,29 +20,28 @@ flags.start_engine()
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import run_settings, steps, train_state
-from albert.training.current_engine import current
+from albert.training import steps
+from albert.training.run import RunConfig, TrainState
 
 
 def main(prefix: str, model: str) -> None:
     config = AlbertConfig.from_flag(model)
     task, results = PretrainingTask(512, 20), {"model": f"{model}, bfloat16, LAMB, rows of 512"}
     sizes = (16, 32) if jax.default_backend() == "gpu" else (2, 4)
-    with current().alone():
-        for remat in (True, False):
-            run = run_settings.RunConfig("", mixed_precision="bfloat16", remat=remat)
-            state = train_state.TrainState(task, config, run, OptimizerConfig("lamb", 1e-4, 10**6))
-            train = steps.compiled_step(task, state, run)
-            needs = [needed(train, batch(task, config, size)) for size in sizes]
-            results["remat" if remat else "plain"] = plan(*needs, *sizes)
-            write(prefix, results)
-        for size in (results["plain"]["predicted"] - back * 8 for back in range(4)):
-            try:
-                results["plain"] |= measured(train, batch(task, config, size), size)
-                break
-            except RuntimeError as error:  # out of memory
-                results["plain"][f"{size} rows"] = str(error)[:200]
-            write(prefix, results)
+    for remat in (True, False):
+        run = RunConfig("", mixed_precision="bfloat16", remat=remat)
+        state = TrainState(task, config, run, OptimizerConfig("lamb", 1e-4, 10**6))
+        train = steps.compiled_step(task, state, run)
+        needs = [needed(train, batch(task, config, size)) for size in sizes]
+        results["remat" if remat else "plain"] = plan(*needs, *sizes)
+        write(prefix, results)
+    for size in (results["plain"]["predicted"] - back * 8 for back in range(4)):
+        try:
+            results["plain"] |= measured(train, batch(task, config, size), size)
+            break
+        except RuntimeError as error:  # out of memory
+            results["plain"][f"{size} rows"] = str(error)[:200]
+        write(prefix, results)
     write(prefix, results)
 
 

@@ -5,10 +5,11 @@ chooses.
 """
 
 import contextlib
+import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-import keras
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import tensorflow as tf
 
@@ -59,44 +60,39 @@ class TensorFlowEngine(Engine):
         gpus = tf.config.get_visible_devices("GPU")
         return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "") if gpus else ""
 
-    def data_errors(self, *sources) -> contextlib.AbstractContextManager[None]:
-        return tf_dataset.data_errors(*sources)
+    def errors(self, newest, *sources) -> contextlib.AbstractContextManager[None]:
+        return tf_dataset.data_errors(*filter(None, sources))
 
     # --- Inside a step ---
 
-    def replica(self):
-        return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+    def grad_sums(self, loss, inputs_of, batch, loss_weights, scale, state, run):
+        weights, parts = _psum(loss_weights(batch)), run.gradient_accumulation_steps
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        of_batch = functools.partial(inputs_of, batch, tf.cast(replica, tf.int32))
 
-    def on_replicas(self, function, batch, variables):
-        return function(batch)  # the step runs on each replica
-
-    def psum(self, values):
-        return _psum(values)
-
-    def grad(self, function, model: keras.Model, weights: Mapping[str, keras.Variable], use_xla):
-        def compute(*arguments):
-            with islands.islands(not use_xla), tf.GradientTape() as tape:
-                value, metrics = function(*arguments)
-            grads = tape.gradient(value, {name: weight.value for name, weight in weights.items()})
+        @functools.partial(
+            tf.function, jit_compile=run.use_xla, reduce_retracing=True, autograph=False
+        )
+        def gradients(*arguments):
+            with islands.islands(not run.use_xla), tf.GradientTape() as tape:
+                value, metrics = loss(*arguments)
+            grads = tape.gradient(value, {n: weight.value for n, weight in state.trained.items()})
             # Dense: the slices of an embedding's gradient may overlap, which makes their norm wrong.
-            return metrics, {n: tf.convert_to_tensor(g) for n, g in grads.items() if g is not None}
+            return {n: tf.convert_to_tensor(g) for n, g in grads.items() if g is not None}, metrics
 
-        return tf.function(compute, jit_compile=use_xla, reduce_retracing=True, autograph=False)
-
-    def add_up(self, part, count: int):
-        first = part(tf.constant(0))
-        if count == 1:  # a loop would put the model into the graph a second time
-            return first
+        first = gradients(*of_batch(tf.constant(0)), weights, scale)
+        if parts == 1:  # a loop would put the model into the graph a second time
+            return _psum(first)
 
         def add(i, total):
             # Otherwise the graph computes several at the same time, and holds all activations.
             with tf.control_dependencies(tf.nest.flatten(total)):
-                more = part(tf.identity(i))
+                more = gradients(*of_batch(tf.identity(i)), weights, scale)
             return i + 1, tf.nest.map_structure(tf.add, total, more)
 
-        return tf.while_loop(
-            lambda i, _: i < count, add, (tf.constant(1), first), parallel_iterations=1
-        )[1]
+        return _psum(tf.while_loop(
+            lambda i, _: i < parts, add, (tf.constant(1), first), parallel_iterations=1
+        )[1])
 
     def fold_in(self, key: np.ndarray, numbers):
         for number in numbers:  # 32 bits: XLA supports no other seeds
@@ -140,7 +136,7 @@ class TrainStep:
     """A training step, called with (iterator, whether to stop); see `Engine.train_step`."""
 
     def __init__(self, step, state, run):
-        self.strategy, self._stop = tf.distribute.get_strategy(), (tf.constant(0.0), tf.constant(1.0))
+        self.strategy = tf.distribute.get_strategy()
         # XLA on one device compiles the update, too, whose many small ops take half of the time in
         # small models. Otherwise it compiles the gradients alone.
         is_single = self.strategy.num_replicas_in_sync == 1
@@ -151,11 +147,8 @@ class TrainStep:
             step, jit_compile=compiles_all, reduce_retracing=True, autograph=False
         )
 
-    def __call__(self, batches, stop: bool = False):
-        return self._make(batches, self._stop[stop])
-
     @tf.function(reduce_retracing=True, autograph=False)
-    def _make(self, batches, stop):
+    def __call__(self, batches, stop=np.float32(0)):
         row = self.strategy.run(self._step, args=(next(batches), stop))
         return self.strategy.experimental_local_results(row)[0]
 

@@ -1,4 +1,4 @@
-"""Evaluates and predicts, for any `Task`; keeps the best checkpoint; early stopping.
+"""Evaluates and predicts, for any `Task`; keeps the best checkpoint.
 
 Legend: B batch.
 """
@@ -23,11 +23,10 @@ from albert.records.record_files import RecordFiles
 from albert.runtime.progress import duration
 from albert.storage import files
 from albert.tasks.task import Task
-from albert.training import checkpoint_store, steps, summaries
+from albert.training import metrics, steps, store
 from albert.training.current_engine import current
-from albert.training.run_settings import RunConfig, build_model, row_options
-from albert.training.summaries import MetricsWriter
-from albert.training.train_state import TrainState
+from albert.training.metrics import MetricsWriter
+from albert.training.run import RunConfig, TrainState, build_model, row_options
 
 log = logging.getLogger("albert")
 
@@ -94,7 +93,7 @@ def keep_if_best(
     elif best and value <= best["value"] and not run.keep_last:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
-        checkpoint_store.publish_best(prefix)
+        store.publish_best(prefix)
     files.write_sealed_json(os.path.join(directory, BEST_FILE), {
         "metric": task.best_metric, "step": step, "value": value, "measured": measured,
     })
@@ -163,7 +162,7 @@ def measure(
     losses: list[float | None] = []
     sums: dict[str, tuple[float, float]] = {}
     collected: dict[str, list[np.ndarray]] = {}
-    with eval_step.engine.data_errors(source):
+    with eval_step.engine.errors(lambda: None, source):
         for batch in batches:
             before_batch()
             loss, pairs, predictions = eval_step(batch)
@@ -233,6 +232,8 @@ class Evaluator:
     state: TrainState
     files: RecordFiles | None
     writer: MetricsWriter | None  # only the chief has one, and evaluates
+    checkpointer: Any  # has saved what is evaluated
+    preemption: Any  # ends an evaluation, which the next process makes again
     evaluated: Evaluated = Evaluated()
 
     def __post_init__(self):
@@ -243,22 +244,18 @@ class Evaluator:
         """Whether this process or an earlier one has evaluated the step."""
         return self.writer is None or step in self.writer.evaluated
 
-    def evaluate(self, checkpoint: str, step: int, before_batch: Callable[[], None]) -> None:
-        """Evaluates the model, whose weights are the checkpoint of `step`.
-
-        Args:
-          before_batch: may raise an error to end the run; the next process evaluates again.
-        """
+    def evaluate(self, step: int) -> None:
+        """Evaluates the model, whose weights are the newest checkpoint, that of `step`."""
         if not (self.files and self.writer):
             return
         if self._step is None:
             self._step = steps.EvalStep(self.task.for_evaluation(), self.state.model)
             self._batches = batches_of(self._step, self.run, self.files)
         started = time.monotonic()
-        last = measure(self._step, self._batches, self.files, step, before_batch)
+        last = measure(self._step, self._batches, self.files, step, self._check)
         # Last, because the next process evaluates again if the line is missing.
         is_best = keep_if_best(
-            self.task, self.config, self.run, self.files, checkpoint, last.results
+            self.task, self.config, self.run, self.files, self.checkpointer.newest, last.results
         )
         self.evaluated = Evaluated(last, last if is_best else self.evaluated.best)
         self.writer.write(step, "eval", {
@@ -266,5 +263,9 @@ class Evaluator:
             if isinstance(value, int | float) and name != "global_step"
         })
         self.writer.upload()
-        summaries.log_results(last.results)
+        metrics.log_results(last.results)
         log.info("evaluated in %s", duration(time.monotonic() - started))
+
+    def _check(self) -> None:
+        if self.preemption.ends_this_process:
+            self.preemption.end(self.checkpointer)

@@ -1,0 +1,313 @@
+"""A run's metrics: what its steps return, running averages, metrics.jsonl, TensorBoard, log lines.
+
+No engine: commands import this module before they start one.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from albert.config import AlbertConfig
+from albert.errors import TrainingDivergedError
+from albert.model import costs
+from albert.model.costs import Workload
+from albert.records.protobuf import field, varint
+from albert.records.record_files import RecordFiles
+from albert.records.tfrecord import frame_records
+from albert.storage import files, mirrors
+from albert.training import store
+from albert.training.engine import Engine
+
+if TYPE_CHECKING:
+    from albert.tasks.task import Task
+
+log = logging.getLogger("albert")
+
+# Columns of a training step's metrics, followed by the task's (sum, weight) pairs.
+LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
+STOP = -1  # the last one: above 0 if a worker was asked to stop
+MAX_BAD_STEPS = 10  # in a row: the run ends at the next one
+# Dense matrix products in 1e12 FLOPs per second, by a part of the device's name: in float32 (TF32 on
+# GPUs, one bfloat16 pass on TPUs), and in half precision. From data sheets.
+_PEAKS = {
+    "H200": (494.7, 989.4), "H100 80GB HBM3": (494.7, 989.4), "A100": (156, 312), "TPU v3": (61.5, 61.5),
+    "TPU v4": (275, 275), "TPU v5 lite": (197, 197), "TPU v5": (459, 459), "TPU v6 lite": (918, 918),
+}
+
+
+class History:
+    """Records each step; resumes from a checkpoint's `state`."""
+
+    def __init__(
+        self, engine: Engine, task: "Task", config: AlbertConfig, run: Any,
+        train_files: RecordFiles,
+    ):
+        self.run, self.train_files = run, train_files
+        self._flops_per_token = _model_flops(task, config)
+        self._peak = _peak_flops(engine, run.mixed_precision)
+        self.records_seen = 0
+        self.bad_steps = 0  # in a row
+        self.averages = Averages(sorted(task.statistic_names), run.mixed_precision == "float16")
+
+    def state(self) -> dict[str, Any]:
+        """Returns JSON values for `restore`."""
+        return {
+            "records_seen": self.records_seen,
+            "window": self.averages.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any], step: int) -> None:
+        """Resumes from another process's `state` after `step`; the state may be empty."""
+        self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
+        self.averages.restore(state.get("window"))
+
+    def note(self, step: int, row: np.ndarray) -> None:
+        """Records a step, given its metrics.
+
+        Raises:
+          TrainingDivergedError: more than `MAX_BAD_STEPS` in a row were not finite, and skipped.
+        """
+        self.averages.add(row)
+        batch = self._describe_batch()
+        self.records_seen += self.run.train_batch_size
+        if row[BAD]:
+            log.warning("step %d skipped: loss %s, gradient norm %s, %s", step,
+                        row[LOSS], row[NORM], batch)
+        elif row[OVERFLOW]:
+            log.info("step %d skipped: its gradient overflows float16; halving the loss scale",
+                     step)
+        self.bad_steps = self.bad_steps + 1 if row[BAD] else 0
+        if self.bad_steps > MAX_BAD_STEPS:
+            raise TrainingDivergedError(
+                f"training diverged at step {step}: loss {row[LOSS]}, gradient norm "
+                f"{row[NORM]}; {self.bad_steps} bad steps in a row. A lower --learning_rate "
+                f"or a longer warm-up may help; {batch}"
+            )
+
+    def _describe_batch(self) -> str:
+        """Returns the numbers of the next batch's records in the shuffled order of the epoch."""
+        epoch, start = divmod(self.records_seen, self.train_files.count)
+        return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
+
+    def report(self, step: int, seconds: float, writer: "MetricsWriter | None") -> None:
+        """Logs and writes the averages of the last `seconds`."""
+        seconds = max(seconds, 1e-6)
+        values = self.averages.flush()
+        values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
+        if self._peak:
+            flops = self._flops_per_token * self.averages.tokens / seconds
+            values["mfu"] = round(flops / self._peak, 4)
+        values["seconds"] = round(seconds, 3)
+        # Without NaN, which means that every step was skipped.
+        shown = {k: v for k, v in values.items() if k != "seconds" and v == v}
+        if not shown["skipped_steps"]:
+            del shown["skipped_steps"]
+        log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
+        if writer:
+            writer.write(step, "train", values)
+
+
+def _model_flops(task: "Task", config: AlbertConfig) -> float:
+    """Returns the FLOPs of a token in training; of the heads, those of pretraining count."""
+    return costs.training_flops(config, Workload(
+        max_seq_length=task.feature_spec().row_length or config.max_position_embeddings,
+        max_predictions_per_seq=getattr(task, "max_predictions_per_seq", 0),
+    ))
+
+
+def _peak_flops(engine: Engine, precision: str) -> float | None:
+    """Returns the peak of all devices in FLOPs per second, or None if it isn't known."""
+    of_device = next((peak for name, peak in _PEAKS.items() if name in engine.device_name), None)
+    return of_device and 1e12 * of_device[precision != "float32"] * engine.num_replicas
+
+
+class Averages:
+    """Averages since the last line of metrics, of the steps whose update was not skipped.
+
+    Steps are added one by one, in the same order in every run, so that sums are equal bit for bit.
+    """
+
+    def __init__(self, names: Sequence[str], has_loss_scale: bool = False):
+        self._names, self._has_loss_scale = names, has_loss_scale
+        self._sums, self.steps = [0.0] * (PAIRS + 2 * len(names)), 0
+        self._restored_tokens = 0.0
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Continues from another process's `state`."""
+        # Earlier versions included skipped steps, whose loss may be NaN.
+        if state and len(state["sums"]) == len(self._sums) and all(map(math.isfinite, state["sums"])):
+            self._sums, self.steps = list(state["sums"]), state["steps"]
+            self._restored_tokens = self._sums[TOKENS]
+        elif state:
+            log.warning("starting new running averages: those of the checkpoint have another format")
+
+    def add(self, row: np.ndarray) -> None:
+        self._last_rate = float(row[RATE])
+        if row[BAD] or row[OVERFLOW]:
+            for column in (BAD, OVERFLOW, TOKENS):
+                self._sums[column] += float(row[column])
+            return
+        self._sums = [total + float(x) for total, x in zip(self._sums, row[: STOP], strict=True)]
+        self.steps += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"sums": self._sums, "steps": self.steps}
+
+    def flush(self) -> dict[str, float]:
+        """Returns the averages (NaN if every step was skipped), and starts again."""
+        count = self.steps or math.nan
+        values = {
+            "loss": self._sums[LOSS] / count,
+            "gradient_norm": self._sums[NORM] / count,
+            "learning_rate": self._last_rate,
+            "skipped_steps": self._sums[BAD],
+        }
+        if self._has_loss_scale:  # these steps were skipped, too, to lower the scale
+            values["loss_scale_overflows"] = self._sums[OVERFLOW]
+        for i, name in enumerate(self._names):
+            total, weight = self._sums[PAIRS + 2 * i : PAIRS + 2 * i + 2]
+            # Tasks name their metrics for evaluations, but these are of training batches.
+            name = re.sub(r"^eval_", "train_", name)
+            values[name] = total / weight if weight else 0.0 * count
+        # Of this process alone, as the seconds of the rate are.
+        self.tokens, self._restored_tokens = self._sums[TOKENS] - self._restored_tokens, 0.0
+        self._sums, self.steps = [0.0] * len(self._sums), 0
+        return values
+
+
+# === Files ===
+
+
+class MetricsWriter:
+    """Appends lines to `metrics.jsonl`, one JSON object each, and scalars to TensorBoard.
+
+    When opened at a step, it drops the lines of later steps, which a run that was killed after its
+    last checkpoint will write again. `evaluated` holds the steps with a line of an evaluation.
+    """
+
+    def __init__(self, directory: str, step: int):
+        self._path = os.path.join(directory, "metrics.jsonl")
+        self.evaluated = self._keep_until(self._path, step)
+        self._stream = files.open_to_append(self._path)
+        self._boards: dict[str, EventFile] = {}
+        self._directory = os.path.join(directory, "summaries")
+        self._board_failed = False
+
+    @staticmethod
+    def _keep_until(path: str, step: int) -> set[int]:
+        if not os.path.exists(path):
+            return set()
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = [(line, _parse(line)) for line in stream]
+        kept = [(line, value) for line, value in lines if value and value["step"] <= step]
+        if len(kept) < len(lines):
+            with files.atomic_write(path) as stream:
+                stream.writelines(line for line, _ in kept)
+        return {value["step"] for _, value in kept if value["kind"] == "eval"}
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Writes one line; `kind` is train or eval. NaN and infinities become null."""
+        if not os.path.exists(self._path):
+            store.check_is_there(os.path.dirname(self._path))
+        line = files.finite({"step": step, "kind": kind, **values})
+        values = {name: line[name] for name in values if line[name] is not None}
+        try:
+            self._stream.write(json.dumps(line) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise files.UserError(f"cannot write {self._path} ({error.strerror})") from error
+        if kind == "eval":
+            self.evaluated.add(step)
+        if self._board_failed:
+            return
+        try:
+            if kind not in self._boards:
+                self._boards[kind] = EventFile(os.path.join(self._directory, kind))
+            self._boards[kind].write(step, values)
+        except OSError as error:
+            # The run continues, since metrics.jsonl has the same numbers.
+            self._board_failed = True
+            log.warning("no more TensorBoard summaries: %s", error.strerror)
+
+    def upload(self) -> None:
+        """Uploads the new files, if the directory is in cloud storage."""
+        mirrors.push(self._path, *(board.path for board in self._boards.values()))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # the write that failed has reported it
+            self._stream.close()
+        for board in self._boards.values():
+            with contextlib.suppress(OSError):
+                board.close()
+        self.upload()
+
+
+def _parse(line: str) -> dict | None:
+    """Returns a line of metrics, or None for one that a crash truncated."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_valid = (
+        line.endswith("\n") and isinstance(value, dict)
+        and isinstance(value.get("step"), int) and isinstance(value.get("kind"), str)
+    )
+    return value if is_valid else None
+
+
+class EventFile:
+    """Appends scalars to a new TensorBoard file: `Event` messages in TFRecord frames.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+
+    def __init__(self, directory: str):
+        os.makedirs(directory, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}.v2"
+        self.path = os.path.join(directory, name)
+        self._stream = open(self.path, "ab")
+        self._write(field(3, b"brain.Event:2"))  # file_version
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Writes an event with these scalars."""
+        summary = b"".join(
+            # tag, simple_value
+            field(1, field(1, name.encode()) + b"\x15" + struct.pack("<f", value))
+            for name, value in values.items()
+        )
+        self._write(b"\x10" + varint(step) + field(5, summary))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _write(self, content: bytes) -> None:
+        wall_time = b"\x09" + struct.pack("<d", time.time())
+        self._stream.write(frame_records([wall_time + content]))
+        self._stream.flush()
+
+
+def log_results(results: Mapping[str, float], title: str = "Eval results") -> None:
+    """Logs results as the original does: a header and `  key = value` lines in sorted order."""
+    log.info("***** %s *****", title)
+    for key in sorted(results):
+        log.info("  %s = %s", key, results[key])
+
+
+def write_results(directory: str, results: Mapping[str, float], name: str = "eval_results") -> str:
+    """Publishes `<name>.txt` (`key = value` lines, sorted) and `<name>.json`; returns the first."""
+    files.write_json(os.path.join(directory, f"{name}.json"), dict(results))
+    path = os.path.join(directory, f"{name}.txt")
+    with files.atomic_write(path) as stream:
+        stream.writelines(f"{key} = {results[key]}\n" for key in sorted(results))
+    return path

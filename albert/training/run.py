@@ -1,0 +1,284 @@
+"""A run: its settings, its model and optimizer, and how it starts, resumes and is saved."""
+
+import dataclasses
+import logging
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from albert import __version__, modeling
+from albert.config import AlbertConfig
+from albert.errors import TrainingDivergedError, some
+from albert.formats import checkpoints, run_states
+from albert.formats.weights import Weights
+from albert.model.encoder_options import EncoderOptions
+from albert.model.layers import precision
+from albert.optimization import OptimizerConfig, create_optimizer
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
+from albert.runtime.processor import bfloat16_gain
+from albert.storage import files
+from albert.tasks.task import Task
+from albert.training import store
+from albert.training.current_engine import current
+from albert.training.engine import Engine
+from albert.training.metrics import History
+
+log = logging.getLogger("albert")
+
+# XLA compiles each batch shape: packed batches have at most this many different sizes. Of large
+# batches, sizes are multiples of twice the square root of the examples: their spread grows like the
+# root, so that two or three occur, with less padding.
+_XLA_BATCH_SIZES = 8
+# If at least this fraction of positions are tokens, trimming and packing cost more than they save.
+_FULL_ENOUGH = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The settings of a run, apart from the task. Values come from flags, or suit the data."""
+
+    output_dir: str
+    num_train_steps: int = 1000  # the step at which training is done
+    until_step: int = 0  # end at this step, with the schedules of num_train_steps; 0: at the end
+    train_batch_size: int = 32  # sequences of a step
+    eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
+    save_checkpoints_steps: int = 1000  # steps between checkpoints
+    keep_checkpoint_max: int = 5  # newest checkpoints kept; 0 keeps all
+    log_steps: int = 100  # steps between lines of metrics
+    seed: int = 12345  # everything random derives from it
+    max_eval_steps: int = 0  # evaluation batches; 0 is one full pass
+    use_xla: bool | None = None  # compile the step; None: on a GPU
+    mixed_precision: str = "float32"  # of the matrix products
+    gradient_accumulation_steps: int = 1  # micro-batches per device and step
+    attn_implementation: str = "eager"  # key of `attention.ATTENTION`
+    remat: bool = False  # recompute layers in the backward pass instead of keeping activations
+    freeze_encoder: bool = False  # train the head only
+    pad_to_max_seq_length: bool = False  # sequences of full length, even if a batch needs less
+    pack_rows: bool = False  # several short examples in a sequence
+    keep_last: bool = False  # model.ckpt-best is the last checkpoint evaluated, whatever its metric
+
+    def on(self, engine: Engine) -> "RunConfig":
+        """Returns the settings with the engine's defaults."""
+        if self.use_xla is not None:
+            return self
+        return dataclasses.replace(self, use_xla=engine.always_compiles or engine.has_accelerator)
+
+    @property
+    def last_step(self) -> int:
+        """The step at which this process ends."""
+        return min(self.until_step or self.num_train_steps, self.num_train_steps)
+
+
+def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:
+    """Returns the task's model, initialised from the seed, in the run's precision."""
+    engine = current()
+    keras.utils.set_random_seed(run.seed)
+    is_compiled = bool(run.use_xla) or engine.always_compiles
+    options = EncoderOptions(
+        run.attn_implementation,
+        engine=engine.layer_engine(run.use_xla),
+        remat=run.remat,
+        # With --pad_to_max_seq_length, everything is computed, as in the original.
+        needed_outputs_only=not run.pad_to_max_seq_length,
+        weighted_positions_only=not (run.pad_to_max_seq_length or is_compiled),
+    )
+    policy = run.mixed_precision
+    # Only while it is built: Keras's global policy stays the user's.
+    with precision(policy if policy == "float32" else f"mixed_{policy}"):
+        return task.build_model(config, encoder_options=options)
+
+
+def row_options(
+    run: RunConfig, spec: FeatureSpec, source: RecordFiles, examples: int, is_shared: bool = False
+) -> dict[str, Any]:
+    """Returns the arguments `is_cut` and `packed_rows` of `records.batches` for a run's batches.
+
+    Args:
+      examples: those that a replica computes at once.
+      is_shared: whether each replica reads a separate part of a batch.
+    """
+    if run.pad_to_max_seq_length or not spec.row_length or source.mean_fill(spec) >= _FULL_ENOUGH:
+        return {"is_cut": False}
+    engine = current()
+    if not run.pack_rows:
+        # One program for all devices needs sequences of one length, but parts would differ.
+        return {"is_cut": not (is_shared and engine.always_compiles)}
+    if not (run.use_xla or engine.always_compiles):
+        return {"is_cut": True, "packed_rows": 1}
+    # XLA compiles each shape, so sequences have one length, and batches few different sizes.
+    multiple = min(examples / _XLA_BATCH_SIZES, 2 * math.sqrt(examples))
+    return {"is_cut": False, "packed_rows": math.ceil(multiple)}
+
+
+# === Model and optimizer ===
+
+
+class TrainState:
+    """Model, optimizer and step, each under its name in a checkpoint."""
+
+    def __init__(
+        self, task: Task, config: AlbertConfig, run: RunConfig, optimizer: OptimizerConfig
+    ):
+        self.model = build_model(task, config, run)
+        self.weights = modeling.named_weights(self.model)
+        self.trained = {
+            name: weight for name, weight in self.weights.items()
+            if weight.trainable and not (run.freeze_encoder and name.startswith("bert/"))
+        }
+        self.optimizer = create_optimizer(optimizer)
+        # All variables must exist before a checkpoint is restored.
+        self.optimizer.build(list(self.weights.values()))
+        self.slots = self.optimizer.named_slots(self.weights)
+        # Loss scale of half precision, whose gradients would underflow.
+        half = run.mixed_precision == "float16"
+        self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All variables that a step may change."""
+        return [*self.model.variables, *self.optimizer.variables, self.loss_scale]
+
+    @property
+    def step(self) -> int:
+        return int(ops.convert_to_numpy(self.optimizer.iterations))
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The variables of a checkpoint without `global_step`: weights and moments."""
+        return self.weights | self.slots
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(v.shape) for name, v in self.named.items()} | {"global_step": ()}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Returns the content of a checkpoint."""
+        values = {name: variable.numpy() for name, variable in self.named.items()}
+        return values | {"global_step": np.int64(self.step)}
+
+    def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
+        named = self.named | {"global_step": self.optimizer.iterations}
+        for name, value in tensors.items():
+            named[name].assign(value)
+
+
+def _number(values: list[float]) -> keras.Variable:
+    """Returns a variable that is not a weight and has the same value on every replica."""
+    return keras.Variable(
+        np.array(values, np.float32), trainable=False, autocast=False,
+        aggregation="only_first_replica",
+    )
+
+
+# === Checkpoints ===
+
+
+@dataclasses.dataclass
+class Checkpointer:
+    """Reads and writes the checkpoints of a run: weights, optimizer and history."""
+
+    engine: Engine
+    task: Task
+    config: AlbertConfig
+    run: RunConfig
+    state: TrainState
+    history: History
+    flags: Mapping[str, Any]
+    newest: str | None = None  # prefix of the newest checkpoint
+
+    def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
+        """Initializes or restores everything, and logs from what.
+
+        The first that applies: the newest undamaged checkpoint of output_dir; --init_checkpoint or
+        a hub module (weights only; warm_start.json lists them); random weights.
+        """
+        run, state, is_chief = self.run, self.state, self.engine.is_chief
+        newest = store.read_newest(
+            run.output_dir, state.shapes(), self.config, self.task.name, may_rename=is_chief
+        )
+        if newest:
+            self.newest, tensors, run_state = newest
+            state.assign(tensors)
+            self._restore(run_state)
+            origin = f"resuming from {self.newest}"
+        elif init is not None:
+            shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
+            tensors, account = checkpoints.warm_start(shapes, init, may_lack_pooler=True, **options)
+            state.assign(tensors)
+            names = ("init_checkpoint", "albert_hub_module_handle")
+            # What the user typed, not where it was unpacked or downloaded to on this machine.
+            typed = next(filter(None, map(self.flags.get, names)), account["checkpoint"])
+            account = account | {"checkpoint": typed}
+            if is_chief:
+                files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
+            origin = checkpoints.describe_start(account)
+        else:
+            origin = "random weights"
+        if is_chief:
+            path = os.path.join(run.output_dir, "albert_config.json")
+            with files.atomic_write(path) as stream:
+                stream.write(self.config.to_json_string())
+        size = sum(int(np.prod(v.shape)) for v in state.weights.values())
+        log.info(
+            "%s: %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
+            self.task.name, f"{size:,}", state.step, run.last_step, run.train_batch_size,
+            "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision,
+            run.output_dir,
+        )
+        log.info("start: %s", origin)
+        is_tensorflow = keras.backend.backend() == "tensorflow"  # JAX's products gain less
+        if self.run.mixed_precision == "float32" and is_tensorflow and not self.engine.has_accelerator:
+            if gain := bfloat16_gain():
+                log.info("--mixed_precision=bfloat16 would be about %s times as fast here", gain)
+
+    def _restore(self, run_state: Mapping[str, Any]) -> None:
+        step = self.state.step
+        if not run_state:  # a checkpoint of the original toolkit, or its JSON file was lost
+            log.warning("no model.ckpt-%d.json: computing the data position from the step", step)
+        self.history.restore(run_state, step)
+        before = run_state.get("flags", {})
+        # In other precisions the scale is 1, with which float16 cannot start.
+        had_scale = before.get("mixed_precision", "float16") == "float16"
+        if "loss_scale" in run_state and had_scale and self.run.mixed_precision == "float16":
+            self.state.loss_scale.assign(run_state["loss_scale"])
+        for name in sorted(set(before) & set(self.flags) - {"training_data"}):
+            # NaN, the default of a flag, is null in the file.
+            if not files.is_same_json(before[name], files.finite(self.flags[name])):
+                log.warning("--%s changed from %s to %s since step %d", name, before[name],
+                            self.flags[name], step)
+
+    def save(self) -> None:
+        """Saves a checkpoint.
+
+        Raises:
+          TrainingDivergedError: a weight is not finite; nothing was written.
+        """
+        run, state = self.run, self.state
+        tensors = state.tensors()
+        # At a high learning rate, a finite gradient can make a weight infinite.
+        if bad := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
+            raise TrainingDivergedError(f"training diverged at step {state.step}: not finite: {some(bad)}. "
+                                        "A lower --learning_rate may help")
+        if self.engine.is_chief:
+            store.check_is_there(run.output_dir)
+        else:
+            self.newest = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
+            return
+        run_state = self.history.state() | {
+            "task": self.task.name,
+            "architecture": type(state.model).__name__,
+            "config": self.config.to_dict(),
+            "loss_scale": state.loss_scale.numpy().tolist(),
+            "flags": dict(self.flags),
+            "version": __version__,
+        }
+        run_state["facts"] = run_states.metadata_of(run_state).to_dict()
+        self.newest = store.save(
+            run.output_dir, state.step, tensors, run_state, run.keep_checkpoint_max
+        )
+        log.info("saved %s", self.newest)
