@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from albert import tokenization
 from albert.errors import DataError
 from albert.formats import layouts, model_hub, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
-from albert.records import features
+from albert.records import windows
 from albert.storage import files, filesystem, mirrors, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
@@ -44,6 +44,8 @@ class AlbertTokenizer:
       >>> tokenizer.decode(batch["input_ids"][0], skip_special_tokens=True)
       'one text.'
     """
+
+    padding_side = "right"  # or "left"; of calls that don't name it
 
     def __init__(self, tokenizer: FullTokenizer, max_length: int = 512):
         tokenization.check_special_pieces(tokenizer)
@@ -145,6 +147,12 @@ class AlbertTokenizer:
         return self.tokenizer.add_tokens(tokens)
 
     @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """The special tokens by their names in transformers."""
+        names = ("cls_token", "sep_token", "unk_token", "pad_token", "mask_token")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def all_special_ids(self) -> list[int]:
         return sorted({*self._special_ids(), self.unk_token_id})
 
@@ -225,9 +233,12 @@ class AlbertTokenizer:
 
     def __call__(
         self, text: str | Sequence[str] | Sequence[Sequence[str]],
-        text_pair: str | Sequence[str] | None = None, *, max_length: int | None = None,
-        padding: bool | str = False, truncation: bool | str = True,
+        text_pair: str | Sequence[str] | Sequence[Sequence[str]] | None = None, *,
+        max_length: int | None = None, padding: bool | str = False,
+        truncation: bool | str = True, stride: int = 0, is_split_into_words: bool = False,
+        pad_to_multiple_of: int | None = None, padding_side: str | None = None,
         return_tensors: str | None = None, return_offsets_mapping: bool = False,
+        return_overflowing_tokens: bool = False, return_special_tokens_mask: bool = False,
     ) -> Encoding:
         """Encodes texts as a model's inputs: `input_ids`, `input_mask` and `segment_ids`.
 
@@ -238,10 +249,20 @@ class AlbertTokenizer:
           padding: True or "longest" pads to the longest of these texts, "max_length" to that length.
           truncation: True or "longest_first" truncates the longer text of a pair, "only_first" and
             "only_second" that text; with False, long texts are an error.
+          stride: number of tokens that two windows of a text share, with return_overflowing_tokens.
+          is_split_into_words: whether each text is a list of words. No token belongs to two words,
+            `word_ids` are the words' numbers, and offsets count from the start of the word.
+          pad_to_multiple_of: the padded length is a multiple of it.
+          padding_side: "right" or "left"; by default the tokenizer's attribute of this name.
           return_tensors: "np", "tf" or "jax" for int32 arrays [B, L]; by default, a text gives
             lists, several texts give lists of lists.
           return_offsets_mapping: whether to add `offset_mapping` [B, L, 2], the first character of
             each token in its text and one past its last; (0, 0) for special tokens.
+          return_overflowing_tokens: whether a text that is too long gives several sequences (of a
+            pair, the text that `truncation` names). `overflow_to_sample_mapping` [B] has the number
+            of the text of each sequence.
+          return_special_tokens_mask: whether to add `special_tokens_mask` [B, L]: 1 for special
+            tokens and padding.
 
         Raises:
           DataError: texts are not strings or too long, second texts are missing, an option is
@@ -251,62 +272,54 @@ class AlbertTokenizer:
         truncation = encodings.option("truncation", encodings.TRUNCATION, truncation)
         convert = encodings.option("return_tensors", encodings.TENSORS, return_tensors)
         limit = self.model_max_length if max_length is None else max_length
-        columns = encodings.columns(text, text_pair)
-        ids, spans = [self._ids(column) for column in columns], None
-        if return_offsets_mapping:
-            spans = [[self._spans(text) for text in column] for column in columns]
-        rows, boundaries, offsets = self._joined(ids, spans, limit, truncation)
-        lengths = [len(row) for row in rows]
-        width = limit if padding == "max_length" else max(lengths, default=0)
-        arrays = encodings.padded(rows, boundaries, width, self.pad_token_id)
-        if spans is not None:
-            arrays["offset_mapping"] = np.zeros((len(rows), width, 2), np.int32)
-            arrays["offset_mapping"][arrays["input_mask"] == 1] = np.reshape(offsets, (-1, 2))
-        if convert is None:
-            ends = [width] * len(rows) if padding else lengths
-            arrays = {
-                name: [values[:end].tolist() for values, end in zip(array, ends, strict=True)]
-                for name, array in arrays.items()
-            }
-            if isinstance(text, str):
-                arrays = {name: values[0] for name, values in arrays.items()}
-        elif not padding and len(set(lengths)) > 1:
-            raise DataError(f"texts of {min(lengths)} to {max(lengths)} tokens don't fit in an array: "
-                            "give padding=True")
-        else:
-            arrays = {name: convert(array) for name, array in arrays.items()}
-        encoding = Encoding(arrays)
-        encoding._words = lambda index: self._word_ids(
-            rows[index], boundaries[index], width if padding else lengths[index]
+        columns, is_single = encodings.columns(text, text_pair, is_split_into_words)
+        tokens = [self._tokens(column) for column in columns]
+        ids = _each(tokens, _joined)
+        parts = windows.cut(ids, limit, truncation, stride if return_overflowing_tokens else None)
+        rows = parts.laid_out(ids, self.sep_token_id, self.cls_token_id)
+        frame = encodings.Frame(
+            [len(row) for row in rows], limit if padding == "max_length" else 0,
+            pad_to_multiple_of or 1, bool(padding), self._pads_left(padding_side),
         )
+        seconds = [len(first) + 2 for first, *_ in parts.parts]
+        arrays = frame.inputs(rows, seconds, self.pad_token_id)
+        if return_offsets_mapping:
+            spans = _each(columns, lambda strings: _joined(map(self._spans, strings)))
+            arrays["offset_mapping"] = frame.filled(parts.laid_out(spans, (0, 0)), (0, 0))
+        if return_special_tokens_mask:
+            zeros = _each(ids, lambda one: [0] * len(one))
+            arrays["special_tokens_mask"] = frame.filled(parts.laid_out(zeros, 1), 1)
+        values = frame.converted(arrays, convert)
+        if return_overflowing_tokens:
+            samples = parts.samples
+            values["overflow_to_sample_mapping"] = convert(np.int32(samples)) if convert else samples
+        elif is_single and convert is None:
+            values = {name: array[0] for name, array in values.items()}
+        encoding = Encoding(values)
+        encoding._words = functools.cache(lambda: frame.listed(parts.laid_out(_each(
+            tokens, _numbered if is_split_into_words else lambda one: self._word_numbers(one[0])
+        ), None)))
+        encoding._sequences = functools.cache(lambda: frame.listed(parts.laid_out(
+            [[[number] * len(one) for one in column] for number, column in enumerate(ids)], None
+        )))
         return encoding
 
-    def _joined(
-        self, ids: Sequence[Any], spans: Sequence[Any] | None, limit: int, truncation: Any
-    ) -> tuple[list[list[int]], list[int], list[tuple[int, int]]]:
-        """Returns the ids with special tokens, the position of each second text, and all offsets."""
-        rows, boundaries, offsets = [], [], []
-        for index, parts in enumerate(zip(*ids, strict=True)):
-            parts = _truncate(parts, limit, truncation, index)
-            rows.append(self.build_inputs_with_special_tokens(*parts))
-            boundaries.append(len(parts[0]) + 2)
-            if spans is not None:
-                offsets.append((0, 0))
-                for column, part in zip(spans, parts, strict=True):
-                    offsets += [*column[index][: len(part)], (0, 0)]
-        return rows, boundaries, offsets
+    def _pads_left(self, padding_side: str | None) -> bool:
+        known = {"left": True, "right": False}
+        return encodings.option("padding_side", known, padding_side or self.padding_side)
 
     def pad(
         self, encoded_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         padding: bool | str = True, max_length: int | None = None,
-        return_tensors: str | None = None,
+        return_tensors: str | None = None, pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
     ) -> Encoding:
         """Pads sequences to the same length, and keeps what else the encodings have.
 
         Args:
           encoded_inputs: a list of encodings, or an encoding of several texts, which may be padded
             already. `labels` of tokens are padded with -100.
-          padding, max_length, return_tensors: as in a call.
+          padding, max_length, return_tensors, pad_to_multiple_of, padding_side: as in a call.
 
         Raises:
           DataError: a sequence is longer than `max_length`, an unknown option, or the encodings
@@ -314,28 +327,28 @@ class AlbertTokenizer:
         """
         convert = encodings.option("return_tensors", encodings.TENSORS, return_tensors)
         batch = encodings.batch_of(encoded_inputs)
-        longest = max(map(len, batch["input_ids"]), default=0)
+        lengths = list(map(len, batch["input_ids"]))
         is_fixed = encodings.option("padding", encodings.PADDING, padding) == "max_length"
-        width = (max_length or self.model_max_length) if is_fixed else longest
-        if longest > width:
-            raise DataError(f"a sequence has {longest} tokens, {width} is the maximum")
-        arrays = encodings.repadded(batch, width, self.pad_token_id)
-        return Encoding({
-            name: convert(array) if convert else array.tolist() for name, array in arrays.items()
-        })
+        width = (max_length or self.model_max_length) if is_fixed else max(lengths, default=0)
+        if max(lengths, default=0) > width:
+            raise DataError(f"a sequence has {max(lengths)} tokens, {width} is the maximum")
+        frame = encodings.Frame(
+            lengths, width, pad_to_multiple_of or 1, True, self._pads_left(padding_side)
+        )
+        return Encoding(frame.converted(frame.repadded(batch, self.pad_token_id), convert))
 
-    def _word_ids(self, row: list[int], boundary: int, width: int) -> list[int | None]:
-        """Returns the number of each token's word in its text; the second text is at a boundary."""
-        words, word, special = [], -1, self._special_ids() - {self.mask_token_id}
-        for position, (i, token) in enumerate(zip(row, self.convert_ids_to_tokens(row), strict=True)):
-            if position == boundary:
-                word = -1
-            if i in special:
-                words.append(None)
-                continue
+    def _word_numbers(self, ids: Sequence[int]) -> list[int]:
+        """Returns the number of each token's word in a text."""
+        words, word = [], -1
+        for i, token in zip(ids, self.convert_ids_to_tokens(ids), strict=True):
             word += self.tokenizer.starts_word(token) or i == self.mask_token_id or word < 0
             words.append(word)
-        return words + [None] * (width - len(row))
+        return words
+
+    def _tokens(self, texts: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Returns the ids of each string of each text."""
+        ids = iter(self._ids(_joined(texts)))
+        return [[next(ids) for _ in strings] for strings in texts]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of texts, in which [MASK] is the mask token."""
@@ -354,23 +367,15 @@ def _has_no_model(directory: str) -> bool:
     )
 
 
-def _truncate(
-    parts: Sequence[list[int]], limit: int, truncation: str, index: int
-) -> Sequence[Sequence[int]]:
-    """Returns the ids of one or two texts, truncated so that a sequence has `limit` tokens."""
-    special = len(parts) + 1
-    length = sum(map(len, parts)) + special
-    if length <= limit:
-        return parts
-    if not truncation:
-        raise DataError(f"text {index} has {length} tokens, {limit} is the maximum")
-    if limit < special:
-        raise DataError(f"max_length {limit} leaves no space for a text")
-    if truncation == "longest_first" and len(parts) == 2:
-        return features.truncate_pair(*parts, limit - special)
-    which = 1 if truncation == "only_second" and len(parts) == 2 else 0
-    left = len(parts[which]) + limit - length
-    if left < 0:
-        raise DataError(f"text {index}: truncation={truncation!r} leaves "
-                        f"{length - len(parts[which])} tokens, {limit} is the maximum")
-    return [part[:left] if i == which else part for i, part in enumerate(parts)]
+def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(lists))
+
+
+def _numbered(lists: Sequence[Sequence[Any]]) -> list[int]:
+    """Returns the number of the list for each item of it."""
+    return [number for number, one in enumerate(lists) for _ in one]
+
+
+def _each(columns: Sequence[Sequence[Any]], function: Callable[[Any], Any]) -> list[list[Any]]:
+    """Returns the function's value for each text of each column."""
+    return [[function(text) for text in column] for column in columns]

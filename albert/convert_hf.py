@@ -11,7 +11,7 @@ The second does the reverse, and adds tokenizer files for `AutoTokenizer`.
 import os
 from typing import TYPE_CHECKING, Any
 
-from albert.cli import answering, flags
+from albert.cli import flags
 from albert.errors import FlagError, some
 from albert.formats import (
     checkpoint_files,
@@ -22,22 +22,20 @@ from albert.formats import (
     run_states,
 )
 from albert.formats.known_tasks import split_labels
-from albert.formats.model_classes import AT_HUGGING_FACE, ENCODER, MODEL_CLASSES
+from albert.formats.model_classes import AT_HUGGING_FACE, CHOICE, ENCODER, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
 from albert.storage import files
 
 if TYPE_CHECKING:
     import keras
 
-DTYPES = "float32", "float16"
-
 _THEIR_USAGE = """
 from transformers import AutoTokenizer, {architecture}
 
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 model = {architecture}.from_pretrained("{name}")
-{inputs}
-outputs = model(**inputs)
+inputs = tokenizer({texts}, return_tensors="pt", padding=True)
+outputs = model(**{inputs})
 """
 
 
@@ -47,7 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "albert_directory", None,
                  "Model in any other layout, or a checkpoint's prefix, to convert to theirs.",
                  use="model")
-    answering.define_vocabulary_flags(values)
+    flags.define_vocabulary_flags(values)
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
     flags.define("enum", values, "architecture", None,
@@ -60,7 +58,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  enum_values=["auto", "tanh", "erf"])
     flags.define("enum", values, "dtype", "float32",
                  "Precision of the weights in their layout; float16 halves the file.",
-                 enum_values=list(DTYPES))
+                 enum_values=["float32", "float16"])
     flags.define("string", values, "label_list", None,
                  "Comma-separated label names of a classifier. Default: those of the directory.")
 
@@ -79,9 +77,7 @@ def main(values: flags.FlagValues) -> None:
     which = "hf_directory" if values.hf_directory else "albert_directory"
     source = pretrained.open_path(getattr(values, which), which, values.gelu)
     model = _load(values, source)
-    tokenizer = source.tokenizer(
-        values.spm_model_file, values.vocab_file, flags.text_settings(values)
-    )
+    tokenizer = source.tokenizer(*flags.vocabulary_given(values))
     if tokenizer is None:
         flags.log.warning("no tokenizer in %s: none written", source.directory)
     main_file = huggingface.WEIGHTS_FILE
@@ -96,8 +92,8 @@ def main(values: flags.FlagValues) -> None:
                 keeps_pooler=False,
             )
         model_card.write(
-            scratch, model.config, pretrained.metadata_of(model), parameters=model.count_params(), tokenizer=tokenizer,
-            **_card(values, source, model),
+            scratch, model.config, pretrained.metadata_of(model), tokenizer=tokenizer,
+            parameters=model.count_params(), **_card(values, source, model),
         )
     flags.log.info("%s: %s", model.metadata.architecture, values.output_dir)
 
@@ -137,8 +133,11 @@ def _card(values: flags.FlagValues, source: Pretrained, model: "keras.Model") ->
     parts = {"name": name, "note": f"Converted from `{origin}`, {precision}."}
     if values.albert_directory:
         kind = MODEL_CLASSES[model.metadata.architecture]
-        inputs = model_card.input_lines(kind, ', return_tensors="pt", padding=True')
-        parts["usage"] = _THEIR_USAGE.format(architecture=kind.name, name=name, inputs=inputs)
+        of_one = "{name: rows[None] for name, rows in inputs.items()}"  # one question
+        parts["usage"] = _THEIR_USAGE.format(
+            architecture=kind.name, name=name, texts=kind.example,
+            inputs=of_one if kind.task == CHOICE else "inputs",
+        )
         parts["run_state"] = run_states.read_run_state(source.weights().origin)
     return parts
 

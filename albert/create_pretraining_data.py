@@ -52,12 +52,9 @@ def define_flags(values: flags.FlagValues) -> None:
            "Split lines into sentences, for paragraphs and for documents of one line.")
     define("path", "output_file", None, "Record files to write (comma-separated). Required.",
            use="outputs", unless="runner")
-    define("path", "vocab_file", None, "WordPiece vocabulary, if there is no --spm_model_file.",
-           use="file")
-    define("path", "spm_model_file", None, "SentencePiece model.", use="file")
+    flags.define_vocabulary_flags(values)
     define("enum", "input_file_mode", "r", "No effect: text is read as UTF-8.",
            enum_values=["r", "rb"])
-    flags.define_text_flags(values, "Lower-case the text. Default: as the vocabulary says, else true.")
     run_flags.define_masking_flags(values)
     define("bool", "do_permutation", False, "No effect: tokens are masked, never permuted.")
     define("bool", "static_masks", True,
@@ -214,8 +211,6 @@ def _splits(values: flags.FlagValues, passes: int) -> tuple[OutputSplit, ...]:
 def _check_combinations(values: flags.FlagValues) -> None:
     """Raises one FlagError that names all contradictions between flags."""
     problems = []
-    if values.do_permutation:
-        flags.log.warning("--do_permutation: no effect: tokens are masked, never permuted")
     if values.single_sentences and _objective(values) != "none":
         problems.append("--single_sentences needs --sentence_objective=none: there is no B")
     if values.full_sequences and (

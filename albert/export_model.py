@@ -26,10 +26,10 @@ import logging
 import os
 import re
 
-from albert.cli import answering, flags
+from albert.cli import flags
 from albert.errors import CheckpointError, FlagError
 from albert.formats import model_card, pretrained
-from albert.formats.model_classes import CHOICE, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS, ModelClass
+from albert.formats.model_classes import CHOICE, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS
 from albert.formats.pretrained import Pretrained
 from albert.inference import fine_tuned, onnx_file
 from albert.inference.session import Session
@@ -56,7 +56,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Length of LiteRT's input, or maximum length of a SavedModel's texts, in tokens. Default: "
                  "as in fine-tuning; of a pretrained model 128, or its maximum if shorter.",
                  lower_bound=1)
-    answering.define_vocabulary_flags(values)
+    flags.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
                  "Store the large matrices of .tflite or .onnx as int8 (dynamic range), in a quarter "
                  "of the space.")
@@ -137,23 +137,9 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
             metadata=dataclasses.replace(source.metadata, architecture=kind.name, label_names=labels),
             note=f"A {suffix[1:]} file, {exact}. Its outputs, compared with the model's on four "
                  f"sequences: {outputs}.",
-            usage=_USAGES[suffix].format(
-                name=name, sizes=sizes, inputs=_inputs_of_ids(values, source, kind, length)
-            ),
+            usage=_USAGES[suffix].format(name=name, sizes=sizes),
         )
     log.info("%s: %s, %s bytes", values.export_path, kind.name, f"{len(content):,}")
-
-
-def _inputs_of_ids(values: flags.FlagValues, source: Pretrained, kind: ModelClass, length: int) -> str:
-    """Returns the code that makes the inputs of a file."""
-    if not source.vocabulary:
-        return '\ninputs = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}'
-    padding = "padding=True"
-    if not values.export_path.lower().endswith(".onnx"):  # any length
-        padding = f'padding="max_length", max_length={length}'
-    return (f"import albert  # its tokenizer\n\ntokenizer = albert.AlbertTokenizer.from_pretrained("
-            f"{flags.as_typed(values, 'model_dir')!r})\n"
-            + model_card.input_lines(kind, f', {padding}, return_tensors="np"'))
 
 
 def _trained_head(source: Pretrained) -> str:
@@ -167,7 +153,7 @@ def _trained_head(source: Pretrained) -> str:
 
 def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
     """Writes a SavedModel from texts to answers."""
-    tokenizer = answering.tokenizer_of(values, source)
+    tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
     predictor = fine_tuned.predictor_of(
         Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
     )
@@ -181,18 +167,20 @@ def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
     log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
 
 
+# `albert.AlbertTokenizer` makes the inputs, with padding="max_length" for .tflite.
 _USAGES = {
-    ".tflite": """
+    ".tflite": '''
 import tensorflow as tf
-{inputs}
+
 model = tf.lite.Interpreter("{name}").get_signature_runner()
-outputs = model(**{{name: ids.astype("int32") for name, ids in inputs.items()}})  # int32 [{sizes}]
-""",
-    ".onnx": """
+outputs = model(input_ids=ids, input_mask=mask, segment_ids=segments)  # int32 [{sizes}]
+''',
+    ".onnx": '''
 import onnxruntime
-{inputs}
-outputs = onnxruntime.InferenceSession("{name}").run(None, dict(inputs))
-""",
+
+inputs = {{"input_ids": ids, "input_mask": mask, "segment_ids": segments}}  # int32
+outputs = onnxruntime.InferenceSession("{name}").run(None, inputs)
+''',
 }
 
 

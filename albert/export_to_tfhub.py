@@ -38,8 +38,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Directory with albert_config.json, checkpoint and vocabulary, or one in Hugging "
                  "Face's layout, or a module. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
-    flags.define_text_flags(values, "Whether the model is for lower-cased text. Default: as its "
-                            "directory says, else true.")
+    flags.define_vocabulary_flags(values)
     flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
     flags.define("path", values, "export_path", None,
                  "Directory for the encoder. One of the two paths is required.", use="output")
@@ -51,10 +50,6 @@ def define_flags(values: flags.FlagValues) -> None:
                  lower_bound=3)
     flags.define("path", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.", use="file")
-    flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model, if not the only *.model in albert_directory.", use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, if not a SentencePiece model.", use="file")
 
 
 def _check(values: flags.FlagValues) -> dict[str, str]:
@@ -81,13 +76,7 @@ def main(values: flags.FlagValues) -> None:
     config.check_length(values.max_seq_length, values.albert_directory)
     # The default of TF-Hub's preprocessing modules.
     seq_length = values.max_seq_length or min(128, config.max_position_embeddings)
-    tokenizer = source.tokenizer(
-        values.spm_model_file, values.vocab_file, flags.text_settings(values)
-    )
-    if not tokenizer:
-        count = sum(name.endswith(".model") for name in os.listdir(source.directory))
-        raise FlagError(f"--spm_model_file is required: {source.directory} has {count} *.model files")
-
+    tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
     flags.start_tensorflow()
     from albert.export import hub_export, text_graph
     from albert.formats import saved_model
@@ -160,10 +149,7 @@ print(outputs["pooled_output"], outputs["sequence_output"])
 import tensorflow_hub as hub
 import tensorflow_text  # the operations of the module
 
-preprocess = hub.load("{name}")
-print(preprocess(["A text.", "Another one."]))
-pair = [preprocess.tokenize(["A text."]), preprocess.tokenize(["Its second part."])]
-print(preprocess.bert_pack_inputs(pair, 32))
+print(hub.load("{name}")(["A text.", "Another one."]))
 """,
 }
 

@@ -58,19 +58,14 @@ def define_flags(values: flags.FlagValues) -> None:
                  "balanced: weight the loss so that all labels count the same, however rare.",
                  enum_values=["none", "balanced"])
     fine_tuning_settings.define_encoder_flags(values)
-    flags.define("float", values, "classifier_dropout", 0.1,
-                 "Dropout on the pooled output (classifier DR of the paper's table 14).",
-                 lower_bound=0, below=1)
-    flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
+    fine_tuning_settings.define_classifier_flags(
+        values, "Dropout on the pooled output (classifier DR of the paper's table 14)."
+    )
     flags.define("path", values, "export_dir", None,
                  "Directory for a SavedModel from texts to labels (needs tensorflow-text), as "
                  "export_model writes it.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "No effect.", may_be_nan=True)
-    fine_tuning_settings.define_training_flags(
-        values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
-        by_default=False,
-    )
+                 "No effect: the exported model returns probabilities.", may_be_nan=True)
 
 
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
@@ -78,8 +73,6 @@ def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
     own_texts.check_flags(values)
     if values.export_dir and flags.requested_engine(values) != "tensorflow":
         raise FlagError("--export_dir needs TensorFlow: train without it, then use albert.export_model")
-    if values["threshold_to_export"].present:
-        flags.log.warning("--threshold_to_export: no effect, the exported model returns probabilities")
     if not values.train_file:
         if not (values.data_dir or values.task_name):
             raise FlagError("--train_file is required: a table of your labelled texts; or --task_name and "

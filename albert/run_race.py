@@ -23,13 +23,10 @@ from albert.cli.fine_tuning import FineTuning
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
-from albert.storage import files
 from albert.tasks import race
 from albert.tasks.classification import MultipleChoiceTask
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
-from albert.training.metrics import log_results
-
-_FEATURE_FILES = ("train_file", "eval_file", "predict_file")
+from albert.training.metrics import log_results, write_results
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -38,7 +35,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Folder that contains the folder RACE, or train.jsonl and dev.jsonl. Required.",
                  use="file")
     flags.define("enum", values, "task_name", RACE, "Task.", enum_values=[RACE])
-    fine_tuning_settings.define_ignored_flags(values, *_FEATURE_FILES)
+    fine_tuning_settings.define_ignored_flags(values, "train_file", "eval_file", "predict_file")
     flags.define("integer", values, "max_qa_length", 128,
                  "Maximum tokens of a question with an option; longer ones are truncated at the start.",
                  lower_bound=1)
@@ -63,7 +60,6 @@ def race_settings(values: flags.FlagValues) -> FineTuningSettings:
             f"--max_qa_length={values.max_qa_length} leaves no room in "
             f"--max_seq_length={values.max_seq_length}: [CLS] and [SEP] take three tokens"
         )
-    fine_tuning_settings.warn_of_ignored(values, *_FEATURE_FILES)
     flags.require(values, "data_dir")
     if values.high_only and values.middle_only:
         raise FlagError("give only one of --high_only and --middle_only")
@@ -83,21 +79,6 @@ def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
     return FineTuningData(RACE, questions, settings={"num_choices": count})
 
 
-def _write_results(directory: str, results: dict, weights) -> None:
-    """Publishes the test results in the original's format, with the best dev result."""
-    from albert.training import evaluate
-
-    best = evaluate.read_best(os.path.dirname(weights.origin))
-    log_results(results, "Predict results")
-    path = os.path.join(directory, "predict_results.txt")
-    with files.atomic_write(path) as stream:
-        stream.write("***** Predict results *****\n")
-        stream.writelines(f"{key} = {results[key]}\n" for key in sorted(results))
-        if best:
-            stream.write(f"best = {best['value']}\n")
-    files.write_json(os.path.join(directory, "predict_results.json"), results)
-
-
 def main(values: flags.FlagValues) -> None:
     settings = race_settings(values)
     encoder = open_encoder(values, settings.max_seq_length)
@@ -108,7 +89,15 @@ def main(values: flags.FlagValues) -> None:
     )
     result = FineTuning(values, settings, encoder, data, task).run()
     if result and settings.do_predict and data.examples["test"][0].label is not None:
-        _write_results(settings.output_dir, result.evaluations["test"].results, result.weights)
+        from albert.training import evaluate
+
+        results = result.evaluations["test"].results
+        best = evaluate.read_best(os.path.dirname(result.weights.origin))
+        log_results(results, "Predict results")
+        write_results(  # in the original's format
+            settings.output_dir, results, "predict_results", "***** Predict results *****\n",
+            f"best = {best['value']}\n" if best else "",
+        )
 
 
 cli = flags.command(__doc__, define_flags, main)

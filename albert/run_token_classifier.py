@@ -50,13 +50,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "skip_comments", False,
                  "Skip comments: lines that begin with # and a blank or tab.")
     fine_tuning_settings.define_encoder_flags(values)
-    flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.",
-                 lower_bound=0, below=1)
-    flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
-    fine_tuning_settings.define_training_flags(
-        values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
-        by_default=False,
-    )
+    fine_tuning_settings.define_classifier_flags(values, "Dropout on the encoder's output.")
 
 
 def layout_of(values: flags.FlagValues) -> conll.Layout:

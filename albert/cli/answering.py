@@ -7,11 +7,9 @@ import os
 import sys
 from typing import Any
 
-from albert import tokenization
 from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.formats import checkpoint_files, layouts, pretrained
-from albert.formats.pretrained import Pretrained
 from albert.inference.onnx_file import OnnxFile
 from albert.inference.session import DTYPES, Session
 from albert.storage import files
@@ -28,7 +26,7 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
                  "Directory of the model: an output directory, a released archive, Hugging "
                  "Face's layout or a TF-Hub module. Or the prefix of a checkpoint. Required.",
                  use="model")
-    define_vocabulary_flags(values)
+    flags.define_vocabulary_flags(values)
     flags.define("path", values, "input_file", STDIN,
                  "Text file with one input per line (UTF-8; may be compressed); "
                  "- reads the standard input.", use="file")
@@ -41,15 +39,6 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
                  "Precision of weights and matrix products; bfloat16 halves the memory, is faster on "
                  "hardware that supports it, and changes answers in the third digit.",
                  enum_values=list(DTYPES))
-
-
-def define_vocabulary_flags(values: flags.FlagValues) -> None:
-    """Defines flags for a vocabulary that is not in the model's directory."""
-    flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model, if it is not in the directory.", use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, if it is not in the directory.", use="file")
-    flags.define_text_flags(values, "Lower-case texts. Default: as the directory says, else true.")
 
 
 def check_flags(values: flags.FlagValues) -> None:
@@ -67,7 +56,7 @@ def check_flags(values: flags.FlagValues) -> None:
 def open_model(values: flags.FlagValues) -> Session:
     """Opens the model and vocabulary that the flags name, and checks that they match."""
     source = pretrained.open_path(values.model, "model")
-    tokenizer = tokenizer_of(values, source)
+    tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
     opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
     opened.dtype = values.mixed_precision
     if "onnx_file" in values and values.onnx_file:
@@ -78,14 +67,6 @@ def open_model(values: flags.FlagValues) -> Session:
         flags.start_engine()
     source.weights()
     return opened
-
-
-def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
-    """Returns the tokenizer that the flags name, else the directory's."""
-    given = values.spm_model_file, values.vocab_file, flags.text_settings(values)
-    if tokenizer := source.tokenizer(*given):
-        return tokenizer
-    raise DataError(f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file")
 
 
 def read_texts(path: str) -> list[str]:

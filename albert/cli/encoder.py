@@ -39,7 +39,7 @@ class Encoder:
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
     """Opens the encoder that the flags name."""
     check_encoder_flags(values)
-    source, given = None, (values.spm_model_file, values.vocab_file)
+    source, given = None, flags.vocabulary_given(values)
     if values.albert_hub_module_handle:
         flags.import_tensorflow()  # which fetches an address
         origin = values.albert_hub_module_handle
@@ -48,10 +48,10 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         for name, asked in flags.text_settings(values).items():
             if asked != getattr(vocabulary.text, name):
                 log.warning("--%s=%s: no effect, the module's vocabulary has its own", name, asked)
-    elif values.albert_config_file and any(given):
+    elif values.albert_config_file and any(given[:2]):
         origin = values.albert_config_file
         config = huggingface.read_config(origin)
-        vocabulary = Vocabulary().override(*given, flags.text_settings(values))
+        vocabulary = Vocabulary().override(*given)
         flag = "spm_model_file" if values.spm_model_file else "vocab_file"
         files.require_file(getattr(values, flag), flag)
     else:
@@ -60,7 +60,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         config = source.config
         if values.albert_config_file:
             config = huggingface.read_config(values.albert_config_file)
-        vocabulary = source.vocabulary.override(*given, flags.text_settings(values))
+        vocabulary = source.vocabulary.override(*given)
         if not vocabulary:
             raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
         log.info("architecture and vocabulary: %s", origin)

@@ -145,14 +145,10 @@ class FineTuning:
     def _run_config(self) -> "RunConfig":
         from albert.training.run import RunConfig
 
-        settings = self.settings
-        return RunConfig(**flags.select(self.values, RunConfig) | {
-            "output_dir": settings.output_dir,
-            "num_train_steps": settings.train_step,
-            "train_batch_size": settings.train_batch_size,
-            "eval_batch_size": settings.eval_batch_size,
-            "save_checkpoints_steps": settings.save_checkpoints_steps,
-            "keep_last": settings.keep_last,
+        known = {field.name for field in dataclasses.fields(RunConfig)}
+        decided = {name: x for name, x in vars(self.settings).items() if name in known}
+        return RunConfig(**flags.select(self.values, RunConfig) | decided | {
+            "num_train_steps": self.settings.train_step,
         })
 
     def _train(self, run: "RunConfig") -> "Evaluated":

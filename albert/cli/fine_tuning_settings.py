@@ -18,12 +18,7 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
     flags.define("path", values, "albert_config_file", None,
                  "Architecture: a JSON file, or the name of a released model, such as base_v2.",
                  use="file")
-    flags.define("path", values, "spm_model_file", None, "SentencePiece model of the encoder.",
-                 use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, for an encoder without a SentencePiece model.", use="file")
-    flags.define_text_flags(values, "Lower-case texts. Default: as the encoder's vocabulary says, "
-                            "else true.")
+    flags.define_vocabulary_flags(values)
     flags.define("path", values, "init_checkpoint", None,
                  "Checkpoint to initialize the weights from (without step and optimizer state).",
                  use="model")
@@ -42,16 +37,20 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
 
 
 def define_ignored_flags(values: flags.FlagValues, *names: str) -> None:
-    """Defines the original's flags for record files, which are kept in --cached_dir."""
+    """Defines the original's flags for record files."""
     for name in names:
         flags.define("string", values, name, None,
-                     "No effect; accepted for commands of the original.")
+                     "No effect: record files are kept in --cached_dir.")
 
 
-def warn_of_ignored(values: flags.FlagValues, *names: str) -> None:
-    """Logs which of these flags were given."""
-    if given := flags.given_as_typed(values, *names):
-        log.warning("%s: no effect; record files are kept in --cached_dir", ", ".join(given))
+def define_classifier_flags(values: flags.FlagValues, dropout_help: str) -> None:
+    """Defines the flags of the commands for labels, with the original's defaults."""
+    flags.define("float", values, "classifier_dropout", 0.1, dropout_help, lower_bound=0, below=1)
+    flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
+    define_training_flags(
+        values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
+        by_default=False,
+    )
 
 
 def define_training_flags(

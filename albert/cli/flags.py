@@ -129,9 +129,23 @@ def define_text_flags(values: FlagValues, lower_help: str) -> None:
            "vocabulary says, else false.")
 
 
+def define_vocabulary_flags(values: FlagValues) -> None:
+    """Defines where the vocabulary is, and how texts are preprocessed for it."""
+    define("path", values, "spm_model_file", None,
+           "SentencePiece model. Default: that of the model's directory, if there is one.", use="file")
+    define("path", values, "vocab_file", None,
+           "WordPiece vocabulary, if there is no SentencePiece model.", use="file")
+    define_text_flags(values, "Lower-case texts. Default: as the vocabulary says, else true.")
+
+
 def text_settings(values: FlagValues) -> dict[str, bool]:
     """Returns the settings of `TEXT_FLAGS` that the user gave."""
     return {name: values[name].value for name in TEXT_FLAGS if given(values, name) is not None}
+
+
+def vocabulary_given(values: FlagValues) -> tuple[str | None, str | None, dict[str, bool]]:
+    """Returns the flags of `define_vocabulary_flags` as `Vocabulary.override` takes them."""
+    return values.spm_model_file, values.vocab_file, text_settings(values)
 
 
 def given(values: FlagValues, name: str):
@@ -230,7 +244,19 @@ def parse_with_arguments(
             remote_paths.replace(flag, shipped.path_of(flag.value))
         elif flag.value and name.endswith("spm_model_file"):
             remote_paths.replace(flag, shipped.vocabulary_of(flag.value))
+    _warn_of_ignored(values)
     return values, rest
+
+
+def _warn_of_ignored(values: FlagValues) -> None:
+    """Logs which flags without effect the user gave, with the reason that their help gives."""
+    reasons: dict[str, list[str]] = {}
+    for name in values:
+        if values[name].help.startswith("No effect"):
+            reasons.setdefault(values[name].help, []).extend(given_as_typed(values, name))
+    for reason, names in reasons.items():
+        if names:
+            log.warning("%s: n%s", ", ".join(names), reason[1:])
 
 
 def _with_local_file(argument: str) -> str:

@@ -18,15 +18,14 @@ from albert.tasks.squad.task import SquadV1Task, SquadV2Task
 log = logging.getLogger("albert")
 
 
-_FEATURE_FILES = ("train_feature_file", "predict_feature_file", "predict_feature_left_file")
-
-
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the original's flags of both versions with its defaults, and a few new ones."""
     flags.define("path", values, "train_file", None, "SQuAD JSON to train on.", use="file")
     flags.define("path", values, "predict_file", None,
                  "SQuAD JSON to predict; evaluated if it has answers.", use="file")
-    fine_tuning_settings.define_ignored_flags(values, *_FEATURE_FILES)
+    fine_tuning_settings.define_ignored_flags(
+        values, "train_feature_file", "predict_feature_file", "predict_feature_left_file"
+    )
     fine_tuning_settings.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
                  "Stride in tokens between the windows that a long passage is split into.",
@@ -52,7 +51,7 @@ def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
     flags.define("path", values, "export_dir", None,
-                 "No effect: serve a session over HTTP, or export with export_model.", use="output")
+                 "No effect on SQuAD: serve a session over HTTP, or use export_model.", use="output")
 
 
 V2_FLAGS = ("dropout_prob", "end_n_top", "null_score_diff_threshold", "start_n_top")
@@ -77,8 +76,6 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
     flags.require(values, "output_dir")
     flags.refuse_together(values, "warmup_step", "warmup_proportion")
     do_eval = flags.given(values, "do_eval")
-    if "export_dir" in values and values.export_dir:
-        log.warning("--export_dir: no effect on SQuAD: serve a session over HTTP, or use export_model")
     settings = settings_of(
         values, export_dir=None,
         do_eval=values.do_predict if do_eval is None else do_eval,  # if there are answers
@@ -103,7 +100,6 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
 def run(values: flags.FlagValues, with_negative: bool) -> None:
     """Trains, evaluates and predicts; all input is read before anything is written."""
     settings = squad_settings(values)
-    fine_tuning_settings.warn_of_ignored(values, *_FEATURE_FILES)
     if not with_negative and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
     encoder = open_encoder(values, settings.max_seq_length)

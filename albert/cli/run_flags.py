@@ -1,15 +1,11 @@
 """The flags of every command that trains: devices, how a step is computed, checkpoints, masks."""
 
-import logging
-
 from albert import engines
 from albert.cli import flags
 from albert.errors import FlagError
 
-log = logging.getLogger("albert")
-
 # The original reached TPUs over the network, by name.
-_OLD_TPU_FLAGS = ("tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores")
+_OLD_TPU_FLAGS = dict.fromkeys(("tpu_name", "tpu_zone", "gcp_project", "master")) | {"num_tpu_cores": 8}
 
 
 def define_device_flags(values: flags.FlagValues) -> None:
@@ -28,10 +24,10 @@ def define_device_flags(values: flags.FlagValues) -> None:
                  "Split the CPU into this many devices, to try out training on several devices.",
                  lower_bound=0)
     flags.define("bool", values, "use_tpu", False, "Require the TPUs of this machine; needs JAX.")
-    for name in _OLD_TPU_FLAGS[:-1]:
-        flags.define("string", values, name, None, "No effect (of the original): see --use_tpu.")
-    flags.define("integer", values, "num_tpu_cores", 8,
-                 "No effect (of the original): all TPU cores are used.", lower_bound=1)
+    for name, default in _OLD_TPU_FLAGS.items():
+        flags.define("integer" if default else "string", values, name, default, "No effect: run the "
+                     "command on the TPU machine itself, with --use_tpu (docs/guides/accelerators.md).",
+                     **{"lower_bound": 1} if default else {})
     flags.define("bool", values, "use_xla", None,
                  "Compile the training step with XLA. Default: on GPUs, but not on CPUs, where it only "
                  "helps small models on sequences of one length; JAX always compiles.")
@@ -63,7 +59,7 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
     flags.define("integer", values, "keep_checkpoint_max", 5,
                  "Number of newest checkpoints to keep, besides the best.", lower_bound=0)
     flags.define("integer", values, "iterations_per_loop", 1000,
-                 "No effect (of the original): signals are handled after each step.", lower_bound=1)
+                 "No effect: signals are handled after each step.", lower_bound=1)
     flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MAX_SEED)
@@ -97,11 +93,6 @@ def define_masking_flags(values: flags.FlagValues) -> None:
 def check_device_flags(values: flags.FlagValues) -> None:
     """Refuses device flags that contradict each other; the devices themselves are checked later."""
     strategy = values.distribution_strategy
-    if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
-        log.warning("%s: no effect: run the command on the TPU machine itself, with --use_tpu "
-                    "(docs/guides/accelerators.md)", ", ".join(old))
-    if values["iterations_per_loop"].present:
-        log.warning("--iterations_per_loop: no effect: signals are handled after each step")
     if values.use_tpu and values.engine == "tensorflow":
         raise FlagError("--use_tpu needs --engine=jax: TensorFlow does not run on TPUs any more")
     if values.use_tpu and values.num_virtual_devices > 1:

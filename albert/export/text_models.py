@@ -39,16 +39,14 @@ def export(predictor: predictors.TaskPredictor, path: str) -> list[str]:
     source, name = predictor.session.source, os.path.basename(os.path.abspath(path))
     inputs = ["text", "text_pair"][: predictor.min_texts]
     given = ", ".join(f'{one}=tf.constant(["A text."])' for one in inputs)
-
-    def complete(scratch: str) -> None:
+    signatures = module.signatures()
+    with model_card.publish_model(path, saved_model.MAIN_FILE) as scratch:
+        saved_model.save(module, scratch, signatures)
         model_card.of_weights(
             scratch, source.weights(), source.config, tokenizer=predictor.session.tokenizer, name=name,
             metadata=source.metadata, usage=_USAGE.format(name=name, inputs=given),
             note="A SavedModel with the tokenizer inside. It needs tensorflow and tensorflow-text.",
         )
-
-    signatures = module.signatures()
-    saved_model.publish(module, path, signatures, complete)
     return list(signatures)
 
 

@@ -56,7 +56,6 @@ layers share parameters, with a factorized embedding.
 
 - The model has the errors and biases of its training text: check its outputs for your use.
 - It reads at most {max_length} tokens; longer texts are truncated or split.
-- {tokenizer}
 - Its licence depends on the training text and on the model that training started from: state it above
   before you publish the model.
 """
@@ -104,15 +103,19 @@ def write(
     start = (run_state or {}).get("flags", {}).get("init_checkpoint") or ""
     is_public = start.count("/") == 1 and not os.path.exists(start)
     labels = json.dumps(list(metadata.label_names or ()), ensure_ascii=False)  # escapes line feeds
+    pipeline, call = _pipeline(kind, metadata)
+    usage = usage or (
+        f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})' if tokenizer
+        else f'import albert\n\nmodel = albert.{kind.name}.from_pretrained("{name}")  # takes ids'
+    )
     content = _CARD.format(
-        pipeline=_pipeline(kind, metadata)[0], base=f"base_model: {start}\n" if is_public else "",
+        pipeline=pipeline, base=f"base_model: {start}\n" if is_public else "",
         title=name, summary=f"{kind.name}: an ALBERT that gives {kind.gives}. {note}".strip(),
-        usage=f"```python\n{(usage or _usage(kind, metadata, name, tokenizer)).strip()}\n```",
+        usage=f"```python\n{usage.strip()}\n```",
         architecture=_table({key.removeprefix("num_").replace("_", " "): x for key, x in sizes.items()}),
         labels=f"\nLabels, in order: `{labels}`\n" if metadata.label_names else "",
         origin=_origin(run_state), max_length=config.max_position_embeddings,
         results=_table(results) if results else "No evaluation of this checkpoint was recorded.\n",
-        tokenizer=_tokenizer(tokenizer),
     )
     with files.atomic_write(path) as stream:
         stream.write(_BEGINNING + content)
@@ -137,14 +140,6 @@ def of_weights(path: str, weights: "Weights", config: AlbertConfig, **parts: Any
     return write(path, config, **known | parts)
 
 
-def input_lines(kind: ModelClass, options: str) -> str:
-    """Returns the code that makes a class's `inputs`; `options` follow the texts."""
-    lines = f"inputs = tokenizer({kind.example}{options})"
-    if kind.task == model_classes.CHOICE:
-        lines += "\ninputs = {name: rows[None] for name, rows in inputs.items()}  # one question"
-    return lines
-
-
 def _pipeline(kind: ModelClass, metadata: Metadata) -> tuple[str, str]:
     """Returns the hub's name of a class's task, and the call of a session that answers."""
     options = ", ".join(f'"{n}"' for n in range(1, 1 + int(metadata.settings.get("num_choices", 4))))
@@ -154,16 +149,6 @@ def _pipeline(kind: ModelClass, metadata: Metadata) -> tuple[str, str]:
     if kind is model_classes.ENCODER:
         return "feature-extraction", 'embed(["A text."])'
     return "fill-mask", 'fill_mask(["A [MASK]."])'
-
-
-def _usage(
-    kind: ModelClass, metadata: Metadata, name: str, tokenizer: FullTokenizer | None
-) -> str:
-    if tokenizer is None:
-        return (f'import albert\n\nmodel = albert.{kind.name}.from_pretrained("{name}")  '
-                "# takes ids: it has no tokenizer")
-    call = _pipeline(kind, metadata)[1]
-    return f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})'
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -179,18 +164,6 @@ def _table(values: Mapping[str, Any]) -> str:
             value = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
         rows.append([str(cell).replace("|", "\\|") for cell in (name, value)])
     return table(("", ""), rows)
-
-
-def _tokenizer(tokenizer: FullTokenizer | None) -> str:
-    if tokenizer is None:
-        return "Use the tokenizer with which it was trained."
-    keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case
-    removed = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
-    return (
-        f"Its tokenizer ({'SentencePiece' if tokenizer.is_spm else 'WordPiece'}, "
-        f"{tokenizer.vocab_size:,} tokens, SHA-256 {files.sha256(tokenizer.path)}) removes "
-        f"{' and '.join(removed) or 'control characters'} from texts."
-    )
 
 
 def _origin(run_state: Mapping[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, some
+from albert.errors import CheckpointError, DataError, some
 from albert.formats import (
     checkpoint_files,
     checkpoints,
@@ -79,6 +79,13 @@ class Pretrained:
         tokenizer = vocabulary.open()
         check_vocabulary(tokenizer, self.config)
         return tokenizer
+
+
+    def required_tokenizer(self, *given: Any) -> FullTokenizer:
+        """Returns `tokenizer(*given)`; raises a DataError if there is none."""
+        if tokenizer := self.tokenizer(*given):
+            return tokenizer
+        raise DataError(f"{self.directory} has no vocabulary: give --spm_model_file or --vocab_file")
 
 
 @filesystem.addresses_in_errors()

@@ -1,12 +1,11 @@
-"""Writes and publishes SavedModels."""
+"""Writes SavedModels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from albert.errors import UserError, first_line
-from albert.formats import model_card
 
 MAIN_FILE = "saved_model.pb"  # without it, a directory isn't a SavedModel
 
@@ -21,22 +20,3 @@ def save(module: tf.Module, directory: str, signatures: Mapping[str, Any]) -> No
         tf.saved_model.save(module, directory, signatures=signatures)
     except (tf.errors.OpError, OSError) as error:
         raise UserError(f"cannot write a SavedModel: {first_line(error)}; is the disk full?") from error
-
-
-def publish(
-    module: tf.Module,
-    directory: str,
-    signatures: Mapping[str, Any],
-    complete: Callable[[str], None],
-) -> None:
-    """Publishes a SavedModel with its card; see `model_card.publish_model`.
-
-    Args:
-      complete: adds the model's card to a directory.
-
-    Raises:
-      UserError: it could not be written; an earlier one is unchanged.
-    """
-    with model_card.publish_model(directory, MAIN_FILE) as scratch:
-        save(module, scratch, signatures)
-        complete(scratch)

@@ -3,6 +3,7 @@
 Legend: D size of an embedding, N texts.
 """
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -55,28 +56,33 @@ class AnsweringSession(Session):
     also by pickling it. `close()`, or `with albert.open_session(...) as session`, frees the model.
     """
 
-    def classify(self, texts: Any, *, progress: bool = False) -> Any:
+    def classify(self, texts: Any, *, top_k: int | None = None, progress: bool = False) -> Any:
         """Classifies a text, or a pair of texts.
 
         Args:
           texts: a string, a tuple of two strings, or an iterable of these.
+          top_k: instead, return a list of this many {"label", "probability"}, the most likely first.
 
         Returns:
           {"label", "probability", "probabilities": {label: probability}}; of a multi-label model
           {"labels", "probabilities"}; of a regression {"value"}.
         """
         kinds = TextClassifier, predictors.MultiLabelClassifier, predictors.Regressor
-        return self._fine_tuned(texts, kinds, progress)
+        if top_k is not None:
+            kinds = kinds[:2]  # those that have labels
+        return self._fine_tuned(texts, kinds, progress, top_k)
 
     def answer(
         self, questions: Any = None, *, question: str | None = None, context: str | None = None,
-        progress: bool = False,
+        top_k: int | None = None, progress: bool = False,
     ) -> Any:
         """Answers a question about a passage with a part of the passage.
 
         Args:
           questions: a tuple (question, passage), or an iterable of these.
           question, context: instead, one question and its passage.
+          top_k: instead, return a list of at most this many parts of the passage, the most likely
+            first. No threshold withholds them.
 
         Returns:
           {"answer", "probability", "start", "end"}, start and end in characters of the passage. A
@@ -85,7 +91,7 @@ class AnsweringSession(Session):
         """
         if questions is None:
             questions = _text(question, 1), _text(context, 1)
-        return self._fine_tuned(questions, (question_answering.QuestionAnswerer,), progress)
+        return self._fine_tuned(questions, (question_answering.QuestionAnswerer,), progress, top_k)
 
     def choose(self, questions: Any, *, progress: bool = False) -> Any:
         """Chooses the right one of 2 to 26 options: {"label", "probability", "probabilities"}.
@@ -155,7 +161,8 @@ class AnsweringSession(Session):
         return _predictions(scorer, texts, isinstance(texts, str), _text_and_origin, progress)
 
     def _fine_tuned(
-        self, inputs: Any, kinds: Sequence[type[TaskPredictor]], progress: bool
+        self, inputs: Any, kinds: Sequence[type[TaskPredictor]], progress: bool,
+        top_k: int | None = None,
     ) -> Any:
         predictor, tasks = self.predictor, [kind.task for kind in kinds]
         if predictor.task not in tasks:
@@ -163,6 +170,10 @@ class AnsweringSession(Session):
                 f"{self.source.path} was fine-tuned for {predictor.task}, not for "
                 f"{' or '.join(tasks)}"
             )
+        if top_k is not None:
+            if top_k < 1:
+                raise FlagError(f"top_k must be at least 1, got {top_k}")
+            predictor = dataclasses.replace(predictor, top_k=top_k)
 
         def checked(value: Any, number: int) -> tuple[str, ...]:
             columns = _columns(value, number)
@@ -236,9 +247,7 @@ def open_session(
         engines.require_backend()
     source = pretrained.open_path(model_hub.with_revision(path, revision))
     settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
-    tokenizer = source.tokenizer(spm_model_file, vocab_file, settings)
-    if tokenizer is None:
-        raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
+    tokenizer = source.required_tokenizer(spm_model_file, vocab_file, settings)
     session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")
     session.onnx, session.dtype, session.opened_with = onnx, dtype, opened_with
     return session

@@ -15,6 +15,7 @@ from albert.formats.model_classes import MODEL_CLASSES
 from albert.inference.session import (
     Batch, Predictor, Session, model_inputs, numbers, sigmoid, softmax,
 )
+from albert.records.features import encode_pairs
 from albert.tasks import conll, race
 from albert.tasks import entity_metrics as entities
 
@@ -31,6 +32,7 @@ class TaskPredictor(Predictor):
     labels: Sequence[str] = ()  # C
     min_texts: int = 1  # of an input
     max_texts: int = 2
+    top_k: int | None = None  # answers per input, as a list
 
     task = ""  # value of --task of `predict`
     class_name = ""  # of the model
@@ -66,19 +68,23 @@ class TextClassifier(TaskPredictor):
     class_name = "AlbertForSequenceClassification"
 
     def encode(self, inputs):
-        tokenizer = self.session.tokenizer
-        firsts = tokenizer.encode_batch([columns[0] for columns in inputs])
+        texts = [(columns[0], columns[1] if len(columns) > 1 else None) for columns in inputs]
         # As in training, a second text that is empty after preprocessing doesn't count.
-        seconds = [c[1] if len(c) > 1 and tokenizer.preprocess(c[1]) else None for c in inputs]
-        encoded = iter(tokenizer.encode_batch([text for text in seconds if text is not None]))
-        rows = [
-            self.session.row(first, None if second is None else next(encoded))
-            for first, second in zip(firsts, seconds, strict=True)
-        ]
+        rows = [self.session.row(*ids) for ids in encode_pairs(self.session.tokenizer, texts)]
         return Batch([[row] for row, _ in rows], num_cut=sum(is_cut for _, is_cut in rows))
 
     def decode(self, context, outputs):
+        answers = self.answers(outputs)
+        return map(self._likeliest, answers) if self.top_k else answers
+
+    def answers(self, outputs):
+        """Yields the answer to each input."""
         return _likeliest_labels(self.labels, outputs)
+
+    def _likeliest(self, answer):
+        by_label = answer["probabilities"]
+        best = sorted(by_label, key=by_label.get, reverse=True)[: self.top_k]
+        return [{"label": label, "probability": by_label[label]} for label in best]
 
 
 class MultiLabelClassifier(TextClassifier):
@@ -92,7 +98,7 @@ class MultiLabelClassifier(TextClassifier):
         settings = self.session.source.metadata.settings if self.session else {}
         return settings.get("label_threshold", 0.5)
 
-    def decode(self, context, outputs):
+    def answers(self, outputs):
         threshold = self.threshold
         for _, values in _with_probabilities(outputs, sigmoid):
             pairs = list(zip(self.labels, values, strict=True))
@@ -107,7 +113,7 @@ class Regressor(TextClassifier):
 
     task = "regression"
 
-    def decode(self, context, outputs):
+    def answers(self, outputs):
         for (one,) in outputs:
             values = numbers(one["logits"])
             if len(values) == 1:

@@ -67,19 +67,21 @@ class QuestionAnswerer(TaskPredictor):
     def decode(self, context, outputs):
         examples, windows = context
         rows = [row for of_one in outputs for row in of_one]
-        answers, nbest, *odds = self._decode(
+        _, nbest, *odds = self._decode(
             examples, windows,
             {w.unique_id: self._result(w, row) for w, row in zip(windows, rows, strict=True)},
             **self.sizes,
         )
         for example in examples:
-            qid = example.qas_id
-            best, text = nbest[qid][0], answers[qid]
-            is_part = example.paragraph_text.startswith(text, best.start)  # unlike "empty"
-            yield {
-                "answer": text, "probability": _float32(best["probability"]), "start": best.start,
-                "end": best.start + len(text) * is_part,
-            } | {"no_answer_score": _float32(by_id[qid]) for by_id in odds}
+            qid, parts = example.qas_id, []
+            for entry in nbest[qid][: self.top_k or 1]:
+                text, start = entry["text"], entry.start
+                is_part = example.paragraph_text.startswith(text, start)  # unlike "empty"
+                parts.append({
+                    "answer": text, "probability": _float32(entry["probability"]), "start": start,
+                    "end": start + len(text) * is_part,
+                } | {"no_answer_score": _float32(by_id[qid]) for by_id in odds})
+            yield parts if self.top_k else parts[0]
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
         """Returns the outputs of a window that `_decode` reads, without those of padding."""
@@ -92,7 +94,7 @@ class QuestionAnswerer(TaskPredictor):
     def sizes(self) -> dict[str, int]:
         """The number of candidates for an answer, and the maximum length of one in tokens."""
         return {
-            "n_best_size": self.setting("n_best_size", 20),
+            "n_best_size": max(self.setting("n_best_size", 20), self.top_k or 1),
             "max_answer_length": self.setting("max_answer_length", 30),
         }
 
@@ -116,11 +118,14 @@ class BeamQuestionAnswerer(QuestionAnswerer):
         return self.setting("null_score_diff_threshold", 0.0)
 
     def decode(self, context, outputs):
-        for answer in super().decode(context, outputs):
-            # Scores are the shortest decimals of a float32.
-            has_none = np.float32(answer["no_answer_score"]) > np.float32(self.threshold)
-            answer["best_answer"] = answer["answer"]
-            yield answer | ({"answer": "", "start": 0, "end": 0} if has_none else {})
+        answers = super().decode(context, outputs)
+        return answers if self.top_k else map(self._with_threshold, answers)
+
+    def _with_threshold(self, answer):
+        # Scores are the shortest decimals of a float32.
+        has_none = np.float32(answer["no_answer_score"]) > np.float32(self.threshold)
+        answer["best_answer"] = answer["answer"]
+        return answer | ({"answer": "", "start": 0, "end": 0} if has_none else {})
 
     @property
     def model_options(self):

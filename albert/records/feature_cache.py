@@ -20,11 +20,10 @@ log = logging.getLogger("albert")
 # Part of the inputs. Increment it when the same inputs give other features.
 FEATURES_VERSION = 1
 
-Rows = Iterable[Mapping[str, Any]]
-
 
 def cached_records(
-    directory: str, name: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any]
+    directory: str, name: str, rows: Iterable[Mapping[str, Any]], spec: FeatureSpec,
+    depends_on: Mapping[str, Any],
 ) -> str:
     """Returns the record file `<name>-<key>.tf_record` in `directory`, written if necessary.
 
@@ -32,33 +31,23 @@ def cached_records(
     is never used. `rows` is only iterated over if the file or its manifest is missing or damaged. Of
     several processes that need the same file, one writes it and the others wait.
     """
-    info = _inputs(spec, depends_on)
-    key = hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()[:12]
-    path = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record")
-    with _lock(directory):
-        return _find_or_write(path, rows, spec, info)
-
-
-def _inputs(spec: FeatureSpec, depends_on: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    info = {
         **depends_on,
         "features": {k: list(v) for k, v in spec.features.items()},
         "version": f"{__version__}/{FEATURES_VERSION}",
     }
-
-
-def _find_or_write(path: str, rows: Rows, spec: FeatureSpec, info: Mapping[str, Any]) -> str:
-    """Returns `path`: the existing file if it is undamaged, else a new one with `rows`."""
-    manifest = None
-    try:
-        manifest = Manifest.read(path)
-    except DataError as error:
-        log.warning("%s; writing %s again", error, path)
-    if not (manifest and os.path.isfile(path) and os.path.getsize(path) == manifest.bytes):
-        manifests.write_records(path, rows, spec, info)
-        log.info("wrote features to %s", path)
-        return path
-    log.info("features from %s", path)
+    key = hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()[:12]
+    path, manifest = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record"), None
+    with _lock(directory):
+        try:
+            manifest = Manifest.read(path)
+        except DataError as error:
+            log.warning("%s; writing %s again", error, path)
+        if manifest and os.path.isfile(path) and os.path.getsize(path) == manifest.bytes:
+            log.info("features from %s", path)
+        else:
+            manifests.write_records(path, rows, spec, info)
+            log.info("wrote features to %s", path)
     return path
 
 

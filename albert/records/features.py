@@ -98,17 +98,24 @@ def encode_texts(
     """
     iterator, num_all, num_cut = iter(texts), 0, 0
     while chunk := list(itertools.islice(iterator, 1024)):
-        has_b = [bool(b and tokenizer.preprocess(b)) for _, b in chunk]
-        ids_a = tokenizer.encode_batch([a for a, _ in chunk])
-        ids_b = iter(tokenizer.encode_batch(
-            [b for (_, b), has in zip(chunk, has_b, strict=True) if has]
-        ))
         num_all += len(chunk)
-        for a, has in zip(ids_a, has_b, strict=True):
-            b = next(ids_b) if has else None
+        for a, b in encode_pairs(tokenizer, chunk):
             num_cut += len(a) + len(b or ()) + (2 if b is None else 3) > max_seq_length
             yield join_texts(a, b, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
     log_truncated(name, num_cut, num_all, max_seq_length)
+
+
+def encode_pairs(
+    tokenizer: "FullTokenizer", texts: Sequence[tuple[str, str | None]]
+) -> Iterator[tuple[list[int], list[int] | None]]:
+    """Yields the ids of each (text, second text); None of a second text that is None or empty."""
+    has_second = [bool(b and tokenizer.preprocess(b)) for _, b in texts]
+    firsts = tokenizer.encode_batch([a for a, _ in texts])
+    seconds = iter(tokenizer.encode_batch(
+        [b for (_, b), has in zip(texts, has_second, strict=True) if has]
+    ))
+    for first, has in zip(firsts, has_second, strict=True):
+        yield first, next(seconds) if has else None
 
 
 def log_truncated(name: str, num_cut: int, num_all: int, max_seq_length: int) -> None:

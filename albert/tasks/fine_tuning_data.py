@@ -75,14 +75,6 @@ def keep_records(
     )
 
 
-def write_answers(path: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Publishes a table of indices and answers; returns its path."""
-    with files.atomic_write(path) as stream:
-        stream.write("index\tprediction\n")
-        stream.writelines(f"{_cell(index)}\t{_cell(answer)}\n" for index, answer in rows)
-    return path
-
-
 def _cell(text: str) -> str:
     """Returns a text as a table cell: tabs and line ends become blanks."""
     plain = re.sub(r"[\t\r\n]", " ", text)
@@ -107,6 +99,10 @@ def write_test_results(
     written = [results]
     for name, column in (("submit_results.tsv", answers), (submission, submitted or answers)):
         if name:
-            rows = zip(guids, column, strict=True)
-            written.append(write_answers(os.path.join(directory, name), rows))
+            written.append(os.path.join(directory, name))
+            with files.atomic_write(written[-1]) as stream:
+                stream.write("index\tprediction\n")
+                stream.writelines(
+                    f"{_cell(guid)}\t{_cell(one)}\n" for guid, one in zip(guids, column, strict=True)
+                )
     return written

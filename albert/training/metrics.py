@@ -304,10 +304,17 @@ def log_results(results: Mapping[str, float], title: str = "Eval results") -> No
         log.info("  %s = %s", key, results[key])
 
 
-def write_results(directory: str, results: Mapping[str, float], name: str = "eval_results") -> str:
-    """Publishes `<name>.txt` (`key = value` lines, sorted) and `<name>.json`; returns the first."""
+def write_results(
+    directory: str, results: Mapping[str, float], name: str = "eval_results",
+    first: str = "", last: str = "",
+) -> str:
+    """Publishes `<name>.txt` (`key = value` lines, sorted) and `<name>.json`; returns the first.
+
+    Args:
+      first, last: lines before and after those.
+    """
     files.write_json(os.path.join(directory, f"{name}.json"), dict(results))
     path = os.path.join(directory, f"{name}.txt")
     with files.atomic_write(path) as stream:
-        stream.writelines(f"{key} = {results[key]}\n" for key in sorted(results))
+        stream.writelines([first, *(f"{key} = {results[key]}\n" for key in sorted(results)), last])
     return path

@@ -101,12 +101,31 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
         assert caplog.text.count(said) == caplog.text.count("truncated") == 1
 
 
+def test_the_best_few_labels_are_a_list_as_of_a_pipeline(tmp_path):
+    _, session = saved(tmp_path / "one", "AlbertForSequenceClassification", 3, label_names=tuple("abc"))
+    whole = session.classify("w1 w2")
+    few = session.classify(["w1 w2"], top_k=2)
+    assert few == [session.classify("w1 w2", top_k=2)] and len(few[0]) == 2
+    assert few[0][0] == {"label": whole["label"], "probability": whole["probability"]}
+    every = session.classify("w1 w2", top_k=9)
+    assert {one["label"]: one["score"] for one in every} == whole["probabilities"]
+    _, session = saved(tmp_path / "number", "AlbertForSequenceClassification", 1, problem_type="regression")
+    with pytest.raises(UserError, match="fine-tuned for regression, not for classification"):
+        session.classify("w1", top_k=2)
+
+
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
     _, session = saved(tmp_path / "answers", "AlbertForQuestionAnswering")
     told = session.answer(("w1 w2", passage(9)))
     assert session.answer(question="w1 w2", context=passage(9)) == told
     assert set(told) == {"answer", "probability", "start", "end"} and told["answer"]
     assert passage(9)[told["start"] : told["end"]] == told["answer"]
+    best = session.answer(("w1 w2", passage(9)), top_k=3)
+    assert best[0] == told and len(best) == 3 and best == sorted(best, key=lambda one: -one["score"])
+    assert all(passage(9)[one["start"] : one["end"]] == one["answer"] for one in best)
+    assert session.answer([("w1 w2", passage(9))], top_k=1) == [[told]]
+    with pytest.raises(UserError, match="top_k must be at least 1"):
+        session.answer(("w1 w2", passage(9)), top_k=0)
     _, session = saved(tmp_path / "choice", "AlbertForMultipleChoice", 4)
     told = session.choose((passage(9), "w3", *WORDS[:4]))
     assert list(told["probabilities"]) == [*"ABCD"]

@@ -6,9 +6,11 @@ import pickle
 import random
 import shutil
 
+import apart
 import numpy as np
 import pytest
 import sentencepiece
+import their_transformers
 from helpers import SIZES, write_config
 
 import albert
@@ -134,10 +136,59 @@ def test_padding_again_keeps_masks_segments_and_labels(tokenizer):
         tokenizer.pad({"labels": [1]})
 
 
+LONG = [
+    "The boys were playing in 2,000 gardens, weren't they?", "a", "the boys [MASK] playing",
+    "unbelievably incomprehensible " * 4, "in U.S. texts: 3.5%, or 1,000,000", "It's a café, isn't it? Yes.",
+]
+PAIRED = [(LONG[1], LONG[0]), (LONG[2], LONG[3]), (LONG[4], LONG[5])]
+SPLIT = [text.split() for text in LONG]
+CALLS = [  # of transformers' courses on question answering and on token classification, and mixtures
+    *(((LONG,), {"max_length": 14, "stride": stride, "return_overflowing_tokens": True, "padding": padding})
+      for stride in (0, 3, 6) for padding in (False, True, "max_length")),
+    *((tuple(map(list, zip(*pairs))), {
+        "max_length": 36, "stride": 4, "return_overflowing_tokens": True, "padding": "max_length",
+        "truncation": which,
+    }) for pairs, which in ((PAIRED, "only_second"), ([p[::-1] for p in PAIRED], "only_first"))),
+    ((LONG[0],), {"max_length": 14, "stride": 5, "return_overflowing_tokens": True}),
+    ((LONG,), {"max_length": 14, "stride": 5}), ((LONG[0], LONG[1]), {}),
+    ((SPLIT,), {"is_split_into_words": True}), ((SPLIT[0],), {"is_split_into_words": True}),
+    ((SPLIT, SPLIT[::-1]), {"is_split_into_words": True, "padding": True}),
+    ((SPLIT,), {"is_split_into_words": True, "max_length": 12, "stride": 2, "padding": True,
+                "return_overflowing_tokens": True}),
+    (([["a", "", "b"]],), {"is_split_into_words": True}),
+    ((LONG,), {"padding": True, "pad_to_multiple_of": 8}), ((LONG,), {"pad_to_multiple_of": 8}),
+    ((LONG, LONG[::-1]), {"padding": True, "padding_side": "left", "pad_to_multiple_of": 16}),
+    ((LONG,), {"padding": True, "padding_side": "left", "max_length": 14, "stride": 2,
+               "return_overflowing_tokens": True}),
+]
+
+
+def test_windows_words_and_masks_are_those_of_transformers(golden_path, tmp_path):
+    apart.needs("transformers", "torch", extra="interop")
+    tokenizer = albert.AlbertTokenizer.from_pretrained(str(golden_path("spm/30k-clean.model")))
+    tokenizer.save_pretrained(tmp_path)
+    everything = {"truncation": True, "return_offsets_mapping": True, "return_special_tokens_mask": True}
+    calls = [(texts, everything | options) for texts, options in CALLS]
+    with apart.process() as call:
+        theirs = json.loads(json.dumps(call(their_transformers.encodings, str(tmp_path), calls)))
+        tokens = call(their_transformers.special_tokens, str(tmp_path))
+    for (texts, options), expected in zip(calls, theirs, strict=True):
+        ours = tokenizer(*texts, **options)
+        assert their_transformers.with_numbers(ours) == expected, options
+        if options.get("padding"):
+            arrays = tokenizer(*texts, **options, return_tensors="np")
+            assert {name: array.tolist() for name, array in arrays.items()} == dict(ours)
+    assert tokenizer.special_tokens_map == tokens
+    tokenizer.padding_side = "left"
+    rows = tokenizer(LONG[:3])["input_ids"]
+    padded = tokenizer.pad({"input_ids": rows}, pad_to_multiple_of=8)["input_ids"]
+    assert padded == [[0] * (16 - len(row)) + row for row in rows]
+
+
 def test_what_it_does_not_know_is_refused_by_name(tokenizer):
     for arguments, options, said in (
         (("the first one",), {"max_length": 4, "truncation": False}, "text 0 has .* 4 is the max"),
-        (("a b c", "d e"), {"max_length": 4, "truncation": "only_second"}, "only_second' leaves"),
+        (("a b c", "d e"), {"max_length": 4, "truncation": "only_second"}, "leaves no space with truncation='only_second'"),
         (("one", "two"), {"max_length": 2}, "max_length 2 leaves no space"),
         (("one",), {"padding": "left"}, "padding must be one of .*, got 'left'"),
         (("one",), {"truncation": 3}, "truncation must be one of .*, got 3"),
@@ -145,6 +196,11 @@ def test_what_it_does_not_know_is_refused_by_name(tokenizer):
         ((["a", 7],), {}, "text 1 is not a string but int: 7"),
         ((["a"], [None]), {}, "text_pair 0 is not a string but NoneType"),
         ((["a", "b"], ["c"]), {}, "2 texts, but 1 second texts"),
+        (("one",), {"padding": True, "padding_side": "top"}, "padding_side must be one of .*'top'"),
+        (("one",), {"is_split_into_words": True}, "expected a list of words, got 'one'"),
+        (("a b c d e",), {"max_length": 5, "stride": 3, "return_overflowing_tokens": True},
+         "leaves no space .* stride=3"),
+        (("a b c", "d e"), {"max_length": 5, "return_overflowing_tokens": True}, "only_first.*only_sec"),
     ):
         with pytest.raises(DataError, match=said):
             tokenizer(*arguments, **options)

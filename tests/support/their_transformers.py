@@ -42,6 +42,32 @@ def tokenize(folder: str, *calls: tuple, **options) -> list[dict[str, list[int]]
     return [dict(tokenizer(*call, **options)) for call in calls]
 
 
+def encodings(folder: str, calls: list[tuple[tuple, dict]]) -> list[dict[str, list]]:
+    """Returns what their tokenizer gives for each call, with the numbers of words and texts."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return [with_numbers(tokenizer(*texts, **options)) for texts, options in calls]
+
+
+def with_numbers(encoding) -> dict[str, list]:
+    """Returns an encoding's values by their names, with the numbers of each token's word and text."""
+    values = {NAMES.get(name, name): value for name, value in dict(encoding).items()}
+    rows = values["input_ids"]
+    count = len(rows) if isinstance(rows[0], list) else 1
+    return values | {
+        "word_ids": [encoding.word_ids(i) for i in range(count)],
+        "sequence_ids": [encoding.sequence_ids(i) for i in range(count)],
+    }
+
+
+def special_tokens(folder: str) -> dict[str, str]:
+    """Returns their special tokens by their names."""
+    import transformers
+
+    return dict(transformers.AutoTokenizer.from_pretrained(folder).special_tokens_map)
+
+
 def add_tokens(folder: str, tokens: list[str], target: str) -> None:
     """Writes a tokenizer with these tokens added."""
     import transformers

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from albert.errors import some
+from albert.records.features import join_texts
+from albert.records.windows import spans
 from albert.tasks.squad.questions import SquadExample
 from albert.text.offsets import encode_with_offsets
 from albert.tokenization import FullTokenizer
@@ -100,18 +102,18 @@ def make_windows(
             left_out.append(example.qas_id)
             continue
         query = tokenizer.encode_text(example.question_text)[:max_query_length]
-        spans = _spans(len(passage.ids), max_seq_length - len(query) - 3, doc_stride)
-        best = _windows_of_most_context(spans, len(passage.ids))
-        for number, (start, size) in enumerate(spans):
-            window = _window(tokenizer, query, passage, start, size, max_seq_length)
+        parts = spans(len(passage.ids), max_seq_length - len(query) - 3, doc_stride)
+        best = _windows_of_most_context(parts, len(passage.ids))
+        for number, part in enumerate(parts):
+            window = _window(tokenizer, query, passage, part, max_seq_length)
             offset = len(query) + 2
             window.token_is_max_context = {
-                offset + i: bool(best[start + i] == number) for i in range(size)
+                offset + i: bool(best[token] == number) for i, token in enumerate(part)
             }
             window.doc_span_index, window.unique_id = number, unique_id
             window.is_impossible = example.is_impossible
             if is_training:
-                _set_answer(window, example, passage, start, size, offset)
+                _set_answer(window, example, passage, part, offset)
             else:
                 window.example_index = index
             unique_id += 1
@@ -122,9 +124,9 @@ def make_windows(
 
 
 def _set_answer(
-    window: Window, example: SquadExample, passage: _Passage, start: int, size: int, offset: int
+    window: Window, example: SquadExample, passage: _Passage, part: range, offset: int
 ) -> None:
-    """Sets the position of the answer in a window of `size` tokens that begins at `start`."""
+    """Sets the position of the answer in the window of a part of the passage."""
     window.is_impossible, window.start_position, window.end_position = True, 0, 0
     if example.is_impossible:
         return
@@ -132,50 +134,43 @@ def _set_answer(
     first = int(passage.token_of_start[example.start_position])
     last = max(first, int(passage.token_of_end[last_character]))
     # A window without the answer stays, even in 1.1; its answer is [CLS].
-    if start <= first and last < start + size:
+    if first in part and last in part:
         window.is_impossible = False
-        window.start_position, window.end_position = first - start + offset, last - start + offset
-
-
-def _spans(count: int, max_size: int, stride: int) -> list[tuple[int, int]]:
-    """Returns (first token, tokens) of each window's part of a passage."""
-    starts = [0]
-    while starts[-1] + max_size < count:
-        starts.append(starts[-1] + min(max_size, stride))
-    return [(start, min(count - start, max_size)) for start in starts]
+        window.start_position = first - part.start + offset
+        window.end_position = last - part.start + offset
 
 
 def _window(
-    t: FullTokenizer, query: list[int], passage: _Passage, start: int, size: int, length: int
+    t: FullTokenizer, query: list[int], passage: _Passage, part: range, length: int
 ) -> Window:
     """Returns the sequence of a question and a part of its passage."""
-    offset = len(query) + 2
-    ids = [t.cls_id, *query, t.sep_id, *passage.ids[start : start + size], t.sep_id]
-    used, padding = len(ids), length - len(ids)
-    ids += [t.pad_id] * padding
+    shown, offset = slice(part.start, part.stop), len(query) + 2
+    row = {
+        name: values.tolist() for name, values in
+        join_texts(query, passage.ids[shown], length, t.cls_id, t.sep_id).items()
+    }
+    used = offset + len(part) + 1
     return Window(
-        tok_start_to_orig_index=passage.tok_start_to_orig_index[start : start + size],
-        tok_end_to_orig_index=passage.tok_end_to_orig_index[start : start + size],
-        tokens=[t.inv_vocab[i] for i in ids],
-        input_ids=ids,
-        input_mask=[1] * used + [0] * padding,
-        segment_ids=[0] * offset + [1] * (size + 1) + [0] * padding,
-        p_mask=[0] + [1] * (offset - 1) + [0] * size + [1] * (padding + 1),
+        tok_start_to_orig_index=passage.tok_start_to_orig_index[shown],
+        tok_end_to_orig_index=passage.tok_end_to_orig_index[shown],
+        tokens=[t.inv_vocab[i] for i in row["input_ids"]],
+        **row,
+        p_mask=[0] + [1] * (offset - 1) + [0] * len(part) + [1] * (length - used + 1),
         paragraph_len=used,
     )
 
 
-def _windows_of_most_context(spans: Sequence[tuple[int, int]], count: int) -> np.ndarray:
+def _windows_of_most_context(parts: Sequence[range], count: int) -> np.ndarray:
     """Returns for each token the window in which it has the most context on both sides.
 
     The score is the number of neighbours on the shorter side, plus 0.01 times the length of the
     window; among equal scores the first counts.
     """
     best, scores = np.zeros(count, int), np.full(count, -1.0)
-    for number, (start, size) in enumerate(spans):
-        positions = np.arange(size)
-        score = np.minimum(positions, size - 1 - positions) + 0.01 * size
-        better = score > scores[start : start + size]
-        best[start : start + size][better] = number
-        scores[start : start + size][better] = score[better]
+    for number, part in enumerate(parts):
+        positions, shown = np.arange(len(part)), slice(part.start, part.stop)
+        score = np.minimum(positions, positions[::-1]) + 0.01 * len(part)
+        better = score > scores[shown]
+        best[shown][better] = number
+        scores[shown][better] = score[better]
     return best

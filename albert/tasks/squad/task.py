@@ -52,6 +52,7 @@ class SquadV1Task(Task):
     best_metric: str = "f1"
     statistic_names = ("end_accuracy", "start_accuracy")
     loss_terms = ("start", "end")
+    scores = "logits"  # ending of the outputs for start and end
     predicted = ("start_logits", "end_logits")
     decoder = staticmethod(decode.decode_v1)
 
@@ -131,7 +132,7 @@ class SquadV1Task(Task):
     def hits(self, batch, outputs) -> dict[str, Any]:
         """Returns for start and end (and answerability) whether the prediction is correct, [B]."""
         return {
-            part: chosen(outputs[f"{part}_logits"]) == batch[f"{part}_positions"]
+            part: chosen(outputs[f"{part}_{self.scores}"]) == batch[f"{part}_positions"]
             for part in ("start", "end")
         }
 
@@ -189,6 +190,7 @@ class SquadV2Task(SquadV1Task):
     name: str = "squad_v2"
     statistic_names = ("answerability_accuracy", *SquadV1Task.statistic_names)
     loss_terms = (*SquadV1Task.loss_terms, "answerability")
+    scores = "log_probs"
     predicted = ("start_top_log_probs", "end_top_log_probs", "cls_logits", "start_top_index",
                  "end_top_index")
     decoder = staticmethod(decode.decode_v2)
@@ -221,12 +223,8 @@ class SquadV2Task(SquadV1Task):
         return spans | {"answerability": missing}
 
     def hits(self, batch, outputs):
-        spans = {
-            part: chosen(outputs[f"{part}_log_probs"]) == batch[f"{part}_positions"]
-            for part in ("start", "end")
-        }
         none = ops.cast(outputs["cls_logits"] > 0, "int32") == batch["is_impossible"]
-        return spans | {"answerability": none}
+        return super().hits(batch, outputs) | {"answerability": none}
 
     def _scored(self, decoded, origin=""):
         answers, null_odds = decoded["predictions.json"], decoded["null_odds.json"]

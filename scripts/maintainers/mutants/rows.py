@@ -215,8 +215,8 @@ ROWS = [
      'loss = {"eval_loss": mean(self._example_loss(batch, outputs), 1 + 0 * real(batch))}',
      "test_classification"),
     # Predictions and thresholds
-    ("run_race.py", "evaluation.read_best(os.path.dirname(weights.origin))",
-     "evaluation.read_best(directory)", "test_run_race"),
+    ("run_race.py", "evaluate.read_best(os.path.dirname(result.weights.origin))",
+     "evaluate.read_best(settings.output_dir)", "test_run_race"),
     ("run_token_classifier.py", "all(one.labels for one",
      "any(one.words for one", "test_run_token_classifier"),
     ("tasks/squad/task.py", "threshold = known or 0.0", "threshold = 0.0",
