@@ -2,14 +2,12 @@
 
     encoder          embeddings, and the encoder, whose layers share their weights
     encoder_options  how the encoder computes
-    layer_loop       applies a layer several times in one loop of TensorFlow's graph
-    layer_scan       the same with JAX's scan
-    fast_block       a transformer block for TensorFlow on CPUs, with fewer and larger operations
+    layer_loop       applies a layer several times in one loop of the compiled graph
     islands          chains of elementwise operations, compiled inside of TensorFlow's graph
     attention        attention, at once or in blocks
     jax_attention    attention by the kernel of a GPU or TPU, on JAX
     row_layout       sequences with one example each, or with several (packing)
-    layers           activations, layer normalization, dense layers
+    layers           activations, layer normalization, what follows a matrix product
     dropout          dropout as a function of a seed and the position in a forward pass
     call_arguments   names, order and ranges of inputs, names of outputs
     keras_methods    Keras's methods for models that take inputs by name

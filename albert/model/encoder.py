@@ -19,10 +19,13 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
+from albert.model import layer_loop
 from albert.model.attention import ATTENTION, probabilities
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder_options import EncoderOptions
-from albert.model.layers import dense_layer, get_activation, layer_norm, times, truncated_normal
+from albert.model.layers import (
+    activated, added_and_normalized, dense_layer, layer_norm, product, times, truncated_normal,
+)
 from albert.model.row_layout import Mask, RowLayout, mask_of
 
 
@@ -84,7 +87,7 @@ class FactorizedEmbedding(keras.layers.Layer):
 
 
 class _Attention(keras.layers.Layer):
-    """Multi-head self-attention with its output projection (no residual)."""
+    """Multi-head self-attention; `AlbertBlock` applies its output projection."""
 
     def __init__(self, config: AlbertConfig, options: EncoderOptions):
         super().__init__(name="attention_1")
@@ -110,6 +113,7 @@ class _Attention(keras.layers.Layer):
     def call(
         self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT, collect: Callable | None = None
     ):
+        """Returns the heads' mean values, joined: [R, M, H]."""
         return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, collect)
 
     def at(self, hidden, queries, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
@@ -131,19 +135,16 @@ class _Attention(keras.layers.Layer):
             self.config.max_position_embeddings,
         )
         context = ops.transpose(context, (0, 2, 1, 3))
-        context = ops.reshape(context, (-1, ops.shape(queries)[1], self.config.hidden_size))
-        return dropout(self.projection(context), self.config.hidden_dropout_prob)
+        return ops.reshape(context, (-1, ops.shape(queries)[1], self.config.hidden_size))
 
 
 class _FeedForward(keras.layers.Layer):
-    """The feed-forward network from H to I to H (no residual)."""
+    """The feed-forward network from H to I to H; `AlbertBlock` applies its second matrix."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__(name="ffn_1")
         self.config = config
-        self.inner = dense_layer(
-            config.intermediate_size, config, "dense", get_activation(config.hidden_act)
-        )
+        self.inner = dense_layer(config.intermediate_size, config, "dense")
         self.outer = dense_layer(config.hidden_size, config, "dense")
 
     def build(self, input_shape=None):
@@ -152,8 +153,10 @@ class _FeedForward(keras.layers.Layer):
             with keras.name_scope("output"):
                 self.outer.build((None, None, self.config.intermediate_size))
 
-    def call(self, hidden, dropout: Dropout = NO_DROPOUT):
-        return dropout(self.outer(self.inner(hidden)), self.config.hidden_dropout_prob)
+    def call(self, hidden):
+        """Returns the activations [R, M, I]."""
+        inner = product(hidden, self.inner)
+        return activated(inner, self.inner.bias, self.config.hidden_act)
 
 
 class AlbertBlock(keras.layers.Layer):
@@ -186,15 +189,25 @@ class AlbertBlock(keras.layers.Layer):
     ):
         """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `positions` [B, K, H]."""
         if positions is None:
-            attended = self.attention(hidden, mask, dropout=dropout, collect=collect)
-            return self.attention_norm(attended + hidden)
-        queries = layout.at(hidden, positions)
-        attended = self.attention.at(hidden, queries, layout, dropout)
-        return self.attention_norm(attended + queries)
+            queries, context = hidden, self.attention(hidden, mask, dropout=dropout, collect=collect)
+        else:
+            queries = layout.at(hidden, positions)
+            context = self.attention.at(hidden, queries, layout, dropout)
+        return self._joined(
+            context, self.attention.projection, queries, self.attention_norm, dropout
+        )
 
     def transform(self, hidden, dropout: Dropout):
         """Returns LayerNorm(hidden + feed_forward(hidden)), [R, M, H]."""
-        return self.feed_forward_norm(self.feed_forward(hidden, dropout=dropout) + hidden)
+        inner = self.feed_forward(hidden)
+        return self._joined(inner, self.feed_forward.outer, hidden, self.feed_forward_norm, dropout)
+
+    def _joined(self, x, dense, residual, norm, dropout: Dropout):
+        """Returns LayerNorm(dropout(dense(x)) + residual)."""
+        return added_and_normalized(
+            product(x, dense), dense.bias, residual, norm, dropout,
+            self.config.hidden_dropout_prob,
+        )
 
 
 @keras.saving.register_keras_serializable("albert")
@@ -261,21 +274,18 @@ class AlbertEncoder(keras.layers.Layer):
         states = [hidden]
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
         depth, blocks = self.config.num_hidden_layers, self.config.inner_group_num
-        fast = self._fast_blocks() if collect is None else None
 
         def block(hidden, layer, j, number, positions=None):
             """The j-th block of a layer; `number` is the layer's own, or a tensor in a loop."""
             # Made here, so that a second computation in the backward pass draws the same.
             drawn = dropout.of_block(number * blocks + j)
-            if fast and positions is None:
-                return fast.apply(hidden, self._halves(layer, j), mask, drawn)
             attending, transforming = self._halves(layer, j)
             hidden = attending.attend(hidden, layout, mask, drawn, positions, collect)
             return transforming.transform(hidden, drawn)
 
         for layer, count in self._runs(positions is not None):
             if count > 1:
-                hidden = self._repeat(block, hidden, layer, count, fast)
+                hidden = self._repeat(block, hidden, layer, count)
                 states.append(hidden)
                 continue
             for j in range(blocks):
@@ -284,18 +294,10 @@ class AlbertEncoder(keras.layers.Layer):
                     block, layer=layer, j=j, number=layer, positions=positions if is_end else None
                 )
                 if self.options.remat:
-                    apply = fast.remat(apply) if fast else keras.remat(apply)
+                    apply = keras.remat(apply)
                 hidden = apply(hidden)
                 states.append(hidden)
         return states
-
-    def _fast_blocks(self):
-        """Returns the blocks as `fast_block` computes them, or None if it can't."""
-        if keras.backend.backend() != "tensorflow":
-            return None
-        from albert.model import fast_block
-
-        return fast_block.fast_blocks(self)
 
     def _halves(self, layer: int, j: int) -> tuple[AlbertBlock, AlbertBlock]:
         """Returns the blocks with the attention and the feed-forward network of a layer's j-th block."""
@@ -316,31 +318,17 @@ class AlbertEncoder(keras.layers.Layer):
             yield first, count
             first += count
 
-    def _repeat(self, block, hidden, layer: int, count: int, fast):
+    def _repeat(self, block, hidden, layer: int, count: int):
         """Returns the states after `count` layers that share their weights, in one loop."""
-        if self.options.engine == "scan":
-            from albert.model import layer_scan as loops
-        else:
-            from albert.model import layer_loop as loops
-        js = range(self.config.inner_group_num)
 
         def apply(hidden, number):
-            for j in js:
+            for j in range(self.config.inner_group_num):
                 hidden = block(hidden, layer, j, number)
             return hidden
 
-        if fast:
-            values, holding = fast.values, fast.holding
-        else:
-            halves = (half for j in js for half in self._halves(layer, j))
-            weights = list({id(w): w for half in halves for w in half.weights}.values())
-            # `weight.value` would be cast in mixed precision, and gradients added as rounded.
-            values = [ops.convert_to_tensor(weight._value) for weight in weights]
-
-            def holding(values):
-                return keras.StatelessScope(list(zip(weights, values, strict=True)))
-
-        return loops.repeat(apply, hidden, layer, count, values, holding, self.options.remat)
+        halves = (half for j in range(self.config.inner_group_num) for half in self._halves(layer, j))
+        weights = list({id(w): w for half in halves for w in half.weights}.values())
+        return layer_loop.repeat(apply, hidden, layer, count, weights, self.options.remat)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,34 +12,27 @@ Legend: T tokens, W width.
 """
 
 import contextlib
-import contextvars
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
 from albert.model.dropout import dropped
-from albert.model.layers import get_activation, has_gradients, normalized
+from albert.model.layers import compiled_chains, get_activation, has_gradients, normalized
 
 MIN_ELEMENTS = 1 << 18  # of a chain: for fewer, compilation doesn't pay off
-
-_are_live = contextvars.ContextVar("albert_islands", default=False)
-
 
 @contextlib.contextmanager
 def islands(wanted: bool = True) -> Iterator[None]:
     """Compiles the chains of models that are traced inside the context, if there is no GPU."""
-    token = _are_live.set(wanted and not tf.config.list_logical_devices("GPU"))
+    is_live = wanted and not tf.config.list_logical_devices("GPU")
+    token = compiled_chains.set(sys.modules[__name__] if is_live else None)
     try:
         yield
     finally:
-        _are_live.reset(token)
-
-
-def are_live() -> bool:
-    """Whether chains are to be compiled here."""
-    return _are_live.get()
+        compiled_chains.reset(token)
 
 
 class Island:
@@ -132,9 +125,16 @@ def _float32(*tensors):
 # --- The chains ---
 
 
+def _by_rows(island: Island, arrays: Sequence, vectors: Sequence):
+    """Returns island(*arrays [T, W], *vectors), for arrays [..., W]."""
+    shape = tf.shape(arrays[0])
+    rows = [tf.reshape(x, (-1, x.shape[-1])) for x in arrays]
+    return tf.reshape(island(*rows, *map(tf.convert_to_tensor, vectors)), shape)
+
+
 def activated(x, bias, activation: str):
-    """Returns activation(x + bias), for x [T, W] and bias [W]."""
-    return _activated(activation)(x, bias)
+    """Returns activation(x + bias), for x [..., W] and bias [W]."""
+    return _by_rows(_activated(activation), [x], [bias])
 
 
 @functools.cache
@@ -148,10 +148,10 @@ def _activated(activation: str) -> Island:
 
 
 def added_and_normalized(x, bias, residual, gamma, beta, dropout, rate: float):
-    """Returns LayerNorm(dropout(x + bias) + residual), for x and residual [T, W]."""
+    """Returns LayerNorm(dropout(x + bias) + residual), for x and residual [..., W]."""
     rate = rate if dropout.is_live else 0.0
     bits = [dropout.bits(tf.shape(x))] if rate else []
-    return _added_and_normalized(rate)(x, residual, *bits, gamma, beta, bias)
+    return _by_rows(_added_and_normalized(rate), [x, residual, *bits], [gamma, beta, bias])
 
 
 @functools.cache

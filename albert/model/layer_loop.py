@@ -1,4 +1,4 @@
-"""Applies a layer several times in one loop of TensorFlow's graph.
+"""Applies a layer several times in one loop of the compiled graph.
 
 Layers that share their weights (section 3.1) are the same computation. An unrolled graph contains
 it and its gradient once for each layer, a loop only once, so that a step of 12 layers is traced and
@@ -12,34 +12,48 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 
 def repeat(
-    layer: Callable[[Any, Any], Any], hidden, first: int, count: int,
-    values: Sequence[Any], holding: Callable, remat: bool,
+    layer: Callable[[Any, Any], Any], hidden, first: int, count: int, weights: Sequence[Any],
+    remat: bool,
 ):
     """Returns layer(... layer(hidden, first) ..., first + count - 1).
 
     Args:
-      values: values of the layer's weights, from outside of the loop.
-      holding: returns a context in which the layer reads the given values instead.
+      weights: the layer's Keras variables.
       remat: whether the backward pass recomputes each layer.
     """
-    shape = hidden.shape
+    if keras.backend.backend() == "jax":
+        layer = _recomputed_on_jax(layer, remat)
+    elif remat:
+        layer = _recomputed(layer, weights)
+    numbers = ops.arange(first, first + count, dtype="int32")
+    return ops.scan(lambda hidden, number: (layer(hidden, number), None), hidden, numbers)[0]
 
-    def body(number, hidden):
+
+def _recomputed_on_jax(layer: Callable, remat: bool) -> Callable:
+    """A scan stores all values that the backward pass needs, of which XLA would recompute some in
+    unrolled layers. This one stores the states between layers and, without `remat`, the matrix
+    products with weights: the rest of a layer is cheap to recompute.
+    """
+    import jax
+
+    products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return jax.checkpoint(layer, policy=None if remat else products)
+
+
+def _recomputed(layer: Callable, weights: Sequence[Any]) -> Callable:
+    """In a loop, `keras.remat` on TensorFlow takes gradients for arguments only, not for variables."""
+    # `weight.value` would be cast in mixed precision, and gradients added as rounded.
+    values = [ops.convert_to_tensor(weight._value) for weight in weights]
+
+    def recomputed(hidden, number):
         def apply(hidden, *values):
-            with holding(values):
+            with keras.StatelessScope(list(zip(weights, values, strict=True))):
                 return layer(hidden, number)
 
-        hidden = (keras.remat(apply) if remat else apply)(hidden, *values)
-        # Static sizes, such as a batch of 1, must not change in a loop, but a layer loses them.
-        hidden.set_shape(shape)
-        return number + 1, hidden
+        return keras.remat(apply)(hidden, *values)
 
-    return tf.while_loop(
-        lambda number, hidden: number < first + count, body, (tf.constant(first), hidden),
-        # Several layers at a time would each store their activations.
-        parallel_iterations=1, maximum_iterations=count,
-    )[1]
+    return recomputed

@@ -152,6 +152,34 @@ def layer_norm(name: str) -> LayerNorm:
     return LayerNorm(epsilon=LAYER_NORM_EPSILON, name=name)
 
 
+def product(x, dense: keras.layers.Dense):
+    """Returns x [..., A] times the layer's kernel [A, B]."""
+    # Keras casts variables only inside a layer's call, which a recomputed block isn't.
+    return ops.matmul(x, ops.cast(dense.kernel, x.dtype))
+
+
+# The module `islands`, inside its context.
+compiled_chains = contextvars.ContextVar("albert_compiled_chains", default=None)
+
+
+def activated(x, bias, activation: str):
+    """Returns activation(x + bias), for x [..., W] and bias [W]."""
+    if chains := compiled_chains.get():
+        return chains.activated(x, bias, activation)
+    total = x + ops.cast(bias, x.dtype)
+    function = get_activation(activation)
+    return function(total) if function else total
+
+
+def added_and_normalized(x, bias, residual, norm: LayerNorm, dropout, rate: float):
+    """Returns norm(dropout(x + bias) + residual), for x and residual [..., W]."""
+    if chains := compiled_chains.get():
+        return chains.added_and_normalized(
+            x, bias, residual, norm.gamma, norm.beta, dropout, rate
+        )
+    return norm(dropout(x + ops.cast(bias, x.dtype), rate) + residual)
+
+
 def dense_layer(units: int, config: AlbertConfig, name: str, activation=None) -> keras.layers.Dense:
     return keras.layers.Dense(
         units, activation=activation, name=name,

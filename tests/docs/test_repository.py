@@ -117,7 +117,7 @@ def test_libraries_are_imported_only_where_they_belong():
                 heavy = {"tensorflow", "keras", "matplotlib"} & packages(MODULES[current], False)
                 assert not heavy, f"{name} imports {heavy} through {current}"
                 queue += ours(current, everywhere=False)
-    names = ("layer_loop", "fast_block", "islands", "dropout")
+    names = ("islands", "dropout")
     for_tensorflow = {f"model.{name}" for name in names}
     for name, path in MODULES.items():
         of_model = room(name) == "model" or name in ("modeling", "model_base")

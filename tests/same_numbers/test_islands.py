@@ -11,7 +11,7 @@ from test_cost import TASK
 from test_layer_loop import CONFIG, loss_and_gradients
 
 from albert.inference.compiled_call import compiled
-from albert.model import fast_block, islands
+from albert.model import islands
 from albert.model.dropout import Dropout
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForSequenceClassification
@@ -145,22 +145,3 @@ def test_random_bits_are_uniform_and_their_own_for_each_draw():
     kept = dropout_of_a_step()(tf.ones([4000]), 0.1).numpy()
     assert set(np.unique(kept)) <= {np.float32(0), kept.max()}
     assert kept.mean() == pytest.approx(1, abs=0.03) and (kept == 0).mean() == pytest.approx(0.1, abs=0.03)
-
-
-def test_in_half_precision_gradients_of_shared_layers_are_added_in_float32():
-    """The gradient of a kernel reaches its float32 values, not their cast, whose sum is coarse."""
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    model = TASK.build_model(CONFIG, EncoderOptions())
-    block = model.bert.encoder.groups[0][0]
-    tensors = fast_block.tensors_of(block, "bfloat16")
-    for name in ("qkv", "projection", "inner", "outer"):
-        assert [kernel.dtype for kernel in tensors[name]] == [tf.bfloat16, tf.float32], name
-    x = tf.ones((256, CONFIG.hidden_size), tf.bfloat16)
-    kernels = tensors["projection"]
-    with tf.GradientTape() as tape:
-        tape.watch(kernels)
-        # 64 layers that use it: in bfloat16, the sum stays at 256 * 256 after the first few.
-        total = sum(tf.reduce_sum(fast_block.product(x, *kernels)) for _ in range(64))
-    of_cast, of_float32 = tape.gradient(total, list(kernels))
-    assert of_cast is None and of_float32.dtype == tf.float32
-    np.testing.assert_allclose(of_float32, np.full(of_float32.shape, 64 * 256.0))

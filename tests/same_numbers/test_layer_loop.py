@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_same_gradients, gradients_of, pretraining_rows
+from keras import ops
 from test_cost import BATCH, TASK, batch_of
 
 from albert import modeling
 from albert.config import AlbertConfig
+from albert.model import layer_loop
 from albert.model.encoder_options import EncoderOptions
+from albert.model.layers import product
 
 CONFIG = AlbertConfig(
     61, 9, 16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
@@ -97,19 +100,40 @@ def test_each_layer_draws_its_own_dropout_in_a_loop_as_unrolled():
         assert 0.3 < (one != other).mean() < 0.7
 
 
-def test_in_half_precision_gradients_are_summed_in_float32(monkeypatch):
-    # The loop sums the gradients of its inputs.
-    types, scope = set(), keras.StatelessScope
+class SumOfProducts(keras.layers.Layer):
+    """Adds 64 equal products x W, in the ways that the encoder applies layers."""
 
-    def scope_of(state_mapping):
-        types.update(value.dtype for _, value in state_mapping)
-        return scope(state_mapping=state_mapping)
+    def build(self, shape):
+        self.dense = keras.layers.Dense(2)
+        self.dense.build(shape)
 
-    monkeypatch.setattr(keras, "StatelessScope", scope_of)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    model = TASK.build_model(CONFIG, EncoderOptions(engine="graph_loop"))
-    loss_and_gradients(model)
-    assert types == {tf.float32} and model.bert.encoder.compute_dtype == "bfloat16"
+    def call(self, x, way):
+        def layer(total, number):
+            return total + product(x, self.dense)
+
+        total = ops.zeros((x.shape[0], 2), x.dtype)
+        if way == "unrolled":
+            for number in range(64):
+                total = layer(total, number)
+            return total
+        return layer_loop.repeat(layer, total, 0, 64, self.weights, remat=way == "loop and remat")
+
+
+@pytest.mark.parametrize("way", ["unrolled", "loop", "loop and remat"])
+def test_in_half_precision_gradients_of_shared_layers_are_added_in_float32(way):
+    layer = SumOfProducts(dtype="mixed_bfloat16")
+    layer.build((256, 3))
+
+    @tf.function(autograph=False)
+    def gradient():
+        with tf.GradientTape() as tape:
+            outputs = layer(tf.ones((256, 3)), way=way)
+            total = tf.reduce_sum(outputs)
+        assert outputs.dtype == tf.bfloat16
+        return tape.gradient(total, layer.dense.kernel.value)
+
+    # In bfloat16, the sum would stay at 256 * 256 after the first few of 64 layers.
+    np.testing.assert_array_equal(gradient(), np.full((3, 2), 64 * 256.0))
 
 
 def test_a_loop_takes_single_rows_of_any_length():
