@@ -203,7 +203,7 @@ class PretrainedModel(KerasMethods):
 
         Args:
           path, revision: as in `albert.from_pretrained`.
-          attn_implementation: "eager", or "fused", which needs less memory.
+          attn_implementation: "eager", or "fused": on JAX its own, without dropout.
           output_hidden_states, output_attentions: defaults of these arguments of a call.
           label_names: the labels of a classifier, in the order of their ids.
           id2label: the same as {id: label}.

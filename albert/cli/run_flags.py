@@ -40,8 +40,8 @@ def define_step_flags(values: flags.FlagValues) -> None:
                  "Number of micro-batches into which each device splits its sequences, to save memory; "
                  "the result is the same.", lower_bound=1)
     flags.define("enum", values, "attn_implementation", "eager",
-                 "eager: plain matrix products; fused: the device's kernel, or blocks of queries whose "
-                 "scores are recomputed in the backward pass: slightly less memory, the same result.",
+                 "eager: plain matrix products; fused: JAX's own attention where its probabilities "
+                 "have no dropout, else as eager. To save memory, use --remat.",
                  enum_values=["eager", "fused"])
     flags.define("bool", values, "remat", False,
                  "Recompute each layer in the backward pass instead of keeping its activations.")

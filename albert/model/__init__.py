@@ -4,8 +4,7 @@
     encoder_options  how the encoder computes
     layer_loop       applies a layer several times in one loop of the compiled graph
     islands          chains of elementwise operations, compiled inside of TensorFlow's graph
-    attention        attention, at once or in blocks
-    jax_attention    attention by the kernel of a GPU or TPU, on JAX
+    attention        scaled dot-product attention
     row_layout       sequences with one example each, or with several (packing)
     layers           activations, layer normalization, what follows a matrix product
     dropout          dropout as a function of a seed and the position in a forward pass

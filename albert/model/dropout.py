@@ -15,9 +15,8 @@ class Dropout(keras.random.SeedGenerator):
     include, and which a compiled loop can't change.
     """
 
-    def __init__(self, seed=None, first=0, part: int = 0):  # the parent's would create a variable
+    def __init__(self, seed=None, first=0):  # the parent's would create a variable
         self._seed = seed
-        self._start = first, part
         self._count = first
 
     @property
@@ -47,22 +46,8 @@ class Dropout(keras.random.SeedGenerator):
     def next(self, ordered=True):
         """Returns the seed of the next draw, for Keras."""
         self._count += 1
-        # Larger than any step, which may be the second integer.
-        part = self._start[1] << 24
-        count, part = (ops.cast(number, self._seed.dtype) for number in (self._count, part))
-        return self._seed + ops.stack([count * 1000003, part])
-
-    def again(self) -> "Dropout":
-        """Returns a dropout that draws the same again."""
-        return Dropout(self._seed, *self._start)
-
-    def of_parts(self, count: int) -> list["Dropout"]:
-        """Returns a dropout for each part of the next value; together they count as one draw."""
-        if not self.is_live:
-            return [self] * count
-        first = self._count
-        self._count += 1
-        return [Dropout(self._seed, first, part) for part in range(count)]
+        count = ops.cast(self._count, self._seed.dtype)
+        return self._seed + ops.stack([count * 1000003, 0 * count])
 
     def of_block(self, index) -> "Dropout":
         """Returns the dropout of a block, given its number, an integer or a tensor."""

@@ -26,7 +26,7 @@ from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import (
     activated, added_and_normalized, dense_layer, layer_norm, product, times, truncated_normal,
 )
-from albert.model.row_layout import Mask, RowLayout, mask_of
+from albert.model.row_layout import RowLayout, mask_of
 
 
 @keras.saving.register_keras_serializable("albert")
@@ -111,7 +111,7 @@ class _Attention(keras.layers.Layer):
         return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
 
     def call(
-        self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT, collect: Callable | None = None
+        self, hidden, mask, dropout: Dropout = NO_DROPOUT, collect: Callable | None = None
     ):
         """Returns the heads' mean values, joined: [R, M, H]."""
         return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, collect)
@@ -123,16 +123,15 @@ class _Attention(keras.layers.Layer):
         return self._attend(queries, key, value, mask, dropout)
 
     def _attend(
-        self, queries, key, value, mask: Mask, dropout: Dropout, collect: Callable | None = None
+        self, queries, key, value, mask, dropout: Dropout, collect: Callable | None = None
     ):
         query = self._heads(times(self.query(queries), 1.0 / math.sqrt(self.config.head_size)))
         if collect is not None:
-            collect(probabilities(query, self._heads(key), mask.adder))
+            collect(probabilities(query, self._heads(key), mask))
         attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
         context = attend(  # [B, N, L, D]
-            query, self._heads(key), self._heads(value), mask, dropout, rate,
-            self.config.max_position_embeddings,
+            query, self._heads(key), self._heads(value), mask, dropout, rate
         )
         context = ops.transpose(context, (0, 2, 1, 3))
         return ops.reshape(context, (-1, ops.shape(queries)[1], self.config.hidden_size))
@@ -184,7 +183,7 @@ class AlbertBlock(keras.layers.Layer):
                 getattr(self, name).build((None, None, self.config.hidden_size))
 
     def attend(
-        self, hidden, layout: RowLayout, mask: Mask, dropout: Dropout, positions=None,
+        self, hidden, layout: RowLayout, mask, dropout: Dropout, positions=None,
         collect: Callable | None = None,
     ):
         """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `positions` [B, K, H]."""
@@ -272,7 +271,7 @@ class AlbertEncoder(keras.layers.Layer):
         if self.embedding_projection is not None:
             hidden = self.embedding_projection(hidden)
         states = [hidden]
-        mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
+        mask = mask_of(layout.row_mask(), self.compute_dtype)
         depth, blocks = self.config.num_hidden_layers, self.config.inner_group_num
 
         def block(hidden, layer, j, number, positions=None):

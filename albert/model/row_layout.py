@@ -8,7 +8,7 @@ Legend: B examples, L length of the longest, R sequences, M their length, H hidd
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras import ops
 
@@ -17,18 +17,9 @@ from keras import ops
 MASK_ADDER = -10000.0
 
 
-class Mask(NamedTuple):
-    """The keys that a query attends to."""
-
-    adder: Any  # is added to the scores: [R, 1, 1 or Q, L]
-    # The same for kernels that need it in two arrays, [R, Q] and [R, L]: a query attends to the
-    # keys of its group. None: to all.
-    groups: tuple[Any, Any] | None = None
-
-
-def mask_of(attends: Any, dtype: str, groups: tuple[Any, Any] | None = None) -> Mask:
-    """Returns the mask for attention only where `attends` is 1."""
-    return Mask((1.0 - ops.cast(attends, dtype)) * MASK_ADDER, groups)
+def mask_of(attends: Any, dtype: str):
+    """Returns what is added to scores, so that attention is only where `attends` is 1."""
+    return (1.0 - ops.cast(attends, dtype)) * MASK_ADDER
 
 
 class RowPerExample:
@@ -42,10 +33,6 @@ class RowPerExample:
     def row_mask(self):
         """Returns 1 where a query attends to a key: [B, 1, 1, L], for all queries of a sequence."""
         return self.mask[:, None, None, :]
-
-    def row_groups(self):
-        """Returns the same as groups of queries and of keys, each [B, L]; see `Mask`."""
-        return ops.ones_like(self.mask), self.mask
 
     def key_mask(self):
         """Returns 1 at the positions of each example: [B, 1, 1, L]."""
@@ -93,9 +80,6 @@ class PackedRows:
         """Returns whether query and key belong to the same example: [R, 1, M, M]."""
         of_queries = ops.absolute(self._examples)
         return ops.equal(of_queries[:, None, :, None], self._examples[:, None, None, :])
-
-    def row_groups(self):
-        return ops.absolute(self._examples), self._examples
 
     def key_mask(self):
         return self.mask[:, None, None, :]

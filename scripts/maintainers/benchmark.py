@@ -1,6 +1,6 @@
 """Times albert and other libraries in turn on the same inputs and weights, and prints ratios.
 
-  python scripts/maintainers/benchmark.py attention --output_dir=figures
+  python scripts/maintainers/benchmark.py inference --output_dir=figures
   python scripts/maintainers/benchmark.py pretrain_step --peers_env=peers --output_dir=figures
 
 Each side runs in its own process. A check that all sides compute the same
@@ -9,7 +9,6 @@ tool prints medians, spread and speed relative to the first side (above 1:
 faster), and writes NAME.json and NAME.md. Peers run in a separate environment,
 which is created in --peers_env if it does not exist.
 
-  attention      eager and fused attention, training and inference: time and peak memory
   pretrain_step  a training step with both heads, on full sequences or on those of --records_file
   idle           a training step on sequences in memory, read from records, masked while reading
   inference      the encoder's outputs for full sequences
@@ -125,7 +124,7 @@ def _machine() -> str:
 
 
 WORK = {
-    "attention": model_work.attention, "pretrain_step": model_work.pretrain_step,
+    "pretrain_step": model_work.pretrain_step,
     "idle": model_work.idle, "inference": model_work.inference, "finetune": model_work.finetune,
     "predict": model_work.predict, "int8": int8_work.int8, "gemm": model_work.gemm,
     "memory": cost_work.memory, "scaling": cost_work.scaling, "startup": start_work.startup,

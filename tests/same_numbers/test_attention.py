@@ -12,7 +12,7 @@ from albert.model import attention
 from albert.model.encoder_options import EncoderOptions
 from albert.records import packing
 
-LENGTH = 150  # a block of queries and a part of one
+LENGTH = 150
 CONFIG = AlbertConfig(
     vocab_size=40, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
     intermediate_size=24, max_position_embeddings=LENGTH, initializer_range=0.3,
@@ -39,23 +39,19 @@ def twins(config):
     return models
 
 
-def outputs_and_gradients(model, batch, training, wrap=lambda f: f):
+def outputs_and_gradients(model, batch, training):
     real = tf.cast(make_batch(False)["input_mask"], tf.float32)[..., None]
     # Not the output's square, whose sum LayerNorm keeps constant.
     direction = np.random.default_rng(1).normal(size=CONFIG.hidden_size).astype(np.float32)
 
-    @wrap
-    def compute(batch=batch):
-        def loss():
-            seed = tf.constant([3, 4], tf.int64)
-            output = model(batch, training=training, dropout_seed=seed)["sequence_output"]
-            output = tf.cast(output, tf.float32) * real
-            return tf.reduce_sum(output * direction), output
+    def loss():
+        seed = tf.constant([3, 4], tf.int64)
+        output = model(batch, training=training, dropout_seed=seed)["sequence_output"]
+        output = tf.cast(output, tf.float32) * real
+        return tf.reduce_sum(output * direction), output
 
-        _, output, gradients = gradients_of(model, loss)
-        return gradients | {"output": output}
-
-    return {name: value.numpy() for name, value in compute().items()}
+    _, output, gradients = gradients_of(model, loss)
+    return {name: value.numpy() for name, value in (gradients | {"output": output}).items()}
 
 
 def assert_near(found, expected):
@@ -75,51 +71,6 @@ def test_outputs_and_gradients_are_those_of_eager_attention(is_packed):
     assert_near(found, expected)
     calm = outputs_and_gradients(models["fused"], batch, False)
     assert np.abs(calm["output"] - found["output"]).max() > 0.1  # dropout is active
-
-
-def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries():
-    models, batch = twins(CONFIG.with_dropout(0.0)), make_batch(False)
-    expected = outputs_and_gradients(models["eager"], batch, False)
-    assert_near(outputs_and_gradients(models["fused"], batch, False, tf.function), expected)
-    graphs = {
-        name: tf.function(lambda model=model: model(batch)["pooled_output"])
-        .get_concrete_function().graph for name, model in models.items()
-    }
-    shapes = {name: _widest_scores(graph) for name, graph in graphs.items()}
-    assert shapes == {"eager": LENGTH, "fused": attention.QUERY_BLOCK}
-
-
-def test_rows_of_a_length_unknown_until_run_time_are_attended_to_in_blocks_too(monkeypatch):
-    models, batch = twins(CONFIG.with_dropout(0.0)), make_batch(True)
-    expected = outputs_and_gradients(models["eager"], batch, True)
-    seen, compute = [], attention.probabilities
-
-    def probabilities(query, *others):
-        note = tf.numpy_function(lambda n: seen.append(int(n)), [tf.shape(query)[2]], [])
-        with tf.control_dependencies([note]):
-            return compute(tf.identity(query), *others)
-
-    monkeypatch.setattr(attention, "probabilities", probabilities)
-    unknown = {
-        name: tf.TensorSpec([None] * len(value.shape), tf.as_dtype(value.dtype))
-        for name, value in batch.items()
-    }
-
-    def wrap(compute):
-        given = tf.function(compute, input_signature=[unknown], autograph=False)
-        return lambda: given({name: tf.constant(value) for name, value in batch.items()})
-
-    assert_near(outputs_and_gradients(models["fused"], batch, True, wrap), expected)
-    assert max(seen) == attention.QUERY_BLOCK
-
-
-def _widest_scores(graph) -> int:
-    """Returns the largest number of queries of a softmax, in the graph and its functions."""
-    library = graph.as_graph_def(add_shapes=True).library.function
-    found = [op.outputs[0].shape[2] for op in graph.get_operations() if op.type == "Softmax"]
-    found += [node.attr["_output_shapes"].list.shape[0].dim[2].size
-              for function in library for node in function.node_def if node.op == "Softmax"]
-    return max(found)
 
 
 @pytest.mark.parametrize("implementation, policy", [

@@ -145,6 +145,7 @@ def long(job, on_jax, tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
     flags = [
         *job, "--num_train_steps=20", "--keep_checkpoint_max=0", "--gradient_accumulation_steps=2",
+        "--attn_implementation=fused",
         f"--output_dir={folder / 'out'}",
         f"--input_file={write_pretraining_records(folder / 'short', 80, least=6, most=6)}",
     ]
@@ -165,7 +166,7 @@ def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(long,
 
 def test_what_jax_computes_is_what_tensorflow_computes(job, on_jax, tmp_path):
     settings = [*job, "--num_train_steps=4", "--optimizer=adamw", "--remat",
-                "--attn_implementation=fused", "--mixed_precision=float16"]
+                "--mixed_precision=float16"]
     code, log = on_jax(PRETRAINING, *settings, f"--output_dir={tmp_path / 'jax'}")
     assert code == 0, log
     assert jobs.pretrain(*settings, f"--output_dir={tmp_path / 'tensorflow'}") == 0

@@ -1,4 +1,4 @@
-"""Model benchmarks: attention, steps, inference, fine-tuning, matrix-product rate."""
+"""Model benchmarks: steps, inference, fine-tuning, matrix-product rate."""
 
 import importlib.util
 import itertools
@@ -16,41 +16,6 @@ from albert.model import costs
 from albert.storage import files
 from benchmarks import inputs
 from benchmarks.turns import Side, compare
-
-
-def attention(values, config, folder):
-    """Eager and fused attention, by batch size and length."""
-    model = inputs.make_model(config, "AlbertForPreTraining", folder, False)["ours"]
-    results, rows = [], {"pretrain": [], "inference": []}
-    for work, precision, (batch, length) in itertools.product(
-        rows, values.precisions, inputs.sizes(values, (2, 8), (128, 512))
-    ):
-        spec = {"work": work, "model": model, "precision": precision, "device": values.device,
-                "engine": values.engine,
-                "inputs": inputs.write_rows(folder, config, batch, length)}
-        sides = [
-            Side(name, "ours.py", spec | {"attn_implementation": name})
-            for name in ("eager", "fused")
-        ]
-        found = compare(sides, os.path.join(folder, f"{work}-{precision}-{batch}-{length}"),
-                        rounds=values.rounds, tolerance=inputs.TOLERANCES[precision],
-                        work=batch * length)
-        results.append(
-            {"work": work, "precision": precision, "batch": batch, "length": length, **found}
-        )
-        eager, fused = found["eager"], found["fused"]
-        rows[work].append([
-            precision, batch, length, f"{eager['median_seconds']:.3f}",
-            f"{fused['median_seconds']:.3f}", f"{100 * (fused['ratio'] - 1):.1f}",
-            eager["peak_bytes"] >> 20, fused["peak_bytes"] >> 20,
-            f"{100 * (eager['peak_bytes'] / fused['peak_bytes'] - 1):.1f}",
-        ])
-        flags.log.info("%s", rows[work][-1])
-    header = ("precision", "batch_size", "seq_len", "Time per batch (eager - s)",
-              "Time per batch (fused - s)", "Speedup (%)", "Eager peak mem (MiB)",
-              "Fused peak mem (MiB)", "Mem saving (%)")
-    titles = {"pretrain": "Training", "inference": "Inference"}
-    return results, "\n".join(f"{titles[k]}\n\n{table(header, v)}" for k, v in rows.items())
 
 
 def model_sides(
