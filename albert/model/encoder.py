@@ -24,7 +24,8 @@ from albert.model.attention import ATTENTION, probabilities
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import (
-    activated, added_and_normalized, dense_layer, layer_norm, product, times, truncated_normal,
+    activated, added_and_normalized, dense_layer, get_activation, layer_norm, product, times,
+    truncated_normal,
 )
 from albert.model.row_layout import RowLayout, mask_of
 
@@ -143,7 +144,9 @@ class _FeedForward(keras.layers.Layer):
     def __init__(self, config: AlbertConfig):
         super().__init__(name="ffn_1")
         self.config = config
-        self.inner = dense_layer(config.intermediate_size, config, "dense")
+        self.inner = dense_layer(
+            config.intermediate_size, config, "dense", get_activation(config.hidden_act)
+        )
         self.outer = dense_layer(config.hidden_size, config, "dense")
 
     def build(self, input_shape=None):
@@ -155,7 +158,7 @@ class _FeedForward(keras.layers.Layer):
     def call(self, hidden):
         """Returns the activations [R, M, I]."""
         inner = product(hidden, self.inner)
-        return activated(inner, self.inner.bias, self.config.hidden_act)
+        return activated(inner, self.inner.bias, self.inner.activation)
 
 
 class AlbertBlock(keras.layers.Layer):

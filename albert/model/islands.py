@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from albert.model.dropout import dropped
-from albert.model.layers import compiled_chains, get_activation, has_gradients, normalized
+from albert.model.layers import compiled_chains, has_gradients, normalized
 
 MIN_ELEMENTS = 1 << 18  # of a chain: for fewer, compilation doesn't pay off
 
@@ -132,17 +132,15 @@ def _by_rows(island: Island, arrays: Sequence, vectors: Sequence):
     return tf.reshape(island(*rows, *map(tf.convert_to_tensor, vectors)), shape)
 
 
-def activated(x, bias, activation: str):
+def activated(x, bias, activation: Callable):
     """Returns activation(x + bias), for x [..., W] and bias [W]."""
     return _by_rows(_activated(activation), [x], [bias])
 
 
 @functools.cache
-def _activated(activation: str) -> Island:
-    function = get_activation(activation) or tf.identity
-
+def _activated(activation: Callable) -> Island:
     def formula(x, bias):
-        return [tf.cast(function(tf.add(*_float32(x, bias))), x.dtype)]
+        return [tf.cast(activation(tf.add(*_float32(x, bias))), x.dtype)]
 
     return Island(formula, 1, is_bias=True)
 

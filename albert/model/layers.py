@@ -162,13 +162,11 @@ def product(x, dense: keras.layers.Dense):
 compiled_chains = contextvars.ContextVar("albert_compiled_chains", default=None)
 
 
-def activated(x, bias, activation: str):
+def activated(x, bias, activation: Callable):
     """Returns activation(x + bias), for x [..., W] and bias [W]."""
     if chains := compiled_chains.get():
         return chains.activated(x, bias, activation)
-    total = x + ops.cast(bias, x.dtype)
-    function = get_activation(activation)
-    return function(total) if function else total
+    return activation(x + ops.cast(bias, x.dtype))
 
 
 def added_and_normalized(x, bias, residual, norm: LayerNorm, dropout, rate: float):

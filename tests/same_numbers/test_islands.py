@@ -14,6 +14,7 @@ from albert.inference.compiled_call import compiled
 from albert.model import islands
 from albert.model.dropout import Dropout
 from albert.model.encoder_options import EncoderOptions
+from albert.model.layers import gelu
 from albert.modeling import AlbertForSequenceClassification
 
 
@@ -70,7 +71,7 @@ def test_extremes_pass_through_as_in_plain_operations(dtype):
     def chain(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = islands.activated(x, bias, "gelu")
+            y = islands.activated(x, bias, gelu)
         return y, tape.gradient(y, x)
 
     y, slope = (tf.cast(v, tf.float32).numpy()[0] for v in tf.function(chain)(x))
