@@ -16,9 +16,9 @@ number, last = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 note = History.note
 
 
-def note_and_end(self, step, rows):
-    note(self, step, rows)
-    if step < last <= step + len(rows):
+def note_and_end(self, step, row):
+    note(self, step, row)
+    if step == last:
         os.kill(os.getpid(), number)
 
 
