@@ -25,6 +25,18 @@ Sizes = Sequence[tuple[int, int]]
 # === The manifest ===
 
 
+def _has_types(value: Mapping[str, Any], blocks: Any) -> bool:
+    """Whether the values of an edited manifest, which has no digest, can be read."""
+    info, features = value["info"], value["features"]
+    return (
+        all(type(value[key]) is int for key in ("records", "bytes"))
+        and isinstance(info, dict) and isinstance(info.get("vocab_size"), int | None)
+        and isinstance(features, list) and isinstance(blocks, list | None)
+        and all(isinstance(row, list) for row in (*features, *(blocks or ())))
+        and all([type(part) for part in row] == [str, str, int] for row in features)
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Manifest:
     """Describes a record file's content and how it was made; JSON next to the file."""
@@ -65,6 +77,9 @@ class Manifest:
         if missing := [key for key in ("records", "bytes", "features", "info") if key not in value]:
             raise DataError(f"{where}: lacks {', '.join(missing)}")
         blocks = value.get("blocks")
+        if not _has_types(value, blocks):
+            raise DataError(f"{where}: its values have other types than a manifest's: write "
+                            f"{os.path.basename(path)} again")
         return cls(
             value["records"], value["bytes"],
             {name: (dtype, length) for name, dtype, length in value["features"]}, value["info"],

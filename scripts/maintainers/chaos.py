@@ -208,6 +208,8 @@ def pretraining(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     from albert.formats import checkpoints
 
     common = pretraining_flags(folder, arguments.steps)
+    if arguments.workers > 1:  # TensorFlow trains on one machine
+        common.append("--engine=jax")
     storm = Storm("albert.run_pretraining", arguments.kills, arguments.seed, arguments.workers)
     whole, torn = folder / "whole", folder / "torn"
     storm.to_end([*common, f"--output_dir={whole}"])

@@ -55,35 +55,6 @@ def test_a_step_of_base_needs_no_more_than_it_did_and_one_too_large_says_what_wo
     assert line.endswith(f" would fit: --gradient_accumulation_steps={turns}")
 
 
-COUNT_KERNELS = """
-import os, sys
-sys.path.append(sys.argv[1])
-os.environ["JAX_PLATFORMS"] = "cpu"
-from albert.cli import engine_start
-engine_start.start("jax")
-from albert.config import AlbertConfig
-from albert.optimization import OptimizerConfig
-from albert.tasks.pretraining import PretrainingTask
-import step_compiler
-from albert.training.run import RunConfig
-step_compiler._collectives = lambda program: program.as_text().count("tpu_custom_call")
-step = step_compiler.StepCompiler(
-    PretrainingTask(128, 20), AlbertConfig.released("base_v2"),
-    RunConfig("", train_batch_size=8, attn_implementation="fused"),
-    OptimizerConfig("lamb", 0.001, 10, 1), "v5e:2x2",
-)
-print(step.compile(step.rows).collectives)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@NEEDS_COMPILER
-def test_the_kernel_for_tpus_is_what_fused_attention_compiles_to():
-    told = jobs.python(COUNT_KERNELS, SCRIPTS)
-    assert int(told.split()[-1]) >= 3  # forward, and two of the backward pass
-
-
 @NEEDS_COMPILER
 def test_what_cannot_be_compiled_is_refused_in_one_line():
     for flag, message in (
