@@ -25,18 +25,6 @@ Sizes = Sequence[tuple[int, int]]
 # === The manifest ===
 
 
-def _has_types(value: Mapping[str, Any], blocks: Any) -> bool:
-    """Whether the values of an edited manifest, which has no digest, can be read."""
-    info, features = value["info"], value["features"]
-    return (
-        all(type(value[key]) is int for key in ("records", "bytes"))
-        and isinstance(info, dict) and isinstance(info.get("vocab_size"), int | None)
-        and isinstance(features, list) and isinstance(blocks, list | None)
-        and all(isinstance(row, list) for row in (*features, *(blocks or ())))
-        and all([type(part) for part in row] == [str, str, int] for row in features)
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Manifest:
     """Describes a record file's content and how it was made; JSON next to the file."""
@@ -74,17 +62,14 @@ class Manifest:
         if value.get(_UNFINISHED):
             raise DataError(f"{path} is unfinished: the command that writes it was interrupted, or is "
                             "still running: rerun that command, then this one")
-        if missing := [key for key in ("records", "bytes", "features", "info") if key not in value]:
-            raise DataError(f"{where}: lacks {', '.join(missing)}")
-        blocks = value.get("blocks")
-        if not _has_types(value, blocks):
-            raise DataError(f"{where}: its values have other types than a manifest's: write "
-                            f"{os.path.basename(path)} again")
-        return cls(
-            value["records"], value["bytes"],
-            {name: (dtype, length) for name, dtype, length in value["features"]}, value["info"],
-            None if blocks is None else tuple(map(tuple, blocks)),
-        )
+        try:
+            features = {str(n): (str(kind), size and int(size)) for n, kind, size in value["features"]}
+            blocks = None if "blocks" not in value else tuple(map(tuple, value["blocks"]))
+            info = dict(value["info"])
+            int(info.get("vocab_size") or 0)
+            return cls(value["records"], value["bytes"], features, info, blocks)
+        except (KeyError, TypeError, ValueError) as error:  # without a digest
+            raise DataError(f"{where}: not a manifest's values: {error!r}") from error
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON object that `read` reads."""
