@@ -9,7 +9,7 @@ The second does the reverse, and adds tokenizer files for `AutoTokenizer`.
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from albert.cli import flags
 from albert.errors import FlagError, some
@@ -18,12 +18,12 @@ from albert.formats import (
     checkpoints,
     huggingface,
     model_card,
+    model_metadata,
     pretrained,
     run_states,
 )
 from albert.formats.known_tasks import split_labels
 from albert.formats.model_classes import AT_HUGGING_FACE, CHOICE, ENCODER, MODEL_CLASSES
-from albert.formats.pretrained import Pretrained
 from albert.storage import files
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def main(values: flags.FlagValues) -> None:
                 keeps_pooler=False,
             )
         model_card.write(
-            scratch, model.config, pretrained.metadata_of(model), tokenizer=tokenizer,
+            scratch, model.config, model_metadata.of_model(model), tokenizer=tokenizer,
             parameters=model.count_params(), **_card(values, source, model),
         )
     flags.log.info("%s: %s", model.metadata.architecture, values.output_dir)
 
 
-def _load(values: flags.FlagValues, source: Pretrained) -> "keras.Model":
+def _load(values: flags.FlagValues, source: pretrained.Pretrained) -> "keras.Model":
     """Returns the model of the class that --architecture or the source names."""
     import keras
 
@@ -124,7 +124,7 @@ def _load(values: flags.FlagValues, source: Pretrained) -> "keras.Model":
     return model
 
 
-def _card(values: flags.FlagValues, source: Pretrained, model: "keras.Model") -> dict[str, Any]:
+def _card(values: flags.FlagValues, source: pretrained.Pretrained, model: "keras.Model") -> dict:
     """Returns the parts of the card that a conversion determines."""
     name = os.path.basename(os.path.abspath(values.output_dir))
     typed = flags.as_typed(values, "hf_directory" if values.hf_directory else "albert_directory")

@@ -45,7 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Runs at the same time. Each gets its own cores if there are enough.",
                  lower_bound=1)
     flags.define("float", values, "max_minutes", 0.0,
-                 "Save everything and stop after so many minutes. 0: go on until all is done.",
+                 "Save everything and stop after this number of minutes. 0: continue until all is done.",
                  lower_bound=0)
 
 

@@ -138,7 +138,7 @@ def _snapshot(name: str, revision: str | None, with_weights: bool) -> str:
 
 
 def _answers(name: str, revision: str | None) -> bool:
-    """Whether the hub answers within $HF_HUB_ETAG_TIMEOUT; `snapshot_download` would wait for ever."""
+    """Whether the hub answers within $HF_HUB_ETAG_TIMEOUT; `snapshot_download` has no time limit."""
     from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE:

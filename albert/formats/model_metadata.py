@@ -110,6 +110,12 @@ class Metadata:
         return cls(**known)
 
 
+def of_model(model: Any) -> Metadata:
+    """Returns a model's metadata, with the settings that its constructor has."""
+    settings = dict(model.metadata.settings) | pick(model.get_config())
+    return dataclasses.replace(model.metadata, settings=settings)
+
+
 def without_units(metadata: Metadata) -> tuple[Metadata, tuple[float, float] | None]:
     """Returns the metadata for weights in the labels' units, and the mean and deviation, if any."""
     settings = dict(metadata.settings)

@@ -337,15 +337,9 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     with model_card.publish_model(path, huggingface.WEIGHTS_FILE, older) as scratch:
         write(scratch, model, tokenizer)
         model_card.write(
-            scratch, model.config, metadata_of(model), name=os.path.basename(os.path.abspath(path)),
-            parameters=model.count_params(), tokenizer=tokenizer,
+            scratch, model.config, model_metadata.of_model(model), tokenizer=tokenizer,
+            name=os.path.basename(os.path.abspath(path)), parameters=model.count_params(),
         )
-
-
-def metadata_of(model: "keras.Model") -> Metadata:
-    """Returns a model's metadata, with the settings that its constructor has."""
-    settings = dict(model.metadata.settings) | model_metadata.pick(model.get_config())
-    return dataclasses.replace(model.metadata, settings=settings)
 
 
 def write(
@@ -363,7 +357,7 @@ def write(
     from albert.model.weight_names import named_weights
 
     config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
-    metadata = metadata_of(model)
+    metadata = model_metadata.of_model(model)
     if tokenizer is not None:
         check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}

@@ -1,4 +1,4 @@
-"""Converts PyTorch's `pytorch_model.bin` to safetensors, in a process of its own.
+"""Converts PyTorch's `pytorch_model.bin` to safetensors, in a separate process.
 
   python -m albert.formats.torch_file pytorch_model.bin model.safetensors
 
@@ -129,7 +129,7 @@ def _is_inside(value: Any, parts: dict[int, int]) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns an error's line without PyTorch's advice to run what is in the file."""
+    """Returns an error's line without PyTorch's advice to run the file's code."""
     text = str(error).rpartition("WeightsUnpickler error:")[2].strip()
     return first_line(ValueError(text)).partition(" was not an allowed global")[0]
 

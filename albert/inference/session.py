@@ -146,7 +146,7 @@ class Session:
             return self._cache[key]
 
     def close(self) -> None:
-        """Frees the model and what was compiled; the next question loads it again."""
+        """Frees the model and its compiled graphs; the next question loads it again."""
         with self._lock:
             self._cache.clear()
 

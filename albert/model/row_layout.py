@@ -18,7 +18,7 @@ MASK_ADDER = -10000.0
 
 
 def mask_of(attends: Any, dtype: str):
-    """Returns what is added to scores, so that attention is only where `attends` is 1."""
+    """Returns the mask that is added to the scores: 0 where `attends` is 1, else MASK_ADDER."""
     return (1.0 - ops.cast(attends, dtype)) * MASK_ADDER
 
 

@@ -1,7 +1,7 @@
 """Reads, lists and copies files by path or by address (`s3://`, `gs://`, `abfs://`, `hdfs://`).
 
 `local_copy` downloads. Files to upload are made in the folders of `mirrors`. What is local on behalf
-of an address is in a table, so that messages, and what is recorded, name the address.
+of an address is in a table, so that messages and recorded paths name the address.
 fsspec is imported only if there is an address; see `fsspec_calls`.
 """
 
@@ -199,13 +199,14 @@ def path_in_cache(url: str, folder: str) -> str:
 
 
 def represent(path: str, url: str) -> str:
-    """Makes a local path stand for an address in this process's messages; returns the path."""
+    """Makes messages show an address instead of a local path; returns the absolute path."""
+    path = os.path.abspath(path)  # a relative one could be a word of any message
     _addresses[path] = url
     return path
 
 
 def as_given(text: str) -> str:
-    """Returns a text with addresses in place of the paths that represent them."""
+    """Returns a text with addresses instead of the paths that represent them."""
     for path, url in _addresses.items():
         text = text.replace(path, url)
     return text
@@ -219,7 +220,7 @@ def address_of(path: str) -> str:
 
 @contextlib.contextmanager
 def addresses_in_errors() -> Iterator[None]:
-    """Shows addresses in error messages in place of the paths that represent them."""
+    """Shows addresses in error messages instead of the paths that represent them."""
     try:
         yield
     except UserError as error:

@@ -5,7 +5,6 @@ is changed. The folders are temporary directories in the cache.
 """
 
 import contextlib
-import json
 import logging
 import os
 import posixpath
@@ -77,7 +76,7 @@ class Mirror:
             log.warning("%s; trying again with the next file", error)
 
     def close(self) -> None:
-        """Pushes what is left, and gives the directory up.
+        """Pushes the remaining files, and gives the directory up.
 
         Raises:
           UserError: something could not be uploaded (names where it is).

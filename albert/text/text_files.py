@@ -68,7 +68,7 @@ class ReadingCounts:
                             "are not UTF-8")
 
     def warn(self) -> None:
-        """Logs what is unusual: no blank lines, HTML, lines that are not UTF-8."""
+        """Logs unusual properties: no blank lines, HTML, lines that are not UTF-8."""
         if self.tags > MAX_TAGS * self.words:
             log.warning("%s of %s words are HTML tags, which would be trained on: extract the text first "
                         "(pip install trafilatura)", f"{self.tags:,}", f"{self.words:,}")

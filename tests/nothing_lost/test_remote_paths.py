@@ -37,6 +37,14 @@ def put(system, folder, pattern: str, url: str) -> None:
         system.pipe_file(f"{url}/{path.relative_to(folder)}", path.read_bytes())
 
 
+def test_messages_show_an_address_for_its_folder_alone_and_never_for_a_word(monkeypatch):
+    monkeypatch.setattr(filesystem, "_addresses", {})
+    folder = filesystem.represent("one", RUN)
+    assert filesystem.as_given("not an object on one line") == "not an object on one line"
+    assert filesystem.as_given(f"cannot read {folder}/a") == f"cannot read {RUN}/a"
+    assert filesystem.address_of("one/a") == f"{RUN}/a"
+
+
 def commands():
     for path in sorted((REPO / "albert").glob("*.py")):
         if "cli = " in path.read_text(encoding="utf-8") and path.stem != "__init__":
