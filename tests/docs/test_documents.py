@@ -17,7 +17,7 @@ from helpers import NEEDS_JAX, REPO, program, run
 from albert import fill_mask
 from albert.cli import flags
 
-PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
+PAGES = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglob("*.md"))]
 # The pages with examples, in the order in which they build on each other.
 GUIDES = [
     "docs/guides/pretrain.md", "docs/guides/classify.md", "README.md", "docs/guides/records.md",

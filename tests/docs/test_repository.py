@@ -16,7 +16,7 @@ from helpers import REPO, setup_arguments
 import albert
 
 PACKAGE, DOCS = REPO / "albert", REPO / "docs"
-PAGES = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 # --- Imports ---
 
@@ -191,9 +191,9 @@ def test_drawings_have_colours_for_dark_pages_and_speed_is_drawn_from_its_figure
 
 def test_what_pages_name_is_there(monkeypatch):
     readme = (REPO / "README.md").read_text("utf-8")
-    changes = (DOCS / "CHANGELOG.md").read_text("utf-8")
+    changes = (REPO / "CHANGELOG.md").read_text("utf-8")
     assert len(readme.splitlines()) <= 150 and f"Version {albert.__version__}." in readme
-    assert re.search(r"^## (\S+)$", changes, re.M)[1] == albert.__version__
+    assert re.search(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", changes, re.M)[1] == albert.__version__
     told = (REPO / "scripts/maintainers/README.md").read_text(encoding="utf-8")
     for path in (REPO / "scripts/maintainers").glob("*.py"):
         assert f"| `{path.name}` |" in told and f"scripts/maintainers/{path.name}" in told
