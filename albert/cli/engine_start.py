@@ -16,8 +16,8 @@ def set_environment() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if platform.machine() in ("x86_64", "AMD64"):
         # By default TensorFlow takes oneDNN's matrix products only where there are instructions
-        # for neural networks; on AVX2 alone they are faster too
-        # (docs/evidence/performance_diary.md).
+        # for neural networks; on AVX2 alone they are faster too (a step of the base model with
+        # 8 x 128 takes 4.2 instead of 5.2 s, AMD EPYC, version 0.2).
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 

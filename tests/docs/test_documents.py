@@ -21,8 +21,8 @@ PAGES = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglo
 # The pages with examples, in the order in which they build on each other.
 GUIDES = [
     "docs/guides/pretrain.md", "docs/guides/classify.md", "README.md", "docs/guides/records.md",
-    "docs/guides/another_language.md", "docs/guides/serve.md", "docs/guides/squad.md",
-    "docs/guides/race.md", "docs/guides/token_classes.md", "docs/guides/embeddings.md",
+    "docs/guides/another_language.md", "docs/guides/serve.md", "docs/guides/tasks.md",
+    "docs/guides/embeddings.md",
     "docs/guides/released_models.md", "docs/guides/accelerators.md",
 ]
 # Enough to see that a command works; the last flag wins.

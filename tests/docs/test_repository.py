@@ -230,25 +230,17 @@ def test_every_promise_of_reliability_has_a_test_that_is_there():
                     if isinstance(node, ast.FunctionDef)}
         for path in (REPO / "tests").rglob("test_*.py")
     }
-    named = re.compile(r"`(test_\w+)::(test_\w+)`")
-    for module, test in named.findall(text):
-        assert test in functions[module], f"{module}::{test}"
-
-    def rows(heading):
-        section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
-        return [line.strip("|").split("|") for line in section.splitlines() if line[:1] == "|"][2:]
-
-    failures = rows("Twenty-five failures")
-    assert [int(row[0]) for row in failures] == list(range(1, 26))
-    for *_, promise, tests in [*failures, *rows("Further promises")]:
-        assert promise.strip() and named.search(tests), promise
-    measured = rows("Last measured")
-    assert len(measured) >= 7
-    for what, how, result in measured:
-        assert what.strip() and result.strip() and "@" not in result
-        script = re.search(r"scripts/maintainers/\w+\.py", how)
-        assert script is None or (REPO / script[0]).is_file()
-        assert set(re.findall(r"`(test_\w+)`", how)) <= set(functions)
+    tests = {}
+    for line in (REPO / "tests/docs/promises.txt").read_text("utf-8").splitlines():
+        number, *names = line.split()
+        tests[number] = names
+        for module, _, test in (name.partition("::") for name in names):
+            assert test in functions[module], f"{number}: {module}::{test}"
+    promises = re.findall(r"^\| (\d+) \| (\S.*) \|$", text, re.M)
+    assert [number for number, _ in promises] == [str(n) for n in range(1, len(promises) + 1)]
+    assert {number for number, _ in promises} == {number for number, names in tests.items() if names}
+    for script in re.findall(r"scripts/maintainers/\w+\.py", text):
+        assert (REPO / script).is_file(), script
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "notebooks").iterdir()), ids=lambda path: path.stem)
