@@ -4,13 +4,13 @@
       --spm_model_file=spm.model --output_dir=table5
 
 After each run it writes report.md (means, spreads, and whether the settings rank in the paper's
-order), results.json and curves.png. A grid can take days: --max_minutes stops it, and rerunning
-the command resumes it.
+order) and results.json, with each run's learning curve. A grid can take days: --max_minutes stops it,
+and rerunning the command resumes it.
 """
 
 import os
 
-from ablation import curves, report, runs
+from ablation import report, runs
 from ablation.grid import Grid
 from albert.cli import corpus_flags, flags
 from albert.errors import FlagError
@@ -29,9 +29,6 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Split each line of the text into its sentences.")
     flags.define("path", values, "spm_model_file", None, "SentencePiece model. Required.",
                  use="file")
-    flags.define("path", values, "glue_dir", None,
-                 "Folder with GLUE's tasks, for grids that also fine-tune. Without it, they only "
-                 "pretrain.", use="file")
     flags.define("string", values, "output_dir", None,
                  "Local directory for records, runs and report. Required.")
     flags.define("string", values, "settings", None,
@@ -55,21 +52,17 @@ def main(values: flags.FlagValues) -> None:
     grid = grid.narrowed(_names(values.settings), _seeds(values.seeds), values.tokens)
     files.require_file(values.spm_model_file, "spm_model_file")
     inputs = corpus_files.find(values.input_file, "input_file")
-    if values.glue_dir and not os.path.isdir(values.glue_dir):
-        raise FlagError(f"--glue_dir: no such directory: {values.glue_dir}")
     if "://" in values.output_dir:
         raise FlagError(f"--output_dir={values.output_dir}: the commands share a local directory: copy it "
                         "to cloud storage afterwards")
     work = runs.Work(
-        grid, inputs, values.spm_model_file, values.glue_dir, files.make_dirs(values.output_dir),
+        grid, inputs, values.spm_model_file, files.make_dirs(values.output_dir),
         {name: value for name in (*corpus_flags.FLAGS, "split_sentences")
          if (value := flags.given(values, name)) is not None},
     )
     with locks.hold(values.output_dir):
         for _ in work.execute(values.parallel, values.max_minutes * 60):
-            results = work.results()
-            report.write(grid, results, values.output_dir)
-            curves.draw(grid, results, os.path.join(values.output_dir, "curves.png"))
+            report.write(grid, work.results(), values.output_dir)
     flags.log.info("report: %s", os.path.join(values.output_dir, "report.md"))
 
 

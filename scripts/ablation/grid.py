@@ -13,15 +13,6 @@ _PARTS = ("config", "data", "train")
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
-    """An early stage of training, with different flags from the rest."""
-
-    until: float  # fraction of the steps
-    data: Mapping[str, Any]
-    train: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
 class Setting:
     """One row of the comparison."""
 
@@ -32,8 +23,6 @@ class Setting:
     start: str | None  # setting whose weights (same seed) training starts from
     paper: float | None  # the paper's result
     tokens: int  # to train on
-    # The stages before `data` and `train` apply, each with as many tokens per step as these.
-    stages: tuple[Stage, ...] = ()
     # Pretrained model that training starts from, with the grid's vocabulary.
     model: str | None = None
 
@@ -63,13 +52,8 @@ class Grid:
     seeds: tuple[int, ...]
     tokens: int  # to train a run on, unless its setting overrides it
     settings: tuple[Setting, ...]
-    # The x-axis of the curves, tokens or minutes. With minutes, the report also shows how long
-    # each setting takes to reach the first setting's result.
-    over: str = "tokens"
     # Flags of the data whose held-out records evaluate all runs; None: each run uses its own.
     held_out: Mapping[str, Any] | None = None
-    # Fine-tuning of each run's model: {name: flags of run_classifier}.
-    probes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     # Additional held-out records that evaluate each run: {name: flags of the data}.
     evaluations: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
@@ -91,7 +75,6 @@ class Grid:
             }
             start, paper, model = (own.pop(key, None) for key in ("start", "paper", "model"))
             tokens = own.pop("tokens", values.get("tokens"))
-            stages = _stages(f"{path}: {name}", own.pop("stages", []), parts)
             if not isinstance(tokens, int) or tokens < 1:
                 raise DataError(f"{path}: tokens must be a whole number from 1")
             if own:
@@ -100,12 +83,9 @@ class Grid:
                 raise DataError(f"{path}: setting {name} starts from {start}: put that before it")
             if start and model:
                 raise DataError(f"{path}: setting {name}: give one of start and model")
-            settings.append(Setting(name, **parts, start=start, paper=paper, tokens=tokens,
-                                    stages=stages, model=model))
-        if values.get("over", "tokens") not in ("tokens", "minutes"):
-            raise DataError(f"{path}: over must be tokens or minutes")
+            settings.append(Setting(name, **parts, start=start, paper=paper, tokens=tokens, model=model))
         known = {field.name for field in dataclasses.fields(cls)} - {"settings"}
-        optional = {"over", "held_out", "probes", "evaluations"}
+        optional = {"held_out", "evaluations"}
         if wrong := (set(values) - known) | (known - optional - set(values)):
             raise DataError(f"{path}: missing or unknown: {', '.join(sorted(wrong))}")
         if not (settings and values["seeds"] and values["metrics"]):
@@ -133,29 +113,6 @@ class Grid:
             self, settings=tuple(chosen), seeds=tuple(seeds or self.seeds),
             tokens=tokens or self.tokens,
         )
-
-
-def _stages(
-    where: str, values: Any, parts: Mapping[str, Mapping[str, Any]]
-) -> tuple[Stage, ...]:
-    """Returns the stages of a setting; `parts` holds the flags that a stage does not change."""
-    if not isinstance(values, list):
-        raise DataError(f"{where}.stages must be a list")
-    stages = []
-    for number, own in enumerate(values):
-        place = f"{where}.stages[{number}]"
-        own = dict(_mapping(place, "it", own))
-        until = own.pop("until", None)
-        before = stages[-1].until if stages else 0
-        if not isinstance(until, int | float) or not before < until < 1:
-            raise DataError(f"{place}: until must be a share of the steps that rises to below 1")
-        whole = {p: parts[p] | _mapping(place, p, own.pop(p, {})) for p in ("data", "train")}
-        if own:
-            raise DataError(f"{place}: unknown {', '.join(own)}")
-        if tokens_per_step(**whole) != tokens_per_step(parts["data"], parts["train"]):
-            raise DataError(f"{place}: max_seq_length x train_batch_size must be as afterwards")
-        stages.append(Stage(until, **whole))
-    return tuple(stages)
 
 
 def tokens_per_step(data: Mapping[str, Any], train: Mapping[str, Any]) -> int:

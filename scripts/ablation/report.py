@@ -46,10 +46,7 @@ def _text(grid: Grid, results: Sequence[Result]) -> str:
         f"\nEach run: {_tokens(grid)} tokens. Held-out documents; mean ± standard deviation of "
         f"the seeds {', '.join(map(str, grid.seeds))}.\n",
         table(grid, results),
-        *_order(grid, by_setting),
-        *(line for metric in dict.fromkeys((grid.primary, "masked_lm_loss"))
-          for line in _times(grid, by_setting, metric)),
-        "\n![learning curves](curves.png)\n",
+        *_order(grid, by_setting), "",
     ]
     missing = {n: len(grid.seeds) - len(found) for n, found in by_setting.items()}
     if any(missing.values()):
@@ -85,7 +82,6 @@ def table(grid: Grid, results: Sequence[Result]) -> str:
     """Returns the means of each setting's metrics over its seeds, as a Markdown table."""
     by_setting = _by_setting(grid, results)
     known = [one for found in by_setting.values() for one in found]
-    # Without --glue_dir there are no fine-tuning results.
     metrics = [m for m in grid.metrics if any(_value(one, m) is not None for one in known)]
     heads = ["setting", "parameters", *(m.replace("_", " ") for m in metrics), "minutes of training"]
     with_paper = any(setting.paper is not None for setting in grid.settings)
@@ -135,58 +131,6 @@ def _order(grid: Grid, by_setting) -> list[str]:
 def _tokens(grid: Grid) -> str:
     found = sorted({setting.tokens for setting in grid.settings})
     return " to ".join(f"{count:,}" for count in (found[0], found[-1])[: len(found)])
-
-
-def _times(grid: Grid, by_setting, metric: str) -> list[str]:
-    """Returns a table of the minutes after which each run reaches the first setting's result.
-
-    Empty if the metric is not measured during training, or if the x-axis is tokens.
-    """
-    first = grid.settings[0]
-    followed = [one for one in by_setting[first.name] if one.curve and metric in one.curve[-1]]
-    goal = _means(followed, metric)
-    if grid.over != "minutes" or goal is None:
-        return []
-    rises = not metric.endswith("loss")
-    name = metric.replace("_", " ")
-    lines, base = [], None
-    for setting in grid.settings:
-        times = [time_to(one.curve, metric, goal.value, rises)
-                 for one in by_setting[setting.name]]
-        reached = [time for time in times if time is not None]
-        told = ", ".join("never" if time is None else f"{time:.1f}" for time in times)
-        if not times:
-            continue
-        if setting is first:
-            # The goal is the mean of these runs; for those that never reach it, take their total time.
-            reached = [one.curve[-1]["minutes"] for one in by_setting[first.name]]
-            base, told = statistics.fmean(reached), ", ".join(f"{time:.1f}" for time in reached)
-        mean = statistics.fmean(reached) if len(reached) == len(times) else None
-        shown = ("never in some", "") if mean is None else (f"{mean:.1f}", f"{mean / base:.2f}")
-        lines.append((setting.name, told, *shown))
-    return [
-        f"\n## Minutes to a {name} of {goal.value:.4g}, with which {first.name} ends\n",
-        model_card.table(("setting", "minutes of each run", "mean", "share"), lines).rstrip(),
-    ]
-
-
-def time_to(
-    curve, metric: str, goal: float, rises: bool, over: str = "minutes"
-) -> float | None:
-    """Returns the minutes, or the tokens, that a curve takes to reach a value; None if it never does.
-
-    The curve is linear between points.
-    """
-    before = None
-    for point in curve:
-        value = point[metric]
-        if value >= goal if rises else value <= goal:
-            if before is None or before[metric] == value:
-                return point[over]
-            share = (goal - before[metric]) / (value - before[metric])
-            return before[over] + share * (point[over] - before[over])
-        before = point
-    return None
 
 
 def _error(one: Mean, two: Mean) -> float | None:

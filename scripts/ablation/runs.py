@@ -13,12 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
 
-from albert import tokenization
-import run_files
 from ablation.grid import Grid, Setting, tokens_per_step
+from albert import tokenization
 from albert.errors import DataError, Preempted
 from albert.model import costs
 from albert.runtime import workers
@@ -29,8 +28,7 @@ log = logging.getLogger("albert")
 # Flags of a run that also apply to its additional held-out records: all that determine masking.
 _OF_EVALUATIONS = (
     "eval_batch_size", "max_eval_steps", "max_predictions_per_seq", "masked_lm_budget",
-    "do_whole_word_mask", "favor_shorter_ngram", "ngram",
-    "mask_token_share",
+    "do_whole_word_mask", "favor_shorter_ngram", "ngram", "mask_token_share",
 )
 _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
 
@@ -42,10 +40,19 @@ class Result:
     setting: str
     seed: int
     metrics: Mapping[str, float]  # at the end of training
-    others: Mapping[str, Mapping[str, float]]  # the grid's `evaluations` and `probes`, by name
+    others: Mapping[str, Mapping[str, float]]  # the grid's `evaluations`, by name
     curve: Sequence[Mapping[str, float]]  # evaluations during training, with `tokens`, `minutes`
     parameters: int
     minutes: float  # of all its commands, evaluations included
+
+
+def read_metrics(path: str) -> dict[str, list[dict[str, float]]]:
+    """Returns {kind: lines by step} of a run's metrics.jsonl."""
+    found: dict[str, list[dict[str, float]]] = {"train": [], "eval": []}
+    with open(path, encoding="utf-8") as stream:
+        for line in map(json.loads, stream):
+            found[line["kind"]].append(line)
+    return {kind: sorted(lines, key=lambda line: line["step"]) for kind, lines in found.items()}
 
 
 def minutes_to(lines: Sequence[Mapping[str, float]], step: int) -> float:
@@ -68,17 +75,11 @@ class Work:
     """All commands of a grid, ordered by seed."""
 
     def __init__(
-        self, grid: Grid, inputs: Sequence[str], spm_model_file: str, glue_dir: str | None,
-        output_dir: str, input_flags: Mapping[str, Any],
+        self, grid: Grid, inputs: Sequence[str], spm_model_file: str, output_dir: str,
+        input_flags: Mapping[str, Any],
     ):
-        """Takes the flags that all runs share.
-
-        Args:
-          input_flags: flags of create_pretraining_data that describe the format of the text.
-        """
+        """Takes what all runs share; `input_flags` of create_pretraining_data describe the text."""
         self._grid, self._dir = grid, output_dir
-        self._probes = grid.probes if glue_dir else {}
-        self._glue_dir = glue_dir
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
         self._input_flags = dict(input_flags)
         tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
@@ -106,30 +107,27 @@ class Work:
           DataError: a command failed.
           Preempted: a signal arrived. Rerun the command to resume.
         """
-        deadline = time.monotonic() + seconds if seconds else math.inf
+        timer = threading.Timer(seconds or 1e6, self._stop)
+        timer.daemon = True
         with self._signals(), ThreadPoolExecutor(parallel, initializer=own_cores(parallel)) as pool:
-            for data in self._data_sets():
-                self._make_records(data)
-            left = [(s, seed) for seed in self._grid.seeds for s in self._grid.settings]
-            running: dict[Any, tuple[Setting, int]] = {}
+            timer.start()
             try:
-                while (left or running) and not self._stopped:
-                    while len(running) < parallel and (ready := self._ready(left, running)):
-                        left.remove(ready)
-                        running[pool.submit(self._run, *ready)] = ready
-                    done, _ = wait(running, max(0.0, min(deadline - time.monotonic(), 1e6)),
-                                   FIRST_COMPLETED)
-                    for future in done:
-                        del running[future]
-                        future.result()
-                        yield
-                    if time.monotonic() >= deadline:
-                        log.info("the time is over: %d runs are left to the next call",
-                                 len(left) + len(running))
-                        self._stop()
+                for data in self._data_sets():
+                    self._make_records(data)
+                running: dict[tuple[str | None, int], Future] = {}
+                for seed in self._grid.seeds:
+                    for setting in self._grid.settings:
+                        # The run that it starts from was submitted before, so it ends.
+                        start = running.get((setting.start, seed))
+                        running[setting.name, seed] = pool.submit(self._run, setting, seed, start)
+                for future in as_completed(running.values()):
+                    future.result()
+                    yield
             except BaseException:  # no command may outlive this process
                 self._stop()
                 raise
+            finally:
+                timer.cancel()
         yield
 
     @contextlib.contextmanager
@@ -146,38 +144,27 @@ class Work:
         for process in list(self._processes):
             process.terminate()
 
-    def _ready(self, left, running) -> tuple[Setting, int] | None:
-        """Returns the first run of `left` that can begin: the run it starts from is done."""
-        waiting = {(setting.name, seed) for setting, seed in [*left, *running.values()]}
-        return next(
-            ((s, seed) for s, seed in left if s.start is None or (s.start, seed) not in waiting),
-            None,
-        )
-
     # --- Records ---
 
     def _data_sets(self) -> list[dict[str, Any]]:
-        every = [dict(part.data) for s in self._grid.settings for part in (s, *s.stages)]
+        every = [dict(setting.data) for setting in self._grid.settings]
         if self._grid.held_out is not None:
             every.append(dict(self._grid.held_out))
         every += [self._evaluation_data(flags) for flags in self._grid.evaluations.values()]
-        unique = {json.dumps(data, sort_keys=True): data for data in every}
-        return list(unique.values())
+        return list({json.dumps(data, sort_keys=True): data for data in every}.values())
 
     def _evaluation_data(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._grid.settings[0].data) | dict(flags)
 
-    def _records(self, data: Mapping[str, Any]) -> str:
-        name = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
-        return os.path.join(self._dir, "records", name)
+    def _records(self, data: Mapping[str, Any], name: str) -> str:
+        folder = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
+        return os.path.join(self._dir, "records", folder, name + ".tfrecord")
 
     def _make_records(self, data: Mapping[str, Any]) -> None:
-        folder = self._records(data)
-        self._once(folder, "records", "albert.create_pretraining_data", {
-            "input_file": ",".join(self._inputs), "spm_model_file": self._spm,
-            "output_file": os.path.join(folder, "train.tfrecord"),
-            "eval_output_file": os.path.join(folder, "heldout.tfrecord"), **self._input_flags,
-            **data,
+        train = self._records(data, "train")
+        self._once(os.path.dirname(train), "records", "albert.create_pretraining_data", {
+            "input_file": ",".join(self._inputs), "spm_model_file": self._spm, "output_file": train,
+            "eval_output_file": self._records(data, "heldout"), **self._input_flags, **data,
         })
 
     # --- Runs ---
@@ -185,85 +172,57 @@ class Work:
     def _folder(self, name: str, seed: int) -> str:
         return os.path.join(self._dir, "runs", name.replace("/", "-").replace(" ", "_"), str(seed))
 
-    def _steps(self, setting: Setting) -> int:
-        return math.ceil(setting.tokens / tokens_per_step(setting.data, setting.train))
-
-    def _run(self, setting: Setting, seed: int) -> None:
-        folder, steps = files.make_dirs(self._folder(setting.name, seed)), self._steps(setting)
-        config = os.path.join(folder, "config.json")
+    def _run(self, setting: Setting, seed: int, after: Future | None = None) -> None:
+        if after:
+            after.result()
+        folder = files.make_dirs(self._folder(setting.name, seed))
+        config, model = os.path.join(folder, "config.json"), os.path.join(folder, "model")
         with files.atomic_write(config) as stream:
             stream.write(self._configs[setting.name].to_json_string())
-        model = os.path.join(folder, "model")
         start = {}
-        if setting.start:
+        if setting.start and not self._stopped:
             start["init_checkpoint"] = self._last_checkpoint(
-                os.path.join(self._folder(setting.start, seed), "model")
-            )
+                os.path.join(self._folder(setting.start, seed), "model"))
         if setting.model:
-            if not (renewed := self._with_vocabulary(setting)):
-                return
-            start["init_checkpoint"] = renewed
-        for number, part in enumerate((*setting.stages, setting), 1):
-            is_last, where = part is setting, folder
-            what = f"{setting.name}, seed {seed}"
-            given = start | self._training(part.data, part.train, steps) | {
-                "albert_config_file": config, "output_dir": model, "seed": seed,
-            }
-            if not is_last:
-                # No evaluation: the held-out sequences have the length of the last stage.
-                given |= {"do_eval": False, "until_step": round(steps * part.until)}
-                del given["eval_input_file"]
-                where, what = _stage(folder, number), f"{what}, stage {number}"
-            if not self._once(where, what, "albert.run_pretraining", given):
-                return
-        train, lengths = setting.train, {"max_seq_length": setting.data["max_seq_length"]}
+            start["init_checkpoint"] = self._with_vocabulary(setting)
+        if not self._once(folder, f"{setting.name}, seed {seed}", "albert.run_pretraining", {
+            "albert_config_file": config, "output_dir": model, "seed": seed,
+            **start, **self._training(setting),
+        }):
+            return
         for name, data in self._grid.evaluations.items():
             other = files.make_dirs(os.path.join(folder, f"on-{name}"))
             self._once(other, f"{setting.name}, seed {seed}, on {name}", "albert.run_pretraining", {
                 "albert_config_file": config, "do_train": False, "do_eval": True,
-                "input_file": os.path.join(
-                    self._records(self._evaluation_data(data)), "heldout.tfrecord"),
+                "input_file": self._records(self._evaluation_data(data), "heldout"),
                 "init_checkpoint": self._last_checkpoint(model),
-                "output_dir": os.path.join(other, "model"), **lengths,
-                **{key: train[key] for key in _OF_EVALUATIONS if key in train},
+                "output_dir": os.path.join(other, "model"),
+                "max_seq_length": setting.data["max_seq_length"],
+                **{key: setting.train[key] for key in _OF_EVALUATIONS if key in setting.train},
             })
 
-        for name, flags in self._probes.items():
-            probe = files.make_dirs(os.path.join(folder, f"probe-{name}"))
-            self._once(probe, f"{setting.name}, seed {seed}, {name}", "albert.run_classifier", {
-                "albert_config_file": config, "data_dir": self._glue_dir,
-                "spm_model_file": self._spm, "init_checkpoint": self._last_checkpoint(model),
-                "output_dir": os.path.join(probe, "model"), "do_train": True, "do_eval": True,
-                **flags,
-            })
-
-    def _with_vocabulary(self, setting: Setting) -> str | None:
-        """Returns a setting's model with the grid's vocabulary, as a directory; None if stopped."""
-        model, records = setting.model, os.path.join(self._records(setting.data), "train.tfrecord")
+    def _with_vocabulary(self, setting: Setting) -> str:
+        """Returns the directory of a setting's model with the grid's vocabulary."""
+        model, records = setting.model, self._records(setting.data, "train")
         name = hashlib.sha256(f"{model} {records}".encode()).hexdigest()[:8]
         folder = os.path.join(self._dir, "starts", name)
         target = os.path.join(folder, "model")
         with self._renewing:  # concurrent runs may start from the same model
-            if not os.path.isdir(target) and not self._once(
-                folder, f"{model} with this vocabulary", "albert.extend_vocabulary",
-                {"model": model, "spm_model_file": self._spm, "input_file": records,
-                 "output_dir": target},
-            ):
-                return None
+            if not os.path.isdir(target):
+                self._once(folder, f"{model} with this vocabulary", "albert.extend_vocabulary", {
+                    "model": model, "spm_model_file": self._spm, "input_file": records,
+                    "output_dir": target})
         return target
 
-    def _training(
-        self, data: Mapping[str, Any], train: Mapping[str, Any], steps: int
-    ) -> dict[str, Any]:
-        """Returns the flags of run_pretraining for `steps` steps on the records of `data`."""
-        train = dict(train)
+    def _training(self, setting: Setting) -> dict[str, Any]:
+        """Returns the flags of run_pretraining."""
+        train, data = dict(setting.train), setting.data
         # A grid gives these as fractions of the steps, so that they fit any number of tokens.
         warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
-        held_out = self._records(self._grid.held_out or data)
+        steps = math.ceil(setting.tokens / tokens_per_step(data, train))
         return {
-            "do_train": True, "do_eval": True,
-            "input_file": os.path.join(self._records(data), "train.tfrecord"),
-            "eval_input_file": os.path.join(held_out, "heldout.tfrecord"),
+            "do_train": True, "do_eval": True, "input_file": self._records(data, "train"),
+            "eval_input_file": self._records(self._grid.held_out or data, "heldout"),
             "num_train_steps": steps, "num_warmup_steps": int(steps * warmup),
             "save_checkpoints_steps": math.ceil(steps / evaluations), "keep_checkpoint_max": 1,
             "max_seq_length": data["max_seq_length"], **train,
@@ -271,29 +230,25 @@ class Work:
 
     @staticmethod
     def _last_checkpoint(folder: str) -> str:
-        step = run_files.read_results(folder)["global_step"]
-        return os.path.join(folder, f"model.ckpt-{int(step)}")
+        return os.path.join(folder, f"model.ckpt-{int(_results_of(folder)['global_step'])}")
 
     def _result(self, setting: Setting, seed: int) -> Result | None:
         folder = self._folder(setting.name, seed)
         others = {name: os.path.join(folder, f"on-{name}") for name in self._grid.evaluations}
-        others |= {name: os.path.join(folder, f"probe-{name}") for name in self._probes}
-        stages = [_stage(folder, number) for number, _ in enumerate(setting.stages, 1)]
-        if not all(map(_is_done, (*stages, folder, *others.values()))):
+        if not all(_command(each).get("is_done") for each in (folder, *others.values())):
             return None
         model = os.path.join(folder, "model")
         tokens = tokens_per_step(setting.data, setting.train)
-        lines = run_files.read_metrics(os.path.join(model, "metrics.jsonl"))
+        lines = read_metrics(os.path.join(model, "metrics.jsonl"))
         return Result(
-            setting.name, seed, run_files.read_results(model),
-            {n: run_files.read_results(os.path.join(f, "model")) for n, f in others.items()},
+            setting.name, seed, _results_of(model),
+            {name: _results_of(os.path.join(other, "model")) for name, other in others.items()},
             [
                 line | {"tokens": line["step"] * tokens,
                         "minutes": minutes_to(lines["train"], line["step"])}
                 for line in lines["eval"]
             ],
-            costs.parameter_count(self._configs[setting.name]),
-            sum(_command(where)["seconds"] for where in (*stages, folder)) / 60,
+            costs.parameter_count(self._configs[setting.name]), _command(folder)["seconds"] / 60,
         )
 
     # --- Commands ---
@@ -305,35 +260,30 @@ class Work:
           DataError: it failed, or the folder was made with different flags.
         """
         path = os.path.join(files.make_dirs(folder), "command.json")
-        told = {"module": module, "flags": _relative(flags, self._dir), "seconds": 0.0}
+        entry = {"module": module, "flags": _relative(flags, self._dir), "seconds": 0.0}
         if before := _command(folder):
-            for name in sorted(set(told["flags"]) | set(before.get("flags", {}))):
-                values = [x.get("flags", {}).get(name) for x in (before, told)]
+            for name in sorted(set(entry["flags"]) | set(before["flags"])):
+                values = [x["flags"].get(name) for x in (before, entry)]
                 if values[0] != values[1]:
-                    raise DataError(
-                        f"{folder} was made with --{name}={values[0]}, not {values[1]}: use "
-                        "another --output_dir"
-                    )
+                    raise DataError(f"{folder} was made with --{name}={values[0]}, not {values[1]}: "
+                                    "use another --output_dir")
             if before.get("is_done"):
                 return True
-            told["seconds"] = before["seconds"]
-        files.write_json(path, told)
+            entry["seconds"] = before["seconds"]
         if self._stopped:
             return False
+        files.write_json(path, entry)
         log.info("%s", what)
         started, output = time.monotonic(), os.path.join(folder, "log.txt")
         arguments = [f"--{name}={value}" for name, value in flags.items()]
         code = self._call([sys.executable, "-m", module, *arguments], output)
-        told["seconds"] += time.monotonic() - started
-        if code == 0:
-            files.write_json(path, told | {"is_done": True})
-            return True
-        files.write_json(path, told)
-        if self._stopped:
-            return False
-        with open(output, encoding="utf-8", errors="replace") as stream:
-            last = (stream.read().strip().splitlines() or ["(it said nothing)"])[-1]
-        raise DataError(f"{what}: exit code {code}: {last} (all of it: {output})")
+        entry["seconds"] += time.monotonic() - started
+        files.write_json(path, entry | {"is_done": code == 0})
+        if code and not self._stopped:
+            with open(output, encoding="utf-8", errors="replace") as stream:
+                last = (stream.read().strip().splitlines() or ["(no output)"])[-1]
+            raise DataError(f"{what}: exit code {code}: {last} (all of it: {output})")
+        return code == 0
 
     def _call(self, command: Sequence[str], output: str) -> int:
         environment = os.environ | {
@@ -341,10 +291,8 @@ class Work:
         }
         with open(output, "a", encoding="utf-8") as stream:
             # Its own session, so that Ctrl-C reaches it only once, through `_stop`.
-            process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, env=environment,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT,
+                                       env=environment, start_new_session=True)
             self._processes.add(process)
             try:
                 return process.wait()
@@ -355,25 +303,19 @@ class Work:
 def own_cores(parallel: int) -> Callable[[], None] | None:
     """Returns a function that pins the calling thread, and its processes, to their own cores.
 
-    Each of `parallel` threads calls it once and gets the same number of cores, which makes the
-    times of concurrent runs comparable. Returns None if there is only one thread, if there
-    are fewer cores than threads, or if the system cannot bind threads to cores.
+    That makes the times of `parallel` runs comparable. Returns None where it cannot.
     """
-    if not hasattr(os, "sched_setaffinity"):
-        return None
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if not 1 < parallel <= len(cores):
         return None
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    size = len(cores) // parallel
-    for first in range(0, size * parallel, size):
-        shares.put(cores[first : first + size])
-    # 0 means the calling thread. Its processes inherit its cores.
-    return lambda: os.sched_setaffinity(0, shares.get())
+    for first in range(parallel):
+        shares.put(cores[first::parallel])
+    return lambda: os.sched_setaffinity(0, shares.get())  # 0 means the calling thread
 
 
-def _stage(folder: str, number: int) -> str:
-    return os.path.join(folder, f"stage-{number}")
+def _results_of(folder: str) -> dict[str, float]:
+    return files.read_json_object(os.path.join(folder, "eval_results.json"))
 
 
 def _command(folder: str) -> dict[str, Any]:
@@ -382,14 +324,8 @@ def _command(folder: str) -> dict[str, Any]:
     return files.read_json_object(path) if os.path.exists(path) else {}
 
 
-def _is_done(folder: str) -> bool:
-    return bool(_command(folder).get("is_done"))
-
-
 def _relative(flags: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Returns the flags with paths relative to the folder, so that it can be moved."""
     inside = os.path.join(folder, "")
-    return {
-        name: value.replace(inside, "") if isinstance(value, str) else value
-        for name, value in flags.items()
-    }
+    return {name: value.replace(inside, "") if isinstance(value, str) else value
+            for name, value in flags.items()}

@@ -10,7 +10,6 @@ same command resumes. Writes results.json and results.md: mean and standard erro
 """
 
 import argparse
-import concurrent.futures
 import csv
 import json
 import math
@@ -21,7 +20,6 @@ import shlex
 import statistics
 import subprocess
 import sys
-import tempfile
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
@@ -34,31 +32,21 @@ from albert.tasks import baselines  # noqa: E402
 EVIDENCE = "fine_tuning_gains.json", "fine_tuning_settings.json", "fine_tuning_epochs.json"
 # Folder of GLUE: columns of the text, of the second text and of the label.
 TASKS = {
-    "SST-2": ("sentence", None, "label"),
-    "MRPC": ("#1 String", "#2 String", "Quality"),
-    "QNLI": ("question", "sentence", "label"),
-    "RTE": ("sentence1", "sentence2", "label"),
+    "SST-2": ("sentence", None, "label"), "MRPC": ("#1 String", "#2 String", "Quality"),
+    "QNLI": ("question", "sentence", "label"), "RTE": ("sentence1", "sentence2", "label"),
     "STS-B": ("sentence1", "sentence2", "score"),
 }
 MEASURED, LARGEST = 2000, 3000  # rows to measure on, and to train on, at most
-AUTOMATIC = "automatic"
 
 
-def read_rows(folder: pathlib.Path, task: str) -> list[tuple[str, ...]]:
-    """Returns all labelled (text, second text, label) of a task in a fixed random order."""
+def draw(folder: pathlib.Path, task: str, count: int) -> tuple[list, list]:
+    """Returns (text, second text, label) to train on, and those to measure on, the same for every count."""
     rows = []
     for split in ("train", "dev"):
-        path = folder / task / f"{split}.tsv"
-        if path.exists():
-            with open(path, encoding="utf-8-sig", newline="") as stream:
-                for row in csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
-                    rows.append(tuple(row[name] if name else "" for name in TASKS[task]))
+        with open(folder / task / f"{split}.tsv", encoding="utf-8-sig", newline="") as stream:
+            for row in csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
+                rows.append(tuple(row[name] if name else "" for name in TASKS[task]))
     random.Random(task).shuffle(rows)
-    return rows
-
-
-def split(rows: list, count: int) -> tuple[list, list]:
-    """Returns at most `count` rows to train on, and those to measure on, the same for every count."""
     measured = min(MEASURED, max(len(rows) - LARGEST, len(rows) // 4))
     return rows[measured:][:count], rows[:measured]
 
@@ -79,59 +67,32 @@ def start_flags(model: str, start: str) -> list[str]:
             f"--spm_model_file={source.vocabulary.spm_model_file}"]
 
 
-def pearson(answers: list[str], labels: list[str]) -> float:
-    first, second = [float(x) for x in answers], [float(x) for x in labels]
-    return statistics.correlation(first, second) if len(set(first)) > 1 else 0.0
-
-
-def accuracy(answers: list[str], labels: list[str]) -> float:
-    return sum(map(str.__eq__, answers, labels)) / len(labels)
-
-
-def fine_tune(data: pathlib.Path, task: str, flags: list[str], seed: int, core: int) -> float:
-    """Returns the score on the rows in test.csv after training on train.csv."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "model")
-        columns = ["--text_column=text", "--label_column=label"]
-        columns += ["--text_pair_column=second"] if TASKS[task][1] else []
-        columns += ["--regression"] if task == "STS-B" else []
+def score(folder: pathlib.Path, data: pathlib.Path, task: str, flags: list[str], seed: int) -> float:
+    """Trains on train.csv unless that is done; returns the score on the rows in test.csv."""
+    if not (folder / "predict_results.json").exists():
         command = [
             sys.executable, "-m", "albert.run_classifier", f"--train_file={data}/train.csv",
-            f"--test_file={data}/test.csv", f"--output_dir={out}", f"--seed={seed}",
+            f"--test_file={data}/test.csv", f"--output_dir={folder}", f"--seed={seed}",
             "--predict_batch_size=128", "--eval_batch_size=128", "--keep_checkpoint_max=1",
-            *columns, *flags,
+            "--cross_validation=0", "--text_column=text", "--label_column=label",
+            *(["--text_pair_column=second"] if TASKS[task][1] else []),
+            *(["--regression"] if task == "STS-B" else []), *flags,
         ]
-        done = subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": str(REPO)}, text=True, capture_output=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-        )
-        if done.returncode:
-            sys.exit(f"{shlex.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-        with open(os.path.join(out, "submit_results.tsv"), encoding="utf-8") as stream:
-            answers = [line.rstrip("\n").split("\t")[1] for line in stream][1:]
-    with open(data / "test.csv", encoding="utf-8", newline="") as stream:
-        labels = [row["label"] for row in csv.DictReader(stream)]
-    return (pearson if task == "STS-B" else accuracy)(answers, labels)
+        subprocess.run(command, env=os.environ | {"PYTHONPATH": str(REPO)}, check=True)
+    results = files.read_json_object(str(folder / "predict_results.json"))
+    return results["pearson" if task == "STS-B" else "eval_accuracy"]
 
 
 def baseline(task: str, train: list, measured: list) -> dict[str, float | None]:
     """Returns the scores of the most frequent label and of TF-IDF with logistic regression."""
     if task == "STS-B":
         return {"most_frequent": 0.0, "tfidf": None}
-    labels = [row[2] for row in measured]
+    texts = [[f"{row[0]} {row[1]}" for row in rows] for rows in (train, measured)]
+    found = baselines.tfidf_answers(texts[0], [row[2] for row in train], texts[1])
     most_frequent = statistics.mode(row[2] for row in train)
-    answers = baselines.tfidf_answers(
-        [f"{row[0]} {row[1]}" for row in train], [row[2] for row in train],
-        [f"{row[0]} {row[1]}" for row in measured],
-    )
-    return {"most_frequent": accuracy([most_frequent] * len(labels), labels),
-            "tfidf": None if answers is None else accuracy(list(answers), labels)}
-
-
-def summary(scores: list[float]) -> dict:
-    spread = statistics.stdev(scores) if len(scores) > 1 else math.nan
-    return {"mean": statistics.fmean(scores), "error": spread / math.sqrt(len(scores)),
-            "seeds": scores}
+    labels = [row[2] for row in measured]
+    return {"most_frequent": labels.count(most_frequent) / len(labels),
+            "tfidf": sum(map(str.__eq__, found, labels)) / len(labels)}
 
 
 def table(results: dict) -> str:
@@ -139,16 +100,9 @@ def table(results: dict) -> str:
     names = [f"{setting}, {start}" for start in results["starts"] for setting, _ in results["settings"]]
     if len(results["settings"]) == 1:
         names = list(results["starts"])
-
-    def cell(score):
-        return f"{score['mean']:.3f} ± {score['error']:.3f}"
-
-    def number(score):
-        return "" if score is None else f"{score:.3f}"
-
     rows = [
-        (one["task"], f"{one['rows']:,}", *map(cell, one["scores"]), number(one["tfidf"]),
-         number(one["most_frequent"]))
+        (one["task"], f"{one['rows']:,}", *(f"{x['mean']:.3f} ± {x['error']:.3f}" for x in one["scores"]),
+         *("" if one[x] is None else f"{one[x]:.3f}" for x in ("tfidf", "most_frequent")))
         for one in results["tasks"]
     ]
     return model_card.table(("task", "rows", *names, "TF-IDF", "most frequent label"), rows)
@@ -165,57 +119,37 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--starts", default="pretrained,random")
     parser.add_argument("--seeds", default=3, type=int)
     parser.add_argument("--setting", action="append", help="name: flags of run_classifier")
-    parser.add_argument("--jobs", default=2, type=int, help="runs at a time, one core each")
     return parser.parse_args(argv)
 
 
 def main() -> None:
     arguments = parse()
-    settings = dict(text.split(":", 1) for text in arguments.setting or [f"{AUTOMATIC}:"])
-    starts, counts = arguments.starts.split(","), [int(x) for x in arguments.rows.split(",")]
-    cells, tasks = [], []
+    settings = dict(text.split(":", 1) for text in arguments.setting or ["automatic:"])
+    results = {"model": arguments.model, "starts": arguments.starts.split(","),
+               "settings": list(settings.items()), "tasks": []}
     for task in arguments.tasks.split(","):
-        rows = read_rows(arguments.glue_dir, task)
-        for count in counts:
-            train, measured = split(rows, count)
+        for count in map(int, arguments.rows.split(",")):
+            train, measured = draw(arguments.glue_dir, task, count)
             data = arguments.output_dir / f"{task}-{count}"
             data.mkdir(parents=True, exist_ok=True)
             write_csv(data / "train.csv", train)
             write_csv(data / "test.csv", measured)
-            tasks.append({"task": task, "rows": len(train), "measured": len(measured), "data": data,
-                          **baseline(task, train, measured)})
-            cells += [(data, task, start, name, seed) for start in starts for name in settings
-                      for seed in range(1, arguments.seeds + 1)]
-    cores = sorted(os.sched_getaffinity(0))[: arguments.jobs]
-    free = list(cores)
-
-    def path_of(data, start, name, seed):
-        return data / f"{start}-{name.replace(' ', '_')}-{seed}.json"
-
-    def run(cell):
-        data, task, start, name, seed = cell
-        path = path_of(data, start, name, seed)
-        if not path.exists():
-            core = free.pop()
-            flags = start_flags(arguments.model, start) + shlex.split(settings[name])
-            files.write_json(str(path), {"score": fine_tune(data, task, flags, seed, core)})
-            free.append(core)
-        print(path, json.loads(path.read_text("utf-8"))["score"], flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(len(cores)) as pool:
-        list(pool.map(run, cells))
-    for one in tasks:
-        data = one.pop("data")
-        one["scores"] = [
-            summary([json.loads(path_of(data, start, name, seed).read_text("utf-8"))["score"]
-                     for seed in range(1, arguments.seeds + 1)])
-            for start in starts for name in settings
-        ]
-    results = {"model": arguments.model, "starts": starts,
-               "settings": list(settings.items()), "tasks": tasks}
-    files.write_json(str(arguments.output_dir / "results.json"), results)
-    with files.atomic_write(str(arguments.output_dir / "results.md")) as stream:
-        stream.write(table(results))
+            one = {"task": task, "rows": len(train), "measured": len(measured), "scores": [],
+                   **baseline(task, train, measured)}
+            results["tasks"].append(one)
+            for start in results["starts"]:
+                for name, flags in settings.items():
+                    scores = [
+                        score(data / f"{start}-{name.replace(' ', '_')}-{seed}", data, task,
+                              start_flags(arguments.model, start) + shlex.split(flags), seed)
+                        for seed in range(1, arguments.seeds + 1)
+                    ]
+                    spread = statistics.stdev(scores) if len(scores) > 1 else math.nan
+                    one["scores"].append({"mean": statistics.fmean(scores), "seeds": scores,
+                                          "error": spread / math.sqrt(len(scores))})
+            files.write_json(str(arguments.output_dir / "results.json"), results)
+            (arguments.output_dir / "results.md").write_text(table(results), encoding="utf-8")
+    print(json.dumps(results), file=sys.stderr)
     print(table(results))
 
 

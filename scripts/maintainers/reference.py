@@ -5,6 +5,7 @@
 A test fails if they are out of date, another one if an example in python.md doesn't print its output.
 """
 
+import collections
 import dataclasses
 import importlib
 import inspect
@@ -78,7 +79,6 @@ The examples run as they are, with albert alone: the model `small_en` is include
 
 `help(albert.open_session)` and the like print what this page says, and more. Models are Keras 3 models:
 `compile`, `fit`, `predict`, `export` and `.keras` files are Keras's own."""
-# The figures are measured by `call_costs.py`.
 CALLS = """## Which way to call a model
 
 | call | compiles | use it |
@@ -89,7 +89,7 @@ CALLS = """## Which way to call a model
 | `albert.open_session(path)` | once for each method; with JAX once for each of a few lengths | to get answers from texts |
 
 The cost of each when a classifier of base size reads one text at a time, of ten lengths from 5 to 40 tokens, relative to
-the compiled call (`scripts/maintainers/call_costs.py`; TensorFlow, two cores of an AMD EPYC with AVX-512):
+the compiled call (version 0.3, November 2026; TensorFlow, two cores of an AMD EPYC with AVX-512):
 
 | call | first call | nine other lengths, first calls | later calls |
 |---|---|---|---|
@@ -119,6 +119,17 @@ def _anchor(heading: str) -> str:
 
 # --- commands.md ---
 
+MODEL_FLAGS = {  # those whose value is a model
+    "model": "the model that answers, or whose vocabulary is extended",
+    "init_checkpoint": "weights to start from; its configuration and vocabulary are found next to them",
+    "albert_config_file": "an architecture alone, with random weights: `base_v2`, `small_en` or a file",
+    "albert_hub_module_handle": "a TF-Hub module to start from",
+    "start_from": "the model to start from",
+    "model_dir": "the model to export",
+    "albert_directory": "the model to export or convert, a run's directory or the original's layout",
+    "hf_directory": "a model in Hugging Face's layout to convert",
+}
+
 
 def command_names() -> list[str]:
     with unittest.mock.patch("setuptools.setup") as setup:
@@ -137,22 +148,54 @@ def _flag_line(name: str, flag) -> str:
     return " | ".join(["| `--" + name + "`", kind, default, text.replace("|", "\\|") + " |"])
 
 
+def _flag_lines(command: str) -> dict[str, str]:
+    """Returns {flag: its line in a table} of a command."""
+    values = absl_flags.FlagValues()
+    importlib.import_module(f"albert.{command}").define_flags(values)
+    return {flag: _flag_line(flag, values[flag]) for flag in sorted(values)}
+
+
+def _shared(lines: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Returns {flag: line} of the flags that several commands describe in the same way."""
+    counts = collections.Counter(item for own in lines.values() for item in own.items())
+    return {flag: line for (flag, line), count in reversed(counts.most_common()) if count > 1}
+
+
+def _flag_table(lines) -> str:
+    return "\n".join(["| flag | values | default | |", "|---|---|---|---|", *lines])
+
+
+def _model_flags(lines: dict[str, dict[str, str]]) -> str:
+    rows = [
+        f"| `--{flag}` | {meaning} | {', '.join(name for name in lines if flag in lines[name])} |"
+        for flag, meaning in MODEL_FLAGS.items()
+    ]
+    return "\n".join(["| flag | meaning | commands |", "|---|---|---|", *rows])
+
+
 def commands() -> str:
-    names = command_names()
+    lines = {name: _flag_lines(name) for name in command_names()}
+    shared = _shared(lines)
     parts = [
         "# Commands", FROM,
-        "Run each as `python -m albert.NAME` or, with dashes, `albert-NAME`. `--help` prints what this "
-        "page says. `--flagfile=FILE` reads flags from a file, one per line; lines that start with `#` are "
+        "Run each as `python -m albert.NAME` or, with dashes, `albert-NAME`. `--help` prints all flags of a "
+        "command. `--flagfile=FILE` reads flags from a file, one per line; lines that start with `#` are "
         "comments. [Exit codes](exit_codes.md) are the same everywhere.",
-        "\n".join(f"* [{name}](#{_anchor(name)})" for name in names),
+        ", ".join(f"[{name}](#{_anchor(name)})" for name in lines),
+        "## Flags that name a model",
+        "The value is a directory, an archive, a checkpoint's prefix, a name on the hub or `small_en`, "
+        "unless the table says otherwise ([released models](../guides/released_models.md)).",
+        _model_flags(lines),
+        "## Shared flags", "Several commands have these; each lists its own below.",
+        _flag_table(shared[flag] for flag in sorted(shared)),
     ]
-    for name in names:
-        module = importlib.import_module(f"albert.{name}")
-        values = absl_flags.FlagValues()
-        module.define_flags(values)
-        rows = [_flag_line(flag, values[flag]) for flag in sorted(values)]
-        table = ["| flag | values | default | |", "|---|---|---|---|", *rows]
-        parts += [f"## {name}", _indented(module.__doc__), "\n".join(table)]
+    for name, own in lines.items():
+        text = importlib.import_module(f"albert.{name}").__doc__
+        alone = [line for flag, line in own.items() if shared.get(flag) != line]
+        others = [f"`--{flag}`" for flag, line in own.items() if shared.get(flag) == line]
+        parts += [f"## {name}", _indented(text)]
+        parts += [_flag_table(alone)] if alone else []
+        parts += [f"[Shared flags](#shared-flags): {', '.join(others)}"] if others else []
     return "\n\n".join(parts) + "\n"
 
 

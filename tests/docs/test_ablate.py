@@ -6,9 +6,8 @@ import random
 import shutil
 import sys
 
-import jobs
 import pytest
-from helpers import REPO, assert_one_clear_line, program, run_here
+from helpers import REPO, assert_one_clear_line, program
 
 from albert import create_pretraining_data, modeling, run_pretraining
 from albert.cli import flags, run_flags
@@ -22,7 +21,6 @@ from albert.tokenization import FullTokenizer
 sys.path += [str(REPO / "scripts"), str(REPO / "scripts/maintainers")]
 
 import fine_tuning_gains  # noqa: E402
-import own_text_gains  # noqa: E402
 from ablation import report, runs  # noqa: E402
 from ablation.grid import Grid  # noqa: E402
 from ablation.runs import Result  # noqa: E402
@@ -36,8 +34,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
 ):
     tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
     assert set(GRIDS) == tables | {
-        "masking_share", "ngram", "sentence_order", "packed_rows",
-        "learning_per_hour", "length_curriculum", "own_text", "one_hour", "cooccurrence",
+        "masking_share", "ngram", "sentence_order", "packed_rows", "own_text", "one_hour", "cooccurrence",
     }
     called = {}
     monkeypatch.setattr(runs.Work, "_last_checkpoint", staticmethod(lambda folder: folder))
@@ -58,16 +55,15 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
         )
         assert grid.primary in grid.metrics
         work = runs.Work(
-            grid, ["text"], shipped.vocabulary_of("small_en"), None, str(tmp_path), {}
+            grid, ["text"], shipped.vocabulary_of("small_en"), str(tmp_path), {}
         )
         seen = []
         for setting in grid.settings:
             setting.architecture(30000)
             assert ";" not in setting.name  # the separator of --settings
-            for part in (setting, *setting.stages):
-                assert set(part.train) <= known[0] and set(part.data) <= known[1]
+            assert set(setting.train) <= known[0] and set(setting.data) <= known[1]
             assert (setting.paper is not None) == name.startswith("table")
-            key = (setting.config, setting.data, setting.train, setting.stages, setting.start)
+            key = (setting.config, setting.data, setting.train, setting.start)
             assert key not in seen
             seen.append(key)
             work._run(setting, 1)
@@ -85,19 +81,16 @@ def test_a_grid_that_cannot_be_used_is_told_by_its_key(tmp_path):
         ({"settings": {"a": {}, "b": {"start": "a", "model": "m"}}}, "give one of start and model"),
         ({"titel": "x"}, "missing or unknown: titel"),
         ({"tokens": 0}, "tokens must be a whole number"),
-        ({"settings": {"a": {"stages": [{"until": 0.5}, {"until": 0.4}]}}}, r"stages\[1\]: until"),
     ):
         (tmp_path / "grid.json").write_text(json.dumps(whole | change))
         with pytest.raises(UserError, match=said):
             Grid.read(str(tmp_path / "grid.json"))
 
 
-def test_the_report_judges_the_order_against_the_spread_of_the_seeds_and_tells_the_minutes(
-    tmp_path
-):
+def test_the_report_judges_the_order_against_the_spread_of_the_seeds(tmp_path):
     grid = json.loads(GRIDS["table4"].read_text()) | {
         "settings": {"a": {"paper": 80.0}, "b": {"paper": 81.0}}, "seeds": [0, 1],
-        "primary": "masked_lm_loss", "metrics": ["masked_lm_loss", "unmeasured"], "over": "minutes",
+        "primary": "masked_lm_loss", "metrics": ["masked_lm_loss", "unmeasured"],
     }
     (tmp_path / "grid.json").write_text(json.dumps(grid))
 
@@ -112,7 +105,6 @@ def test_the_report_judges_the_order_against_the_spread_of_the_seeds_and_tells_t
 
     text = told(a=[[5, 4, 3.2], [5, 4, 2.8]], b=[[4, 3, 2], [3, 2, 1]])
     assert "- as in the paper: 1 (b > a)" in text and "unmeasured" not in text
-    assert "| b | 2.0, 1.0 | 1.5 | 0.50 |" in text  # minutes to reach 3, the final loss of a
     assert "- the other way round: 1 (b > a)" in told(a=[[2], [2.1]], b=[[3], [3.1]])
     assert "- within the error: 1 (b > a)" in told(a=[[2], [3.1]], b=[[2.1], [3]])
     assert "runs missing: b (1)" in told(a=[[3], [3.1]], b=[[2]])
@@ -168,21 +160,13 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
         "one": {"paper": 1},
         "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one"},
         "from a model": {"paper": 4, "model": str(corpus / "known")},
-        "short first": {"paper": 3, "stages": [{
-            "until": 0.5, "data": {"max_seq_length": 8},
-            "train": {"train_batch_size": 16, "max_predictions_per_seq": 2}}]},
     }
-    assert run_here(jobs.script("make_glue_smoke"), f"--output_dir={corpus / 'smoke'}") == 0
     grid = {
         "settings": settings, "evaluations": {"nsp": {"sentence_objective": "nsp"}},
         "metrics": ["masked_lm_loss"],
-        "probes": {"sst-2": {
-            "task_name": "sst-2", "train_step": 2, "warmup_step": 0, "train_batch_size": 4,
-            "save_checkpoints_steps": 2, "max_seq_length": 12}},
     }
-    more = [f"--glue_dir={corpus / 'smoke/glue'}"]
-    assert ablate(corpus, "--max_minutes=0.0001", *more, **grid).returncode == 0
-    result = ablate(corpus, *more, **grid)
+    assert ablate(corpus, "--max_minutes=0.0001", **grid).returncode == 0
+    result = ablate(corpus, **grid)
     assert result.returncode == 0, result.stderr
     out = corpus / "out"
     found = json.loads((out / "results.json").read_text())
@@ -190,24 +174,18 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
     for one in found:
         assert 0 < one["metrics"]["masked_lm_loss"] < 7
         assert 0 <= one["others"]["nsp"]["sentence_order_accuracy"] <= 1
-        assert 0 <= one["others"]["sst-2"]["eval_accuracy"] <= 1
-    assert (out / "curves.png").stat().st_size > 5000
+        assert [point["tokens"] for point in one["curve"]] == [16 * 8 * 3, 16 * 8 * 6]
     assert "attention_1" in (out / "runs/two/1/model/warm_start.json").read_text()
     # With the grid's vocabulary.
     started = json.loads((out / "runs/from_a_model/1/model/warm_start.json").read_text())
     assert not started["new"] and "starts" in started["checkpoint"]
-    # Half of the steps use short sequences; the other half, evaluated, those of the grid.
-    lines = (out / "runs/short_first/1/model/metrics.jsonl").read_text().splitlines()
-    steps = [(line["kind"], line["step"]) for line in map(json.loads, lines)]
-    assert [step for kind, step in steps if kind == "eval"] == [3, 6]
-    assert [step for kind, step in steps if kind == "train"] == [2, 3, 4, 6]
     # Finished runs are not repeated; missing ones are made.
     kept = (out / "runs/one/1/model/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(out / "runs/two")
-    assert ablate(corpus, *more, **grid).returncode == 0
+    assert ablate(corpus, **grid).returncode == 0
     assert (out / "runs/one/1/model/metrics.jsonl").stat().st_mtime_ns == kept
-    assert len(json.loads((out / "results.json").read_text())) == 4
-    other = ablate(corpus, "--tokens=1000", *more, **grid)
+    assert len(json.loads((out / "results.json").read_text())) == 3
+    other = ablate(corpus, "--tokens=1000", **grid)
     assert other.returncode == 2
     assert "use another --output_dir" in assert_one_clear_line(other.stderr)
 
@@ -216,10 +194,9 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
 
 
 def test_the_page_of_results_has_the_tables_that_the_tools_write():
-    for module in (fine_tuning_gains, own_text_gains):
-        for evidence in module.EVIDENCE:
-            found = json.loads((REPO / f"docs/evidence/{evidence}").read_text("utf-8"))
-            assert module.table(found) in RESULTS
+    for evidence in fine_tuning_gains.EVIDENCE:
+        found = json.loads((REPO / f"docs/evidence/{evidence}").read_text("utf-8"))
+        assert fine_tuning_gains.table(found) in RESULTS
     found = json.loads((REPO / "docs/evidence/cooccurrence.json").read_text("utf-8"))
     results = [Result(**one) for one in found]
     assert report.table(Grid.read(str(GRIDS["cooccurrence"])), results) in RESULTS

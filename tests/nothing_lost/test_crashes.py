@@ -202,12 +202,12 @@ def test_work_that_is_killed_at_random_moments_ends_as_if_undisturbed(arguments,
 
 def test_chaos_notices_a_difference(whole, finished):
     chaos, path = jobs.script("chaos"), finished.out / "metrics.jsonl"
-    chaos._compare_runs(whole.out, finished.out, 23)
+    chaos.compare_runs(whole.out, finished.out, 23)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[-1]["loss"] += 1e-7
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(chaos.Difference, match="metrics differ"):
-        chaos._compare_runs(whole.out, finished.out, 23)
+        chaos.compare_runs(whole.out, finished.out, 23)
     (finished.out / "x.tmp-1").touch()
     with pytest.raises(chaos.Difference):
-        chaos._look_for_litter(finished.out)
+        chaos.look_for_litter(finished.out)

@@ -1,24 +1,24 @@
-"""Our side of the model benchmarks, on either backend: inference, training steps, fine-tuning."""
+"""Our side of the benchmarks: models on either backend, and text and records on one core."""
 
 import itertools
 import os
-import time
 
 import numpy as np
 import serve
 
 
 def prepare(spec):
+    if spec["work"] in ON_TEXT:
+        return ON_TEXT[spec["work"]](spec)
     from albert.cli import engine_start
 
-    if not spec.get("onednn", True):
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-    if _is_jax(spec) and spec.get("device") != "gpu":
+    is_jax = spec.get("engine") == "jax"
+    if is_jax and spec.get("device") != "gpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
-    engine_start.start(_engine(spec))
+    engine_start.start("jax" if is_jax else "tensorflow")
     import keras
 
-    if not _is_jax(spec):
+    if not is_jax:
         import tensorflow as tf
 
         if spec.get("device") != "gpu":
@@ -26,22 +26,15 @@ def prepare(spec):
         tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
     policy = spec.get("precision", "float32")
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
-    work = {
-        "inference": _inference, "pretrain": _pretrain, "finetune": _finetune, "predict": _predict,
-    }
+    work = {"inference": _inference, "pretrain": _pretrain, "finetune": _finetune, "predict": _predict}
     return work[spec["work"]](spec, serve.load_rows(spec))
-
-
-def _engine(spec) -> str:
-    return spec.get("engine", "tensorflow")
-
-
-def _is_jax(spec) -> bool:
-    return _engine(spec) == "jax"
 
 
 def _model_inputs(rows):
     return {name: rows[name] for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+# --- Models ---
 
 
 def _inference(spec, rows):
@@ -52,58 +45,33 @@ def _inference(spec, rows):
 
     names = ("sequence_output", "pooled_output")
     if spec.get("is_onnx"):
-        compute, inputs = _onnx_file(spec, "encoder"), _model_inputs(rows)
+        compute, batch = _onnx_file(spec, "encoder"), _model_inputs(rows)
+    else:
+        model = albert.AlbertModel.from_pretrained(
+            spec["model"], attn_implementation=spec.get("attn_implementation", "eager"))
 
-        def answer():
-            found = compute(inputs)
-            return {name: found[name] for name in names}
+        def outputs_of(batch):
+            outputs = model(batch)
+            return {name: outputs[name] for name in names}
 
-        outputs = answer()
-        masked = outputs["sequence_output"] * rows["input_mask"][..., None]
-        return answer, outputs | {"sequence_output": masked}
-    model = albert.AlbertModel.from_pretrained(
-        spec["model"], attn_implementation=spec.get("attn_implementation", "eager")
-    )
+        compute = compiled_function(outputs_of, model.variables)
+        if spec.get("use_xla"):
+            import tensorflow as tf
 
-    def outputs_of(batch):
-        outputs = model(batch)
-        return {name: outputs[name] for name in names}
-
-    compute = outputs_of if spec.get("is_called") else compiled_function(outputs_of, model.variables)
-    if spec.get("is_constant"):
-        compute = _with_constants(outputs_of, model.variables)
-    if spec.get("use_xla") and not _is_jax(spec):
-        import tensorflow as tf
-
-        compute = tf.function(outputs_of, jit_compile=True)
-    batch = {name: ops.convert_to_tensor(value) for name, value in _model_inputs(rows).items()}
+            compute = tf.function(outputs_of, jit_compile=True)
+        batch = {name: ops.convert_to_tensor(value) for name, value in _model_inputs(rows).items()}
 
     def turn():
-        found = {name: ops.cast(value, "float32") for name, value in compute(batch).items()}
-        return {name: ops.convert_to_numpy(value) for name, value in found.items()}
+        found = compute(batch)
+        return {name: ops.convert_to_numpy(ops.cast(found[name], "float32")) for name in names}
 
     outputs = turn()
-    outputs["sequence_output"] = outputs["sequence_output"] * rows["input_mask"][..., None]
-    return turn, outputs
-
-
-def _with_constants(function, variables):
-    """Returns a function's graph with its weights as constants, which oneDNN can pack once."""
-    import keras
-    import tensorflow as tf
-
-    arrays = [np.asarray(variable.value) for variable in variables]
-
-    def compute(batch):
-        pairs = list(zip(variables, map(tf.constant, arrays), strict=True))
-        with keras.StatelessScope(state_mapping=pairs):
-            return function(batch)
-
-    return tf.function(compute, reduce_retracing=True, autograph=False)
+    return turn, outputs | {
+        "sequence_output": outputs["sequence_output"] * rows["input_mask"][..., None]}
 
 
 def _onnx_file(spec, head):
-    """Exports the model with export_model and opens the file; int8 if the specification says so."""
+    """Exports the model as `export_model` does, and opens the file."""
     import albert
     from albert.export import model_conversion
     from albert.formats import pretrained
@@ -113,117 +81,49 @@ def _onnx_file(spec, head):
     kind = EXPORT_HEADS[head]
     model = getattr(albert, kind.name).from_pretrained(spec["model"])
     weights = pretrained.open_path(spec["model"]).weights()
-    content = model_conversion.to_onnx(model, kind, weights, None, spec.get("is_int8", False))
-    return onnx_file.OnnxFile(content, spec["threads"])
+    return onnx_file.OnnxFile(model_conversion.to_onnx(model, kind, weights, None, False), spec["threads"])
 
 
 def _run_config(spec):
     from albert.training.run import RunConfig
 
-    return RunConfig(
-        "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
-        mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
-        gradient_accumulation_steps=spec.get("gradient_accumulation_steps", 1),
-        attn_implementation=spec.get("attn_implementation", "eager"),
-        pack_rows=spec.get("pack_rows", False),
-        pad_to_max_seq_length=spec.get("pad_to_max_seq_length", False),
-    )
+    names = ("use_xla", "attn_implementation", "pack_rows", "pad_to_max_seq_length")
+    return RunConfig("", num_train_steps=10**6, mixed_precision=spec.get("precision", "float32"),
+                     **{"use_xla": False} | {name: spec[name] for name in names if name in spec})
 
 
-def _train_steps(spec, task):
-    """Returns (the steps, a training function of an iterator and a count, the run's settings)."""
-
+def _trainer(spec, task):
+    """Returns (a training function of an iterator and a count, the run's settings)."""
     from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
     from albert.training import steps
-    from albert.training.current_engine import current
     from albert.training.run import TrainState
 
-    run = _run_config(spec)
-    if layers := spec.get("layer_engine"):
-        current().layer_engine = lambda use_xla: layers
-    source = pretrained.open_path(spec["model"])
+    run, source = _run_config(spec), pretrained.open_path(spec["model"])
     # The learning rate is so low that an epoch's losses do not depend on the order of its batches.
     state = TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
-    train = steps.compiled_step(task, state, run)
-
-    def go(iterator, count):
-        return np.stack([np.asarray(train(iterator)) for _ in range(count)])
-
-    return train, go, run
+    step = steps.compiled_step(task, state, run)
+    return lambda iterator, count: np.stack([np.asarray(step(iterator)) for _ in range(count)]), run
 
 
 def _pretrain(spec, rows):
-    from albert.records import packing
+    from keras import ops
+
     from albert.tasks.pretraining import PretrainingTask
     from albert.training import steps
 
     length, predictions = rows["input_ids"].shape[1], rows["masked_lm_positions"].shape[1]
-    train, go, run = _train_steps(spec, PretrainingTask(length, predictions))
+    train, _ = _trainer(spec, PretrainingTask(length, predictions))
     batch = dict(rows) | {"is_real_example": rows["input_mask"][:, 0]}
-    if "records" in spec:
-        iterator = iter(_read_batches(spec, length, predictions))
-    elif run.pack_rows:  # repacked each time, as in a run
-        iterator = _iterator(spec, lambda: packing.pack_rows(batch, 1, [length]))
+    if spec.get("engine") == "jax":
+        batches = itertools.repeat({name: ops.convert_to_tensor(x) for name, x in batch.items()})
     else:
-        iterator = _iterator(spec, lambda: batch)
-    loss = go(iterator, 1)[0, steps.LOSS]
-    if "steps" in spec:
-        return _timed_apart(train, iterator, spec["steps"]), {"loss": loss}
-    return lambda: go(iterator, spec.get("steps_per_turn", 1)), {"loss": loss}
+        import tensorflow as tf
 
-
-def _iterator(spec, make):
-    """Returns an endless iterator of the batch that `make` returns, in the backend's form."""
-    if _is_jax(spec):
-        from keras import ops
-
-        first = make()
-        if make() is first:
-            return itertools.repeat({n: ops.convert_to_tensor(x) for n, x in first.items()})
-        return ({n: ops.convert_to_tensor(x) for n, x in make().items()} for _ in itertools.count())
-    import tensorflow as tf
-
-    signature = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in make().items()}
-    endless = (lambda: (make() for _ in itertools.count()))
-    return iter(tf.data.Dataset.from_generator(endless, output_signature=signature).prefetch(4))
-
-
-def _timed_apart(train, iterator, count):
-    """Returns a turn of `count` steps that reports the time of the second half, and its waiting time.
-
-    The first half uses up the batches that were prefetched while other sides computed.
-    """
-    def turn():
-        waiting, started = 0.0, 0.0
-        for i in range(count):
-            if i == count // 2:
-                waiting, started = 0.0, time.perf_counter()
-            asked = time.perf_counter()
-            batch = next(iterator)
-            waiting += time.perf_counter() - asked
-            train.strategy.run(train._step, args=(batch, np.float32(0))).numpy()
-        return serve.Parts(steps=time.perf_counter() - started, waiting=waiting)
-
-    return turn
-
-
-def _read_batches(spec, length, predictions):
-    """Returns the batches of a record file, read as run_pretraining reads it."""
-    from albert.pretraining_data import dynamic_masking, masking
-    from albert.records.record_files import RecordFiles
-    from albert.tasks.pretraining import PretrainingTask
-    from albert.training.current_engine import current
-
-    source, masks = RecordFiles([spec["records"]]), None
-    if dynamic_masking.files_without_masks(source):
-        settings = masking.MaskingSettings(predictions)
-        masks = dynamic_masking.dynamic_masking(source, length, settings, 1)
-    features = PretrainingTask(length, predictions, masks=masks).feature_spec()
-    return current().train_batches(
-        source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"], seed=1
-    )
+        batches = iter(tf.data.Dataset.from_tensors(batch).repeat().prefetch(4))
+    loss = train(batches, 1)[0, steps.LOSS]
+    return lambda: train(batches, spec.get("steps_per_turn", 1)), {"loss": loss}
 
 
 def _classification(spec, rows):
@@ -235,10 +135,8 @@ def _classification(spec, rows):
     length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1
     task = ClassificationTask("benchmark", length, tuple(map(str, range(labels))), 0.0)
     path = spec["outputs"] + ".tfrecord"
-    examples = (
-        {name: value[i] for name, value in rows.items()} | {"is_real_example": 1}
-        for i in range(len(rows["label_ids"]))
-    )
+    examples = ({name: value[i] for name, value in rows.items()} | {"is_real_example": 1}
+                for i in range(len(rows["label_ids"])))
     manifests.write_records(path, examples, task.feature_spec(), {})
     return task, RecordFiles([path])
 
@@ -249,16 +147,14 @@ def _finetune(spec, rows):
     from albert.training.run import row_options
 
     task, source = _classification(spec, rows)
-    _, go, run = _train_steps(spec, task)
-    size, count = spec["batch_size"], len(rows["label_ids"])
-    features = task.feature_spec()
+    train, run = _trainer(spec, task)
+    size, features = spec["batch_size"], task.feature_spec()
     batches = iter(current().train_batches(
-        source, features, batch_size=size, vocab_size=spec["vocab_size"],
-        seed=1, **row_options(run, features, source, size),
-    ))
+        source, features, batch_size=size, vocab_size=spec["vocab_size"], seed=1,
+        **row_options(run, features, source, size)))
 
     def turn():
-        return go(batches, count // size)[:, steps.LOSS]
+        return train(batches, len(rows["label_ids"]) // size)[:, steps.LOSS]
 
     return turn, {"loss": turn().mean()}
 
@@ -266,8 +162,6 @@ def _finetune(spec, rows):
 def _predict(spec, rows):
     if spec.get("is_onnx"):
         return _predict_by_file(spec, rows)
-    if spec.get("is_litert"):
-        return _predict_by_litert(spec, rows)
     from albert.formats import pretrained
     from albert.training import evaluate, steps
     from albert.training.current_engine import current
@@ -279,8 +173,7 @@ def _predict(spec, rows):
     step = steps.EvalStep(task, model)
     batches = current().eval_batches(
         source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
-        **row_options(run, features, source, spec["batch_size"]),
-    )
+        **row_options(run, features, source, spec["batch_size"]))
 
     def turn():
         logits = np.concatenate([step(batch)[2]["logits"] for batch in batches])
@@ -293,15 +186,10 @@ def _predict_by_file(spec, rows):
     """Predicts as a session does: sorted by length, each batch as long as its longest text."""
     from albert.inference import session
 
-    compute = session.batched(
-        _onnx_file(spec, "sequence_classification"), spec["batch_size"],
-        range(1, rows["input_ids"].shape[1] + 1),
-    )
-    lengths = rows["input_mask"].sum(axis=1)
-    texts = [
-        {name: value[i, :length] for name, value in _model_inputs(rows).items()}
-        for i, length in enumerate(lengths)
-    ]
+    compute = session.batched(_onnx_file(spec, "sequence_classification"), spec["batch_size"],
+                              range(1, rows["input_ids"].shape[1] + 1))
+    texts = [{name: value[i, :length] for name, value in _model_inputs(rows).items()}
+             for i, length in enumerate(rows["input_mask"].sum(axis=1))]
 
     def turn():
         found = dict(compute(texts))
@@ -310,27 +198,37 @@ def _predict_by_file(spec, rows):
     return turn, {"logits": turn()}
 
 
-def _predict_by_litert(spec, rows):
-    """Predicts one text at a time, at a fixed length: a file takes no other."""
-    import albert
-    from albert.export import model_conversion
+# --- Text and records ---
 
-    run = model_conversion.run_tflite(
-        model_conversion.to_tflite(
-            albert.AlbertForSequenceClassification.from_pretrained(spec["model"]), ["logits"],
-            rows["input_ids"].shape[1], spec.get("is_int8", False),
-        ),
-        spec["threads"],
-    )
-    texts = _model_inputs(rows)
+
+def _tokenize(spec):
+    from albert.tokenization import FullTokenizer
+
+    tokenizer, texts = FullTokenizer(None, True, spec["spm_model_file"]), serve.read_lines(spec)
+    ids = [i for row in tokenizer.encode_batch(texts) for i in row]
+    return lambda: tokenizer.encode_batch(texts), {"ids": ids}
+
+
+def _make_records(spec):
+    from albert import create_pretraining_data
+    from albert.cli import flags
+    from albert.records import manifests
+
+    output = spec["outputs"] + ".tfrecord"
+    argv = ["create_pretraining_data", f"--input_file={spec['text']}", f"--output_file={output}",
+            f"--spm_model_file={spec['spm_model_file']}", "--max_seq_length=128", "--num_processes=1",
+            "--dupe_factor=5", "--short_seq_prob=0"]
 
     def turn():
-        return np.concatenate([
-            run({name: value[i : i + 1] for name, value in texts.items()})["logits"]
-            for i in range(len(rows["input_ids"]))
-        ])
+        if flags.run_command("", create_pretraining_data.define_flags, create_pretraining_data.main,
+                             argv, takes_arguments=True):
+            raise RuntimeError("create_pretraining_data failed")
 
-    return turn, {"logits": turn()}
+    turn()
+    return turn, {"records": manifests.Manifest.read(output).records}
+
+
+ON_TEXT = {"tokenize": _tokenize, "make_records": _make_records}
 
 
 def _gpu_peak_bytes() -> int:

@@ -1,9 +1,8 @@
 """The computing end of a benchmark. Imports nothing from the project: peers use it too.
 
-A side is a program that starts with a specification (JSON), prepares its work,
-computes it once to compare outputs, and then does one turn per line of its
-standard input. It answers with JSON lines on its original standard output;
-anything that libraries print goes to standard error.
+A side is a program that starts with a specification (JSON), prepares its work, computes it once to
+compare outputs, and then does one turn per line of its standard input. It answers with JSON lines
+on its original standard output; anything that libraries print goes to standard error.
 """
 
 import json
@@ -14,10 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-
-
-class Parts(dict):
-    """Optional result of a turn: {part of its work: seconds}, reported alongside the total."""
 
 
 def serve(
@@ -49,10 +44,8 @@ def serve(
     answer(prepared=time.perf_counter() - started)
     for _ in sys.stdin:
         started = time.perf_counter()
-        outcome = turn()
-        seconds = time.perf_counter() - started
-        parts = outcome if isinstance(outcome, Parts) else {}
-        answer(seconds=seconds, peak_bytes=peak(), parts=parts)
+        turn()
+        answer(seconds=time.perf_counter() - started, peak_bytes=peak())
 
 
 def peak_bytes() -> int:
@@ -66,6 +59,12 @@ def load_rows(spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns the arrays of the specification's inputs."""
     with np.load(spec["inputs"]) as arrays:
         return {name: arrays[name] for name in arrays.files}
+
+
+def read_lines(spec: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of the specification's text."""
+    with open(spec["text"], encoding="utf-8", newline="\n") as stream:
+        return stream.read().split("\n")
 
 
 def tensorflow_gpu_peak_bytes() -> int:

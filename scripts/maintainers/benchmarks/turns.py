@@ -35,31 +35,21 @@ class Side:
     threads: int = os.cpu_count() or 1
 
 
-def outputs_path(folder: str, side: Side) -> str:
-    """Returns the path where a side writes its outputs for the comparison."""
-    # A list of files on a command line is separated by commas.
-    return os.path.join(folder, re.sub(r"\W+", "-", side.name).strip("-") + ".npz")
-
-
 class _Process:
-    def __init__(self, side: Side, folder: str, amount: float):
-        self.side, self.amount = side, amount  # of work per turn
-        self.prepared: float | None = None
-        self.answers: list[dict[str, Any]] = []
-        self.outputs = outputs_path(folder, side)
-        spec = self.outputs.removesuffix(".npz") + ".json"
-        files.write_json(spec, {**side.spec, "outputs": self.outputs, "threads": side.threads})
+    def __init__(self, side: Side, folder: str):
+        self.side, self.prepared = side, None
+        self.seconds: list[float] = []
+        self.peak_bytes = 0
+        path = os.path.join(folder, re.sub(r"\W+", "-", side.name).strip("-"))
+        self.outputs, self.errors = path + ".npz", path + ".err"
+        files.write_json(path + ".json", {**side.spec, "outputs": self.outputs, "threads": side.threads})
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [REPOSITORY, os.environ.get("PYTHONPATH")])
-            ),
-            "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONPATH": os.pathsep.join(filter(None, [REPOSITORY, os.environ.get("PYTHONPATH")])),
+            "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
         }
-        self.errors = self.outputs.removesuffix(".npz") + ".err"
         with open(self.errors, "w") as errors:
             self.process = subprocess.Popen(
-                [side.python, os.path.join(FOLDER, side.program), spec], env=environment,
+                [side.python, os.path.join(FOLDER, side.program), path + ".json"], env=environment,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )
         if side.spec.get("device") != "gpu":  # on a GPU, sides get ready together
@@ -70,11 +60,13 @@ class _Process:
         if self.prepared is None:
             self.prepared = self._answer()["prepared"]
 
-    def turn(self) -> dict[str, float]:
+    def turn(self) -> None:
         with contextlib.suppress(BrokenPipeError):  # in that case there is no answer either
             self.process.stdin.write("turn\n")
             self.process.stdin.flush()
-        return self._answer()
+        answer = self._answer()
+        self.seconds.append(answer["seconds"])
+        self.peak_bytes = max(self.peak_bytes, answer["peak_bytes"])
 
     def end(self) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -93,130 +85,59 @@ class _Process:
 
 
 def compare(
-    sides: Sequence[Side],
-    folder: str,
-    *,
-    rounds: int,
-    tolerance: float | Mapping[str, float] | None,
-    work: float | Sequence[float] = 1.0,
-    at_once: bool = True,
+    sides: Sequence[Side], folder: str, *, rounds: int, tolerance: float, work: float = 1.0
 ) -> dict[str, Any]:
     """Returns each side's median and spread in seconds, and its speed relative to the first.
 
     A side is refused unless it computes the same outputs as the first, to `tolerance` of their
-    largest value. Then each does its work once a round. An output `statistics/NAME` is a mean
-    of random draws with the standard error `chance/NAME`: it may differ by `_MOST_ERRORS`
-    standard errors of the difference.
-
-    Args:
-      tolerance: for all outputs, or {an output's name: tolerance}; None where the sides do
-        different work.
-      work: amount of work per turn, in tokens or examples, or one per side; rates refer to it.
-      at_once: if false, a side ends before the next one starts, and does its turns in a row:
-        for sides that do not fit in memory together.
+    largest value. Then each does its work once a round. `work` is the amount per turn, in tokens
+    or examples; rates refer to it.
 
     Raises:
       UserError: a side ended; DataError: its outputs differ from the first side's.
     """
-    amounts = list(work) if isinstance(work, Sequence) else [work] * len(sides)
     started: list[_Process] = []
-    differences: dict[str, float] = {}
     try:
-        for side, amount in zip(sides, amounts, strict=True):
-            started.append(_Process(side, files.make_dirs(folder), amount))
-            if not at_once:
-                started[-1].get_ready()
-                started[-1].answers += [started[-1].turn() for _ in range(rounds)]
-                started[-1].end()
+        for side in sides:
+            started.append(_Process(side, files.make_dirs(folder)))
         for one in list(started):
             try:
                 one.get_ready()
             except UserError as error:
                 if one is started[0] or one.side.spec.get("device") != "gpu":
                     raise
-                log.warning("left out: %s", error)  # a GPU is seldom at hand twice
+                log.warning("left out: %s", error)  # a GPU is seldom available twice
                 started.remove(one)
-        if tolerance is not None:
-            differences = _check_outputs(started, tolerance)
-        for _ in range(rounds if at_once else 0):
+        differences = {one.side.name: _difference(one, started[0], tolerance) for one in started}
+        for _ in range(rounds):
             for one in started:
-                one.answers.append(one.turn())
+                one.turn()
     finally:
         for one in started:
             one.end()
-    results = {
-        one.side.name: _summary(one.answers, one.amount) | {
-            "prepared_seconds": one.prepared,
-            "largest_difference": differences.get(one.side.name),
+    first = statistics.median(started[0].seconds)
+    return {
+        one.side.name: {
+            "median_seconds": (median := statistics.median(one.seconds)),
+            "least_seconds": min(one.seconds), "most_seconds": max(one.seconds),
+            "rate": work / median, "ratio": first / median, "peak_bytes": one.peak_bytes,
+            "prepared_seconds": one.prepared, "largest_difference": differences[one.side.name],
         }
         for one in started
     }
-    first = results[sides[0].name]
-    for result in results.values():
-        result["ratio"] = result["rate"] / first["rate"]
-    return results
 
 
-def _summary(answers: Sequence[Mapping[str, Any]], work: float) -> dict[str, Any]:
-    seconds = [answer["seconds"] for answer in answers]
-    return {
-        "median_seconds": statistics.median(seconds),
-        "least_seconds": min(seconds),
-        "most_seconds": max(seconds),
-        "rate": work / statistics.median(seconds),
-        "peak_bytes": max(answer["peak_bytes"] for answer in answers),
-        "parts": {
-            name: statistics.median(answer["parts"][name] for answer in answers)
-            for name in answers[0]["parts"]
-        },
-    }
-
-
-def _check_outputs(
-    started: Sequence[_Process], tolerance: float | Mapping[str, float]
-) -> dict[str, float]:
-    """Returns each side's largest difference from the first, relative to the largest value."""
-    found = {}
-    expected = _stored(started[0])
-    for one in started:
-        outputs = _stored(one)
-        names = sorted(name for name in set(outputs) & set(expected)
-                       if not name.startswith("chance/"))
-        shares = {name: _difference(outputs[name], expected[name]) for name in names}
-        bad = [name for name, share in shares.items()
-               if not share <= _most(name, outputs, expected, tolerance)]
-        if bad or not shares:
-            what = f" in {bad[0]}" if isinstance(tolerance, Mapping) and bad else ""
-            raise DataError(
-                f"{one.side.name} computes something else than {started[0].side.name}: differs "
-                f"by {max((shares[name] for name in bad), default=float('nan')):.2g} of the "
-                f"largest value{what}"
-            )
-        found[one.side.name] = max(shares.values())
-    return found
-
-
-_MOST_ERRORS = 5.0  # one normal draw in two million is further off
-
-
-def _stored(one: _Process) -> dict[str, np.ndarray]:
-    with np.load(one.outputs) as stored:
-        return {name: stored[name] for name in stored.files}
-
-
-def _most(
-    name: str, outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray],
-    tolerance: float | Mapping[str, float],
-) -> float:
-    """Returns how much an output may differ, in the measure of `_difference`."""
-    chance = name.replace("statistics/", "chance/")
-    if chance == name:
-        return tolerance[name] if isinstance(tolerance, Mapping) else tolerance
-    error = float(np.hypot(outputs[chance], expected[chance]))
-    return _MOST_ERRORS * error / max(abs(float(expected[name])), 1e-6)
-
-
-def _difference(value: np.ndarray, expected: np.ndarray) -> float:
-    if value.shape != expected.shape:
-        return float("inf")
-    return float(np.abs(value - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
+def _difference(one: _Process, first: _Process, tolerance: float) -> float:
+    """Returns a side's largest difference from the first, relative to the largest value."""
+    largest = 0.0
+    with np.load(one.outputs) as found, np.load(first.outputs) as expected:
+        for name in set(found) & set(expected) or {"nothing to compare"}:
+            value, wanted = found.get(name), expected.get(name)
+            same_shape = value is not None and value.shape == wanted.shape
+            share = (float(np.abs(value - wanted).max() / max(np.abs(wanted).max(), 1e-6))
+                     if same_shape else float("inf"))
+            if not share <= tolerance:
+                raise DataError(f"{one.side.name} computes something else than {first.side.name}: "
+                                f"differs by {share:.3g} of the largest value in {name}")
+            largest = max(largest, share)
+    return largest

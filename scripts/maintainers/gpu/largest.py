@@ -17,7 +17,7 @@ from albert.cli import flags
 
 flags.start_engine()
 
-from albert.config import AlbertConfig
+from albert.formats import huggingface
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
@@ -25,7 +25,7 @@ from albert.training.run import RunConfig, TrainState
 
 
 def main(prefix: str, model: str) -> None:
-    config = AlbertConfig.from_flag(model)
+    config = huggingface.read_config(model)
     task, results = PretrainingTask(512, 20), {"model": f"{model}, bfloat16, LAMB, rows of 512"}
     sizes = (16, 32) if jax.default_backend() == "gpu" else (2, 4)
     for remat in (True, False):

@@ -172,8 +172,8 @@ class Proof:
         return parts.start(
             self.path(name + ".log"), "scripts/maintainers/benchmark.py", work, "--engine=jax",
             f"--device={'cpu' if self.quick else 'gpu'}", "--peers_env=this",
-            f"--albert_config_file={self.base}", f"--precisions={precision}", f"--rounds={rounds}",
-            f"--sides={';'.join(sides)}", f"--batch_sizes={size[0]}", f"--lengths={size[1]}",
+            f"--albert_config_file={self.base}", f"--precision={precision}", f"--rounds={rounds}",
+            f"--sides={';'.join(sides)}", f"--batch_size={size[0]}", f"--length={size[1]}",
             f"--output_dir={self.path(name)}", *flags, env=env,
         )
 
@@ -247,11 +247,11 @@ def rounded(side) -> dict[str, float]:
 
 def flops(model: str, length: int) -> float:
     """Returns the matrix-product FLOPs per token of a training step."""
-    from albert.config import AlbertConfig
+    from albert.formats import huggingface
     from albert.model import costs
 
     workload = costs.Workload(max_seq_length=length, max_predictions_per_seq=20)
-    return costs.training_flops(AlbertConfig.from_flag(model), workload)
+    return costs.training_flops(huggingface.read_config(model), workload)
 
 
 def machine() -> dict[str, str]:
