@@ -3,9 +3,10 @@
   python scripts/maintainers/pictures.py
 
 docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text,
-cooccurrence, one_hour and quarter_hour. The last three are the results.json of grids: cooccurrence,
-and one_hour with half and with a quarter of its tokens. pipeline.svg and model.svg were written by
-hand; the colours and the rules for dark pages are the same.
+cooccurrence, quickstart and quarter_hour. cooccurrence and quarter_hour are the results.json of
+grids: cooccurrence, and one_hour with a quarter of its tokens; quickstart.json has the lines of
+metrics.jsonl. pipeline.svg and model.svg were written by hand; the colours and the rules for dark
+pages are the same.
 
 speed.json, for which any benchmark's rates will do:
 
@@ -111,7 +112,7 @@ def small_en(results: dict, path: pathlib.Path) -> None:
         axis.set_xlabel(label)
     axes[0].set_ylabel("masked tokens predicted")
     axes[2].set_ylabel("BLiMP accuracy")
-    _chance(axes[2])
+    _baseline(axes[2], 0.555, "token frequencies")
     _legend(figure, axes[0], title="evaluated on")
     _save(figure, path)
 
@@ -148,22 +149,18 @@ def cooccurrence(results: list[dict], path: pathlib.Path) -> None:
     _save(figure, path)
 
 
-def one_hour(results: list[dict], path: pathlib.Path) -> None:
-    """Masked-LM loss and BLiMP of three settings over minutes, one line per seed."""
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4))
-    colours = {"original recipe": PALE, "pairs": OURS, "single sentences": PEER}
-    for one in results:
-        if one["setting"] not in colours:
-            continue
-        minutes = [point["minutes"] for point in one["curve"]]
-        for axis, metric in zip(axes, ("masked_lm_loss", "pairs_accuracy"), strict=True):
-            label = one["setting"] if one["seed"] == results[0]["seed"] else None
-            axis.plot(minutes, [point[metric] for point in one["curve"]], "o-", markersize=4,
-                      color=colours[one["setting"]], label=label)
-            axis.set_xlabel("minutes of one core")
-    axes[0].set_ylabel("masked-LM loss, held-out pairs")
-    axes[1].set_ylabel("BLiMP accuracy")
-    _chance(axes[1])
+def quickstart(results: dict, path: pathlib.Path) -> None:
+    """Masked-LM loss and accuracy of the quickstart's pretraining over its steps, training and held out."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2))
+    labels = {"masked_lm_loss": "masked-LM loss", "masked_lm_accuracy": "masked tokens predicted"}
+    for axis, (name, label) in zip(axes, labels.items(), strict=True):
+        for kind, colour, shape in (("train", PALE, "-"), ("eval", OURS, "o-")):
+            points = results[kind]
+            axis.plot([one["step"] for one in points], [one[name] for one in points], shape, markersize=4,
+                      color=colour, label={"train": "training", "eval": "held out"}[kind])
+        axis.set_xlabel("steps")
+        axis.set_ylabel(label)
+    _baseline(axes[1], results["baseline"], "most frequent token")
     _legend(figure, axes[0])
     _save(figure, path)
 
@@ -185,10 +182,10 @@ def quarter_hour(results: list[dict], path: pathlib.Path) -> None:
     _save(figure, path)
 
 
-def _chance(axis) -> None:
-    """Marks the accuracy of guessing between two."""
-    axis.axhline(0.5, linestyle=":", color=MUTED)
-    axis.annotate("chance", (0.99, 0.5), (0, 3), xycoords=axis.get_yaxis_transform(), ha="right",
+def _baseline(axis, accuracy: float, name: str) -> None:
+    """Marks the accuracy of a baseline."""
+    axis.axhline(accuracy, linestyle=":", color=MUTED)
+    axis.annotate(name, (0.99, accuracy), (0, 3), xycoords=axis.get_yaxis_transform(), ha="right",
                   textcoords="offset points", fontsize=9, color=MUTED)
 
 
@@ -217,7 +214,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (speed, cost, small_en, own_text, cooccurrence, one_hour, quarter_hour):
+        for draw in (speed, cost, small_en, own_text, cooccurrence, quickstart, quarter_hour):
             name = draw.__name__
             results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")

@@ -38,7 +38,7 @@ METHODS = {
         "tokenizer", "AlbertTokenizer", ("__call__", "from_pretrained", "pad", "add_tokens"),
     ),
 }
-SECTIONS = {  # of the other names
+SECTIONS = {  # of the other names, a line each; `help` says more
     "Other models": (
         "AlbertForPreTraining", "AlbertForTokenClassification", "AlbertForMultipleChoice",
         "AlbertForBeamQuestionAnswering",
@@ -61,10 +61,6 @@ TABLES = {  # other methods, a line each
     "AlbertConfig": (
         "released", "from_json_file", "from_dict", "to_dict", "to_json_string", "with_dropout",
         "head_size",
-    ),
-    "FullTokenizer": (
-        "encode_text", "encode_batch", "preprocess", "tokenize", "convert_tokens_to_ids",
-        "convert_ids_to_tokens", "add_tokens", "vocab_size",
     ),
 }
 INTRODUCTION = """Most programs need no more than ten names:
@@ -295,9 +291,8 @@ def python() -> str:
     for method in ("__call__", "call", "from_pretrained", "save_pretrained"):
         parts += _method("model", model, method)
     for title, names in SECTIONS.items():
-        parts.append(f"## {title}")
-        for name in names:
-            parts += _entry(name)
+        rows = [f"| `{_call(f'albert.{name}', _object(name))}` | {_summary(_object(name))} |" for name in names]
+        parts += [f"## {title}", "\n".join(["| call | |", "|---|---|", *rows])]
     parts += ["## Errors", _errors()]
     return "\n\n".join(filter(None, parts)) + "\n"
 

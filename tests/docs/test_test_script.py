@@ -57,7 +57,7 @@ def test_all_runs_the_slow_ones_with_every_optional_package_and_beam_apart(copie
     # Backend packages that need no device; two of the storage packages come with other extras.
     of_beam = {"beam", "beam-dask"}
     every = set(setup_arguments()["extras_require"]) - {
-        "dev", "gpu", "jax", "jax-cuda", "s3", "gcs", "azure", "hdfs"}
+        "dev", "gpu", "jax", "jax-cuda", "jax-tpu", "s3", "gcs", "azure", "hdfs"}
     assert installed == [every - of_beam, {"test", "remote-test", *of_beam}]
     assert re.findall(r"\[([\w,-]+)\]", asked(copied)[0]) == ["test"]
 
