@@ -214,7 +214,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (speed, cost, small_en, own_text, cooccurrence, quickstart, quarter_hour):
+        for draw in (speed, cost, small_en, own_text, cooccurrence, quarter_hour):
             name = draw.__name__
             results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")
