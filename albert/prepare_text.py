@@ -9,7 +9,6 @@ Writes to --output_dir:
 Copies of earlier documents are dropped. The text is streamed, not held in memory.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -64,7 +63,7 @@ def main(values: flags.FlagValues) -> None:
         files.refuse_overwriting(corpus_file, path)
     form = corpus_flags.form_of(values)
     reading, corpus, copies, seen = ReadingCounts(), Counts(), Counts(), set[bytes]()
-    with workers.preemptible("no partial output is left"), _removed_if_empty(values.output_dir):
+    with workers.preemptible("no partial output is left"):
         with files.atomic_write(corpus_file) as stream:
             for document in _documents(paths, form, reading):
                 text = " ".join(document).encode("utf-8", "replace")
@@ -92,19 +91,6 @@ def main(values: flags.FlagValues) -> None:
     if copies.documents:
         flags.log.info("dropped %s: copies of earlier documents", copies)
     flags.log.info("wrote %s: %s, %s sentences", corpus_file, corpus, f"{corpus.sentences:,}")
-
-
-@contextlib.contextmanager
-def _removed_if_empty(directory: str) -> Iterator[None]:
-    """Removes the directory if the block created it and fails, leaving it empty."""
-    is_new = not os.path.exists(directory)
-    try:
-        yield
-    except BaseException:
-        if is_new:
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
-        raise
 
 
 def _documents(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 _LOCATIONS = ("guid", "qas_id", "place", "line")  # fields of examples that are no content
+_ANSWERS = ("label", "labels", "orig_answer_text", "start_position", "is_impossible")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +48,21 @@ def digest_of(examples: Sequence[Any]) -> str:
     """Returns a digest of examples, in their order, without their locations in files."""
     content = hashlib.sha256()
     for one in examples:
-        values = {name: value for name, value in vars(one).items() if name not in _LOCATIONS}
-        content.update(repr(values).encode("utf-8", "replace"))
+        content.update(_content(one, _LOCATIONS).encode("utf-8", "replace"))
     return content.hexdigest()
+
+
+def _content(example: Any, without: Sequence[str]) -> str:
+    return repr({name: value for name, value in vars(example).items() if name not in without})
+
+
+def warn_of_copies(train: Sequence[Any], dev: Sequence[Any]) -> None:
+    """Warns of examples to evaluate on whose texts are trained on, whatever their answers are."""
+    without = _LOCATIONS + _ANSWERS
+    trained = {hash(_content(one, without)) for one in train}
+    if copies := sum(hash(_content(one, without)) in trained for one in dev):
+        log.warning("%s of %s examples to evaluate on are training examples too: their scores do not "
+                    "tell how well new texts are answered", f"{copies:,}", f"{len(dev):,}")
 
 
 def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> None:

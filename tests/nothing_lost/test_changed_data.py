@@ -188,6 +188,24 @@ def test_new_rows_may_be_predicted_and_evaluated(own, tmp_path, capsys):
     assert "which may have the evaluated rows" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", jobs.TUNERS)
+def test_examples_that_are_trained_on_and_evaluated_are_counted(name, begin, tmp_path, capsys):
+    tuner = jobs.TUNERS[name]
+    flags = [*tuner.flags(tmp_path), *tuner.asked]  # its dev files are its training files
+    count = {"classifier": 12, "squad": 8, "race": 12, "tokens": 8}[name]
+    begin(tuner.run, *flags)
+    said = capsys.readouterr().err
+    assert f"{count} of {count} examples to evaluate on are training examples too" in said
+
+
+def test_a_copied_text_counts_whatever_its_label_and_a_new_one_does_not(begin, tmp_path, capsys):
+    flags = jobs.classifier_flags(tmp_path)
+    text, label = (tmp_path / "SST-2/train.tsv").read_text().splitlines()[1].split("\t")
+    (tmp_path / "SST-2/dev.tsv").write_text(f"sentence\tlabel\n{text}\t{1 - int(label)}\nnew\t1\n")
+    begin(jobs.classify, *flags, "--do_train", "--do_eval")
+    assert "1 of 2 examples to evaluate on are training examples too" in capsys.readouterr().err
+
+
 def test_a_run_that_does_not_record_its_data_continues_and_says_so(own, tmp_path, capsys):
     for path in (tmp_path / "out").glob("model.ckpt-*.json"):
         known = run_states.read_run_state(str(path)[:-5])["flags"]
