@@ -189,7 +189,7 @@ def test_a_power_cut_in_data_creation_publishes_nothing_and_the_next_run_gives_t
     "arguments",
     [
         ["--kills=3", "--steps=600"],
-        ["--workers=2", "--kills=2", "--steps=400"],
+        ["--workers=2", "--kills=2", "--steps=160"],
         ["--work=data", "--kills=6", "--documents=600"],
     ],
     ids=["one worker", "two workers", "data creation"],
