@@ -23,13 +23,21 @@ Each command, such as `python -m albert.run_classifier`, has `--help`. docs/refe
 an example of each of the main names.
 """
 
+import glob
 import importlib
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
 __version__ = "0.3.0"
+
+# The distribution `albert` is another project's, with the same import name. Installed beside this one,
+# it has overwritten some of these files.
+if glob.glob(os.path.join(os.path.dirname(os.path.dirname(__file__)), "albert-*.dist-info")):
+    warnings.warn("pip has installed another project's package `albert` over this one: `pip uninstall "
+                  "albert albert-keras`, then install albert-keras again", stacklevel=2)
 
 # Loaded on first use: `import albert` alone imports neither Keras nor TensorFlow.
 _MODULE_OF = {

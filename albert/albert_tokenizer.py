@@ -77,7 +77,7 @@ class AlbertTokenizer:
         path = model_hub.with_revision(os.fspath(path), revision)
         path = model_hub.local_path(shipped.path_of(path), with_weights=False)
         max_length, path = 512, filesystem.local_copy(path)
-        if not os.path.isdir(path):
+        if os.path.isfile(path):
             names = (path, None) if path.endswith(".model") else (None, path)
             vocabulary = Vocabulary().override(*names)
         elif _has_no_model(path):

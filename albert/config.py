@@ -189,10 +189,10 @@ class AlbertConfig:
         return cls.from_json_file(_released_file(name))
 
     def check_length(self, max_seq_length: int | None, origin: str) -> None:
-        """Raises a FlagError if --max_seq_length exceeds the maximum of `origin`'s model."""
+        """Raises a FlagError if `max_seq_length` exceeds the maximum of `origin`'s model."""
         if max_seq_length and max_seq_length > self.max_position_embeddings:
             raise FlagError(
-                f"--max_seq_length={max_seq_length} exceeds max_position_embeddings "
+                f"max_seq_length={max_seq_length} exceeds max_position_embeddings "
                 f"{self.max_position_embeddings} of {origin}"
             )
 
@@ -229,7 +229,7 @@ def config_file(value: str) -> str:
         return os.path.join(shipped.path_of(value), "albert_config.json")
     if value not in RELEASED + BUILT_IN:
         raise DataError(
-            f"--albert_config_file: no such file: {value}. Architectures with a name: "
+            f"albert_config_file: no such file: {value}. Architectures with a name: "
             + ", ".join((*RELEASED, *BUILT_IN, *shipped.names()))
         )
     return _released_file(value)

@@ -70,14 +70,11 @@ def main(values: flags.FlagValues) -> None:
     if values.dtype != "float32" and values.hf_directory:
         raise FlagError("--dtype needs --albert_directory: checkpoints are float32")
     files.refuse_existing(values.output_dir, "output_dir")
-    for name in ("spm_model_file", "vocab_file"):
-        if path := getattr(values, name):
-            files.require_file(path, name)
-    flags.start_engine()
     which = "hf_directory" if values.hf_directory else "albert_directory"
     source = pretrained.open_path(getattr(values, which), which, values.gelu)
-    model = _load(values, source)
     tokenizer = source.tokenizer(*flags.vocabulary_given(values))
+    flags.start_engine()
+    model = _load(values, source)
     if tokenizer is None:
         flags.log.warning("no tokenizer in %s: none written", source.directory)
     main_file = huggingface.WEIGHTS_FILE

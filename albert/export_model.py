@@ -45,7 +45,7 @@ _PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags, all of them new: the original exports to TensorFlow only."""
     flags.define("path", values, "model_dir", None,
-                 "Directory of the model, or a checkpoint's prefix. Required.", use="model")
+                 f"Model to export: {flags.A_MODEL}. Required.", use="model")
     flags.define("path", values, "export_path", None,
                  "File to write (*.tflite or *.onnx), or a directory for a SavedModel that takes "
                  "texts. Required.", use="output")

@@ -31,7 +31,7 @@ _TABLES = (cooccurrence.NAME, "cls/predictions/output_bias")
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "model", None,
-                 "Directory of a pretrained model in any layout. Required.", use="model")
+                 f"Pretrained model: {flags.A_MODEL}. Required.", use="model")
     flags.define("path", values, "old_spm_model_file", None,
                  "The model's SentencePiece model, if not in its directory.", use="file")
     flags.define("path", values, "old_vocab_file", None,

@@ -45,8 +45,7 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "Records to evaluate on. Default: --input_file, as in the original.",
                  use="records")
     flags.define("path", values, "init_checkpoint", None,
-                 "Model to start from, without step and optimizer state: a checkpoint, or the "
-                 "directory of a model in any format.", use="model")
+                 f"Model to start from, without step and optimizer state: {flags.A_MODEL}.", use="model")
     flags.define("enum", values, "init_embeddings", "random",
                  "Initial token embeddings without --init_checkpoint; cooccurrence: computed from "
                  "the co-occurrence of tokens in --input_file, which takes a minute, saves a fifth "

@@ -23,9 +23,7 @@ STDIN = "-"
 def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     """Defines the flags of the model and of its input."""
     flags.define("path", values, "model", None,
-                 "Directory of the model: an output directory, a released archive, Hugging "
-                 "Face's layout or a TF-Hub module. Or the prefix of a checkpoint. Required.",
-                 use="model")
+                 f"Model to use: {flags.A_MODEL}. Required.", use="model")
     flags.define_vocabulary_flags(values)
     flags.define("path", values, "input_file", STDIN,
                  "Text file with one input per line (UTF-8; may be compressed); "

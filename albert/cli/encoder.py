@@ -12,7 +12,6 @@ from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.formats import huggingface, layouts, model_hub, pretrained
 from albert.formats.tokenizer_files import Vocabulary
-from albert.storage import files
 
 log = logging.getLogger("albert")
 
@@ -52,8 +51,6 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         origin = values.albert_config_file
         config = huggingface.read_config(origin)
         vocabulary = Vocabulary().override(*given)
-        flag = "spm_model_file" if values.spm_model_file else "vocab_file"
-        files.require_file(getattr(values, flag), flag)
     else:
         origin = values.init_checkpoint
         source = pretrained.open_path(origin, "init_checkpoint")
@@ -63,7 +60,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         vocabulary = source.vocabulary.override(*given)
         if not vocabulary:
             raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
-        log.info("architecture and vocabulary: %s", origin)
+        log.info("architecture and vocabulary: %s", flags.as_typed(values, "init_checkpoint"))
     config.check_length(max_seq_length, origin)
     tokenizer = vocabulary.open()
     tokenization.check_vocabulary(tokenizer, config)

@@ -20,8 +20,7 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
                  use="file")
     flags.define_vocabulary_flags(values)
     flags.define("path", values, "init_checkpoint", None,
-                 "Checkpoint to initialize the weights from (without step and optimizer state).",
-                 use="model")
+                 f"Model to start from: {flags.A_MODEL}.", use="model")
     flags.define("path", values, "albert_hub_module_handle", None,
                  "TF-Hub module to take architecture, vocabulary and initial weights from.",
                  use="model")

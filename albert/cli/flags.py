@@ -37,6 +37,8 @@ FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
 
 MAX_SEED = 2**32 - 1  # of NumPy and Keras
+A_MODEL = ("small_en, a name on Hugging Face's hub such as albert/albert-base-v2, a model's directory or "
+           "archive, or a checkpoint")
 
 
 class _Number(absl_flags.ArgumentParser):
@@ -195,15 +197,18 @@ def select(values: FlagValues, names) -> dict:
 _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
 
 
-# Flags of other programs, and ours of the same meaning; the first one that the command has is named.
+# Our flags, and what other programs call them.
 _OF_OTHERS = {
-    "epochs": ("num_train_epochs",), "num_epochs": ("num_train_epochs",),
-    "steps": ("num_train_steps", "train_step"), "max_steps": ("num_train_steps", "train_step"),
-    "batch_size": ("train_batch_size",), "per_device_train_batch_size": ("train_batch_size",),
-    "lr": ("learning_rate",), "max_length": ("max_seq_length",), "max_len": ("max_seq_length",),
-    "warmup_steps": ("num_warmup_steps", "warmup_step"), "warmup": ("num_warmup_steps", "warmup_step"),
-    "model_name_or_path": ("init_checkpoint", "model"), "model": ("init_checkpoint",),
-    "validation_file": ("dev_file",), "input": ("input_file",), "output": ("output_file", "output_dir"),
+    "num_train_epochs": "epochs num_epochs", "learning_rate": "lr", "mixed_precision": "fp16 bf16",
+    "num_train_steps": "steps max_steps", "train_step": "steps max_steps",
+    "train_batch_size": "batch_size per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size", "max_seq_length": "max_length max_len max_seq_len",
+    "num_warmup_steps": "warmup warmup_steps", "warmup_step": "warmup warmup_steps",
+    "init_checkpoint": "model model_name_or_path", "model": "model_name_or_path",
+    "albert_directory": "model", "model_dir": "model model_name_or_path",
+    "train_file": "data dataset", "dev_file": "validation_file", "dev_share": "test_size",
+    "text_column": "text_column_name", "label_column": "label_column_name",
+    "input_file": "input", "output_file": "output", "output_dir": "output",
 }
 
 
@@ -232,7 +237,8 @@ def parse_with_arguments(
     try:
         rest = values([_with_local_file(argument) for argument in argv])[1:]
     except absl_flags.UnrecognizedFlagError as error:
-        near = [name for name in _OF_OTHERS.get(error.flagname, ()) if name in values]
+        near = [ours for ours, theirs in _OF_OTHERS.items()
+                if ours in values and error.flagname in theirs.split()]
         near = near or difflib.get_close_matches(error.flagname, list(values), n=1)
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
@@ -264,7 +270,7 @@ def _with_local_file(argument: str) -> str:
     name, equals, value = argument.partition("=")
     if name.lstrip("-") != "flagfile" or not filesystem.is_remote(value):
         return argument
-    return name + equals + filesystem.local_copy(value, "flagfile")
+    return name + equals + filesystem.local_copy(value, "--flagfile")
 
 
 def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
@@ -331,7 +337,7 @@ def run_command(
 
     With `takes_arguments`, `main` also gets the arguments that aren't flags.
     """
-    argv = sys.argv if argv is None else argv
+    argv, values = sys.argv if argv is None else argv, FlagValues()
     wants_help = bool({"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]))
     set_up_logging()
     if hasattr(sys.stdout, "reconfigure"):  # else a replacement by a test or a notebook
@@ -350,7 +356,11 @@ def run_command(
         sys.stdout.flush()
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
-        print(f"error: {filesystem.as_given(str(error))}", file=sys.stderr)
+        message = filesystem.as_given(str(error))
+        # In Python, an error begins with the name of the argument; here, that is a flag.
+        if message.replace("=", ":").partition(":")[0] in values:
+            message = f"--{message}"
+        print(f"error: {message}", file=sys.stderr)
         return error.exit_code
     except Preempted as error:
         log.info("%s", error)

@@ -73,9 +73,8 @@ def vocabulary(
     settings = flags.text_settings(values)
     of_records = _next_to(path, manifest)
     _check_settings(start, of_records, manifest, path)
-    if given := values.spm_model_file or values.vocab_file:
+    if values.spm_model_file or values.vocab_file:
         flags.refuse_together(values, "spm_model_file", "vocab_file")
-        files.require_file(given, "spm_model_file" if values.spm_model_file else "vocab_file")
         tokenizer = of_records.override(values.spm_model_file, values.vocab_file, settings).open()
         check_vocabulary(tokenizer, config)
         if manifest.tokenizer_sha256 not in (None, tokenizer.sha256):

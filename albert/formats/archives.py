@@ -97,7 +97,7 @@ def _download(url: str, stream, flag: str) -> None:
     except (OSError, http.client.HTTPException) as error:
         reason = first_line(getattr(error, "reason", None) or error)
         code = f"{error.code} " if hasattr(error, "code") else ""
-        raise CheckpointError(f"--{flag}: cannot download {url}: {code}{reason}. Rerun the command to "
+        raise CheckpointError(f"{flag}: cannot download {url}: {code}{reason}. Rerun the command to "
                               "try again") from error
 
 
@@ -113,4 +113,4 @@ def _unpack(path: str, folder: str, origin: str, flag: str) -> None:
             # Refuses links, devices, and names that lead outside the folder.
             archive.extractall(folder, filter="data")
     except _ERRORS as error:
-        raise CheckpointError(f"--{flag}: cannot unpack {origin}: {first_line(error)}") from error
+        raise CheckpointError(f"{flag}: cannot unpack {origin}: {first_line(error)}") from error

@@ -61,12 +61,12 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     names = list(reader.shapes)
     if tensor_bundle.OBJECT_GRAPH in names:
         raise CheckpointError(
-            f"--{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
+            f"{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
             "with names such as bert/embeddings/word_embeddings is needed"
         )
     for scope, kind in _OTHER_LAYOUTS.items():
         if any(scope in name for name in names):
-            raise CheckpointError(f"--{flag}: {prefix} is {kind}")
+            raise CheckpointError(f"{flag}: {prefix} is {kind}")
     reader.check_complete()
     return Weights(prefix, reader, released_names(names))
 
@@ -102,14 +102,14 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
         if len(others) == 1:
             return os.path.join(path, others[0])
         detail = f"several ({', '.join(others)}): name one" if others else "no *.index file in it"
-        raise CheckpointError(f"--{flag}: directory {path} has {detail}")
+        raise CheckpointError(f"{flag}: directory {path} has {detail}")
     if os.path.isfile(path):
-        raise CheckpointError(f"--{flag}: {path} is not a TensorFlow checkpoint; expected a prefix with "
+        raise CheckpointError(f"{flag}: {path} is not a TensorFlow checkpoint; expected a prefix with "
                               ".index and .data files")
     folder, name = os.path.split(prefix)
     near = difflib.get_close_matches(name, checkpoint_files.prefixes(folder or "."), n=3, cutoff=0.3)
     hint = f"; there are: {', '.join(near)}" if near else ""
-    raise CheckpointError(f"--{flag}: no checkpoint at {path}{hint}")
+    raise CheckpointError(f"{flag}: no checkpoint at {path}{hint}")
 
 
 def list_steps(directory: str) -> dict[int, str]:
@@ -274,5 +274,5 @@ def describe_start(summary: Mapping[str, Any]) -> str:
     new, ignored = summary["new"], summary["ignored"]
     return (
         f"from {summary['checkpoint']}: loaded {len(summary['loaded'])}, "
-        f"new {len(new)}{listing(new)}, ignored {len(ignored)}{listing(ignored)}"
+        f"new {len(new)}{listing(new)}, not needed {len(ignored)}{listing(ignored)}"
     )

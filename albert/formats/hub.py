@@ -47,12 +47,12 @@ def fetch(handle: str, flag: str) -> str:
             directory = tensorflow_hub.resolve(handle)
         except (OSError, RuntimeError, ValueError) as error:
             raise CheckpointError(
-                f"--{flag}: cannot fetch {handle}: {first_line(error)}; "
+                f"{flag}: cannot fetch {handle}: {first_line(error)}; "
                 "download it and give its directory"
             ) from error
     if not os.path.isdir(os.path.join(directory, "variables")):
         raise CheckpointError(
-            f"--{flag}: {directory} is not a module directory (it has no variables folder)"
+            f"{flag}: {directory} is not a module directory (it has no variables folder)"
         )
     return directory
 
@@ -67,7 +67,7 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
     config = os.path.join(assets, CONFIG_ASSET)
     if not os.path.isfile(config):
         raise CheckpointError(
-            f"--{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no "
+            f"{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no "
             f"{CONFIG_ASSET} in {assets}"
         )
     path = os.path.join(assets, TOKENIZATION_ASSET)

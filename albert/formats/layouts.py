@@ -61,7 +61,7 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
         path = checkpoint_files.prefix_of(path)
     if layout is Layout.HUGGING_FACE and (checkpoint := checkpoints.newest_or_best(path)):
         raise CheckpointError(
-            f"--{flag}: {path} holds two models, {checkpoint} and Hugging Face's "
+            f"{flag}: {path} holds two models, {checkpoint} and Hugging Face's "
             f"{huggingface.find_weights(path)}: give the checkpoint's prefix, or move one elsewhere"
         )
     return path, layout
@@ -70,21 +70,21 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
 def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
     """Returns the error for a path without a model and its configuration."""
     if os.path.isfile(path):
-        return CheckpointError(f"--{flag}: {path} is neither a checkpoint nor a packed archive")
+        return CheckpointError(f"{flag}: {path} is neither a checkpoint nor a packed archive")
     if not os.path.isdir(path):
         return CheckpointError(
-            f"--{flag}: no directory, checkpoint or archive {path!r}. Built-in models: "
+            f"{flag}: no directory, checkpoint or archive {path!r}. Built-in models: "
             f"{', '.join(shipped.names())}. To download a released one: albert/albert-base-v2"
         )
     if layout is Layout.CHECKPOINTS:
-        return CheckpointError(f"--{flag}: {path} has checkpoints, but no {CONFIG_FILE}")
+        return CheckpointError(f"{flag}: {path} has checkpoints, but no {CONFIG_FILE}")
     if os.path.isfile(os.path.join(path, huggingface.CONFIG_FILE)):
         return CheckpointError(
-            f"--{flag}: {path} has a {huggingface.CONFIG_FILE}, but none of "
+            f"{flag}: {path} has a {huggingface.CONFIG_FILE}, but none of "
             f"{', '.join(huggingface.WEIGHTS_FILES)}. Weights in several files: save the model again "
             "with transformers and max_shard_size='10GB'"
         )
     wanted = Layout.ALBERT, Layout.HUGGING_FACE, Layout.HUB_MODULE
     return CheckpointError(
-        f"--{flag}: {path} holds neither " + ", nor ".join(layout.value for layout in wanted)
+        f"{flag}: {path} holds neither " + ", nor ".join(layout.value for layout in wanted)
     )

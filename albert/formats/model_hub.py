@@ -75,28 +75,28 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
     try:
         from huggingface_hub import constants, errors, utils
     except ImportError as error:
-        raise CheckpointError(f"--{flag}: no directory {path!r} here; to download a model of this name: "
+        raise CheckpointError(f"{flag}: no directory {path!r} here; to download a model of this name: "
                               "pip install huggingface_hub") from error
     if not sys.stderr.isatty():
         utils.disable_progress_bars()
     try:
         directory = _snapshot(name, revision, with_weights)
     except errors.RevisionNotFoundError as error:
-        raise CheckpointError(f"--{flag}: {name} has no revision {revision!r}") from error
+        raise CheckpointError(f"{flag}: {name} has no revision {revision!r}") from error
     except errors.RepositoryNotFoundError as error:
         raise CheckpointError(
-            f"--{flag}: no directory {path!r} here, and no model {name!r} that you may read at "
+            f"{flag}: no directory {path!r} here, and no model {name!r} that you may read at "
             f"{constants.ENDPOINT} (a private or gated one needs HF_TOKEN). Built-in models: "
             f"{', '.join(shipped.names())}. Of the hub, for example: albert/albert-base-v2"
         ) from error
     except errors.LocalEntryNotFoundError as error:
         is_offline = constants.HF_HUB_OFFLINE
         why = "HF_HUB_OFFLINE is set" if is_offline else f"{constants.ENDPOINT} can't be reached"
-        raise CheckpointError(f"--{flag}: no directory {path!r} here, and no complete model of this "
+        raise CheckpointError(f"{flag}: no directory {path!r} here, and no complete model of this "
                               f"name in the cache ({why})") from error
     except errors.EntryNotFoundError as error:
         raise CheckpointError(
-            f"--{flag}: {name} at {constants.ENDPOINT} has no {huggingface.CONFIG_FILE}"
+            f"{flag}: {name} at {constants.ENDPOINT} has no {huggingface.CONFIG_FILE}"
         ) from error
     except Exception as error:
         is_of_http = type(error).__module__.startswith("httpx")  # httpx or httpx2, by their version
@@ -104,7 +104,7 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
             error, OSError | errors.HfHubHTTPError | errors.HFValidationError
         ):
             raise
-        raise CheckpointError(f"--{flag}: the download of {name} from {constants.ENDPOINT} was cut: "
+        raise CheckpointError(f"{flag}: the download of {name} from {constants.ENDPOINT} was cut: "
                               f"{first_line(error)}. {_RERUN}") from error
     if with_weights:
         log.info("%s: commit %s in %s", name, os.path.basename(directory)[:12], directory)

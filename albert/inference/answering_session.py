@@ -248,7 +248,7 @@ def open_session(
     source = pretrained.open_path(model_hub.with_revision(path, revision))
     settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
     tokenizer = source.required_tokenizer(spm_model_file, vocab_file, settings)
-    session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")
+    session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size)
     session.onnx, session.dtype, session.opened_with = onnx, dtype, opened_with
     return session
 

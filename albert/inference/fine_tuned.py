@@ -76,7 +76,7 @@ def _task(session: Session, task: str | None, remedy: str) -> str:
     # Not every directory says which kind of classifier it holds.
     is_free = known == TextClassifier.task and not session.source.metadata.problem_type
     if task and known not in (None, task) and not (is_free and task == MultiLabelClassifier.task):
-        raise FlagError(f"--task={task}: {path} was fine-tuned for {known}")
+        raise FlagError(f"task={task}: {path} was fine-tuned for {known}")
     if task or known:
         return task or known
     if not class_of_weights(session.source.weights().shapes).task:

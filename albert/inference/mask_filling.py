@@ -29,7 +29,7 @@ class MaskFiller(Predictor):
     def __init__(self, session: Session, top_k: int):
         vocab_size = session.source.config.vocab_size
         if not 1 <= top_k <= vocab_size:
-            raise FlagError(f"--top_k={top_k}: the vocabulary has {vocab_size} tokens")
+            raise FlagError(f"top_k={top_k}: the vocabulary has {vocab_size} tokens")
         self.session, self.top_k = session, top_k
         self._tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
 

@@ -40,7 +40,7 @@ class QuestionAnswerer(TaskPredictor):
             return min(64, (length - 3) // 2)
         if length <= trained + 3:
             raise FlagError(
-                f"--max_seq_length={length} is too short for passages: the model was trained with "
+                f"max_seq_length={length} is too short for passages: the model was trained with "
                 f"questions of up to {trained} tokens, so it must be at least {trained + 4}"
             )
         return trained

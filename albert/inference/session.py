@@ -71,18 +71,17 @@ class Session:
     @classmethod
     def of(
         cls: type[_Kind], source: Pretrained, tokenizer: tokenization.FullTokenizer,
-        max_seq_length: int | None, batch_size: int, name: str = "--max_seq_length",
+        max_seq_length: int | None, batch_size: int,
     ) -> _Kind:
         """Creates the session of an opened model.
 
         Args:
           max_seq_length: maximum sequence length, by default that of fine-tuning, else the model's.
-          name: of `max_seq_length` in errors.
         """
         limit = source.config.max_position_embeddings
         if (max_seq_length or 0) > limit:
             raise FlagError(
-                f"{name}={max_seq_length} exceeds max_position_embeddings {limit} of {source.path}"
+                f"max_seq_length={max_seq_length} exceeds max_position_embeddings {limit} of {source.path}"
             )
         default = source.metadata.max_seq_length or source.vocabulary.max_length or limit
         return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
@@ -230,7 +229,7 @@ class Predictor:
             )
         if num_cut:
             self.session.once(("truncated", type(self)), lambda: log.warning(
-                "%s of %s %s (%.0f %%) are longer than --max_seq_length=%d and were truncated",
+                "%s of %s %s (%.0f %%) are longer than max_seq_length=%d and were truncated",
                 f"{num_cut:,}", f"{num_counted:,}", self.counted,
                 100 * num_cut / num_counted, self.session.max_seq_length,
             ))

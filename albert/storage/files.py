@@ -288,14 +288,14 @@ def require_file(path: str | None, flag: str) -> str:
     if not path:
         raise DataError(f"--{flag} is required")
     if not os.path.exists(path):
-        raise DataError(f"--{flag}: no such file: {path}")
+        raise DataError(f"{flag}: no such file: {path}")
     if os.path.isdir(path):
-        raise DataError(f"--{flag}: a directory, not a file: {path}")
+        raise DataError(f"{flag}: a directory, not a file: {path}")
     if not os.path.isfile(path):
-        raise DataError(f"--{flag}: {path} is a pipe or a device, which can be read only once: write it "
+        raise DataError(f"{flag}: {path} is a pipe or a device, which can be read only once: write it "
                         "to a file first")
     if not os.access(path, os.R_OK):
-        raise DataError(f"--{flag}: cannot read {path}: permission denied")
+        raise DataError(f"{flag}: cannot read {path}: permission denied")
     return path
 
 
@@ -303,7 +303,7 @@ def refuse_existing(path: str, flag: str) -> None:
     """Raises a FlagError if an output exists."""
     remove_dead(leftovers(path))  # of a process that was killed after publishing
     if filesystem.exists(path):
-        raise FlagError(f"--{flag}: {path} exists: remove it or name another")
+        raise FlagError(f"{flag}: {path} exists: remove it or name another")
 
 
 def refuse_overwriting(path: str | None, *inputs: str | None) -> None:
@@ -337,7 +337,7 @@ def expand_globs(
     for path in paths:
         real = path if filesystem.is_remote(path) else os.path.realpath(path)
         if real in seen:
-            raise DataError(f"--{flag}: {path} is given twice, and would count double")
+            raise DataError(f"{flag}: {path} is given twice, and would count double")
         seen.add(real)
     return paths
 
@@ -352,5 +352,5 @@ def find_files(pattern: str, flag: str) -> list[str]:
     """
     paths = [path for path in filesystem.glob(pattern) if not path.endswith(BESIDE_RECORDS)]
     if not paths:
-        raise DataError(f"--{flag}: no file matches {pattern}")
+        raise DataError(f"{flag}: no file matches {pattern}")
     return [path if filesystem.is_remote(path) else require_file(path, flag) for path in paths]

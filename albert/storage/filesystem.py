@@ -255,7 +255,7 @@ def local_copy(path: str, flag: str = "path") -> str:
         base, folder = os.path.basename(prefix), os.path.dirname(target)
         names = download(os.path.dirname(url), represent(folder, os.path.dirname(url)), base)
         if not any(name.startswith(f"{base}.") for name in names):
-            raise AbsentError(f"--{flag}: no such file: {path}")
+            raise AbsentError(f"{flag}: no such file: {path}")
     for name in set(files_below(folder)) - names:  # which were removed there
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))

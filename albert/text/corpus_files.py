@@ -61,7 +61,7 @@ def _expand(pattern: str, flag: str) -> list[str]:
 
 def _files_below(directory: str, flag: str) -> list[str]:
     def refuse(error: OSError) -> None:
-        raise DataError(f"--{flag}: cannot read {error.filename}: {error.strerror}") from error
+        raise DataError(f"{flag}: cannot read {error.filename}: {error.strerror}") from error
 
     paths: list[str] = []
     seen: set[str] = set()  # a symbolic link may lead back to a directory above it
@@ -82,7 +82,7 @@ def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
         and "/." not in path.removeprefix(directory)
     )
     if not visible:
-        raise DataError(f"--{flag}: no file below the directory {directory}")
+        raise DataError(f"{flag}: no file below the directory {directory}")
     return visible
 
 

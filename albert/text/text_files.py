@@ -169,9 +169,9 @@ def open_file(path: str, flag: str = "input_file") -> BinaryIO:
     try:
         return filesystem.open_read(path)
     except FileNotFoundError as error:
-        raise DataError(f"--{flag}: no such file: {path}") from error
+        raise DataError(f"{flag}: no such file: {path}") from error
     except OSError as error:
-        raise DataError(f"--{flag}: cannot read {path}: {error.strerror}") from error
+        raise DataError(f"{flag}: cannot read {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

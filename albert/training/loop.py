@@ -180,7 +180,7 @@ class PreemptionSignal:
 
     def end(self, checkpointer: Checkpointer) -> None:
         """Ends the run, which is saved."""
-        message = f"preempted at step {checkpointer.state.step}, saved {checkpointer.newest}"
+        message = f"stopped at step {checkpointer.state.step}, saved {checkpointer.newest}"
         raise Preempted(message, self.raised or signal.SIGTERM)
 
     def _note(self, number, frame) -> None:

@@ -12,10 +12,12 @@ import jobs
 import pytest
 from helpers import REPO, assert_one_clear_line, run_here
 
+import albert
 from albert import (
     create_pretraining_data,
     export_checkpoints,
     export_to_tfhub,
+    fill_mask,
     run_classifier,
     run_pretraining,
     run_race,
@@ -120,7 +122,8 @@ def test_flags_of_other_programs_are_answered_with_ours(capsys):
         ("run_classifier", "epochs", "num_train_epochs"), ("run_classifier", "batch_size", "train_batch_size"),
         ("run_pretraining", "lr", "learning_rate"), ("run_pretraining", "steps", "num_train_steps"),
         ("run_race", "max_length", "max_seq_length"), ("predict", "max_length", "max_seq_length"),
-        ("run_classifier", "learning_rat", "learning_rate"),
+        ("run_classifier", "learning_rat", "learning_rate"), ("run_classifier", "fp16", "mixed_precision"),
+        ("predict", "model_name_or_path", "model"), ("run_classifier", "validation_file", "dev_file"),
     ):
         module = importlib.import_module(f"albert.{command}")
         assert run_here(module, f"--{given}=3") == 2
@@ -130,6 +133,19 @@ def test_flags_of_other_programs_are_answered_with_ours(capsys):
 
     assert run_here(run_classifier) == 2
     assert "--train_file is required: a table" in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_an_error_names_the_argument_in_python_and_the_flag_on_the_command_line(capsys):
+    for opened in (albert.AlbertModel.from_pretrained, albert.AlbertTokenizer.from_pretrained,
+                   albert.open_session, albert.from_pretrained):
+        with pytest.raises(errors.CheckpointError, match="^path: no directory, checkpoint or archive 'nowhere'"):
+            opened("nowhere")
+    with pytest.raises(FlagError, match="^max_seq_length=999 exceeds"):
+        albert.open_session("small_en", max_seq_length=999)
+    for flag, said in (("--model=nowhere", "--model: no directory"),
+                       ("--max_seq_length=999", "--max_seq_length=999 exceeds")):
+        assert run_here(fill_mask, "--model=small_en", flag, "A [MASK].") == 2
+        assert assert_one_clear_line(capsys.readouterr().err).startswith(f"error: {said}")
 
 
 def test_flags_of_which_one_would_win_are_refused_as_they_were_typed():

@@ -322,5 +322,5 @@ def test_what_is_read_more_than_once_is_no_pipe(tmp_path):
 
 def test_directories_and_absent_files_are_told_with_their_flag(tmp_path):
     for path, message in ((tmp_path, "cannot read .*: Is a directory"), ("absent", "no such file")):
-        with pytest.raises(DataError, match=f"--input_file: {message}"):
+        with pytest.raises(DataError, match=f"^input_file: {message}"):
             inference.read_texts(str(path))

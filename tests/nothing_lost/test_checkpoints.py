@@ -45,7 +45,7 @@ def test_a_checkpoint_is_named_by_any_of_its_files_or_by_its_directory(tmp_path)
     assert checkpoints.resolve_prefix(str(tmp_path)) == newest
     best = store.publish_best(os.path.join(tmp_path, "model.ckpt-9"))
     assert checkpoints.resolve_prefix(str(tmp_path)) == best
-    with pytest.raises(CheckpointError, match=r"--init_checkpoint.*there are: model\.ckpt-100"):
+    with pytest.raises(CheckpointError, match=r"^init_checkpoint.*there are: model\.ckpt-100"):
         checkpoints.open_weights(str(tmp_path / "model.ckpt-10"))
 
 

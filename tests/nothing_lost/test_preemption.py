@@ -36,7 +36,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
         _, stderr = process.communicate(timeout=120)
     assert process.returncode == 143, stderr
     [(step, prefix)] = checkpoints.list_steps(str(out)).items()
-    assert f"preempted at step {step}, saved {prefix}" in stderr
+    assert f"stopped at step {step}, saved {prefix}" in stderr
     assert "Traceback" not in stderr
     assert int(jobs.tensors(prefix)["global_step"]) == step
     assert_tidy(tmp_path)

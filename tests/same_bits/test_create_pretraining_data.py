@@ -131,14 +131,14 @@ def test_records_come_with_a_copy_of_their_vocabulary_and_its_settings(tiny, mon
 
 
 @pytest.mark.parametrize("changes, error, message", [
-    ({"input_file": "absent*.txt"}, DataError, "--input_file: no file matches .*absent"),
+    ({"input_file": "absent*.txt"}, DataError, "^input_file: no file matches .*absent"),
     ({"output_file": "corpus.txt"}, FlagError, "given twice"),
     ({"output_file": "{0}/a,{0}/a"}, FlagError, "given twice"),
     ({"held_out_fraction": 0.1, "eval_output_file": "out.tfrecord"}, FlagError, "given twice"),
     ({"held_out_fraction": 0.1}, FlagError, "go together"),
     ({"output_file": ","}, FlagError, "must name files"),
     ({"vocab_file": None}, FlagError, "--spm_model_file or --vocab_file"),
-    ({"vocab_file": "absent.txt"}, DataError, "--vocab_file: no such file"),
+    ({"vocab_file": "absent.txt"}, DataError, "^vocab_file: no such file"),
     ({"vocab_file": "few.txt"}, DataError, r"no \[CLS\], \[SEP\], \[MASK\]"),
     ({"input_file": "empty.txt"}, DataError, "all files are empty"),
     ({"input_file": "blank.txt"}, DataError, "no documents, only blank lines"),

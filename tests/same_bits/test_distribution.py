@@ -194,7 +194,7 @@ def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(job, tmp_pat
                           second=["ending_worker", str(int(signal.SIGTERM)), "1"])
     assert [code for code, _ in results] == [143, 143], results
     [step] = checkpoints.list_steps(str(tmp_path))
-    assert step < STEPS and f"preempted at step {step}" in results[0][1]
+    assert step < STEPS and f"stopped at step {step}" in results[0][1]
 
 
 @pytest.mark.slow

@@ -216,8 +216,8 @@ def test_files_that_are_no_vocabulary_are_refused_by_name(tmp_path, spm):
             FullTokenizer(None, spm_model_file=str(path))
     for vocab, model, said in (
         ("", None, "--spm_model_file or --vocab_file"),
-        (str(tmp_path / "absent"), None, "--vocab_file: no such file: .*absent"),
-        (None, str(tmp_path / "absent"), "--spm_model_file: no such file: .*absent"),
+        (str(tmp_path / "absent"), None, "^vocab_file: no such file: .*absent"),
+        (None, str(tmp_path / "absent"), "^spm_model_file: no such file: .*absent"),
         (spm, None, "Then pass it as --spm_model_file"),
     ):
         with pytest.raises(DataError, match=said):
