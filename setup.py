@@ -25,7 +25,7 @@ setup(
     # configs/ is next to the package in the repository, and inside it when installed.
     packages=[*find_packages(include=["albert", "albert.*"]), "albert.configs"],
     package_dir={"albert.configs": "configs"},
-    package_data={"albert": ["models/*/*", "py.typed", "*.pyi"], "albert.configs": ["**/*.json", "**/*.flags"]},
+    package_data={"albert": ["models/*/*", "py.typed", "*.pyi", "cli/*.html"], "albert.configs": ["**/*.json", "**/*.flags"]},
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",
@@ -42,6 +42,7 @@ setup(
         "scikit-learn>=1.4.2",
         "safetensors>=0.5",
         "matplotlib>=3.9",
+        "markdown-it-py>=3",  # Keras brings it, too
         "fsspec>=2024.12",
         "filelock>=4",
         "huggingface_hub>=1",

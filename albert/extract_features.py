@@ -45,9 +45,8 @@ def main(values: flags.FlagValues) -> None:
         answer["vector"] for answer in embedder.predict(texts, Progress("embedded", len(texts), "lines"))
     )
     if values.output_file.endswith(".npz"):
-        arrays = {"vectors": np.stack(list(vectors))}
         with files.atomic_write(values.output_file, "wb") as stream:
-            np.savez(stream, **arrays)
+            np.savez(stream, vectors=np.stack(list(vectors)))
     else:
         with files.atomic_write(values.output_file) as stream:
             for text, vector in zip(texts, vectors, strict=True):

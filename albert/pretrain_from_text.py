@@ -57,8 +57,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Total time in hours that the plan aims at.", above=0)
     flags.define("path", values, "output_dir", None, "Output directory. Required.", use="directory")
     flags.define("path", values, "start_from", None,
-                 "Model to start from, with its vocabulary: small_en, a directory, or a name on the "
-                 "hub. Default: random weights.", use="model")
+                 f"Model to start from, with its vocabulary: {flags.A_MODEL}. Default: random weights.",
+                 use="model")
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("bool", values, "keep_accents", False,
                  "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs. Default: if "
@@ -105,9 +105,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
          f"--output_dir={model}", *start, *plan.training_flags(),
          f"--seed={values.seed}")
     notes = [plan.as_text(text), text_report.coverage(train), *plan.chosen.get("notes", ())]
-    log.info("report: %s", text_report.write(
-        os.path.join(out, "report.md"), model, held_out, notes
-    ))
+    log.info("report: %s", text_report.write(out, model, held_out, notes, plan.epochs(text)))
 
 
 def _run(name: str, *arguments: str) -> None:
@@ -223,14 +221,17 @@ class _Plan:
         if self._start:
             theirs = self._start.vocabulary
             name = "spm_model_file" if theirs.spm_model_file else "vocab_file"
-            lower = f"--do_lower_case={str(theirs.text.do_lower_case).lower()}"
+            text = theirs.text  # WordPiece keeps accents with capitals
+            is_kept = text.keep_accents if theirs.spm_model_file else not text.do_lower_case
+            self._note_letters(corpus, text.do_lower_case, is_kept)
+            lower = f"--do_lower_case={str(text.do_lower_case).lower()}"
             return [f"--{name}={getattr(theirs, name)}", lower]
         lower = f"--do_lower_case={str(values.do_lower_case).lower()}"
         prefix = os.path.join(values.output_dir, "spm")
         if not os.path.exists(f"{prefix}.model"):
-            keep_accents = self._keep_accents(values, corpus)
+            keeps = self._note_letters(corpus, values.do_lower_case, flags.given(values, "keep_accents"))
             _run("train_sentencepiece", f"--input={corpus}", f"--model_prefix={prefix}", lower,
-                 f"--keep_accents={str(keep_accents).lower()}",
+                 f"--keep_accents={str(keeps).lower()}",
                  f"--vocab_size={self.chosen['vocab_size']}", "--nohard_vocab_limit",
                  f"--seed={values.seed}")
         with open(f"{prefix}.vocab", encoding="utf-8") as stream:
@@ -241,20 +242,19 @@ class _Plan:
         self._config_file = config
         return [f"--spm_model_file={prefix}.model", lower]
 
-    def _keep_accents(self, values: flags.FlagValues, corpus: str) -> bool:
-        """Returns whether the vocabulary keeps accents: as the flag says, else if the text has many."""
-        if values["keep_accents"].present:
-            return values.keep_accents
+    def _note_letters(self, corpus: str, is_lower: bool, keep_accents: bool | None) -> bool:
+        """Notes how letters change; returns whether accents are kept, by default if there are many."""
         marks = LostMarks()
         with open(corpus, encoding="utf-8") as stream:
             all(map(marks.add, stream))
-        if marks.fraction <= _MANY_MARKS:
-            return False
-        note = f"{marks}, which are kept; --nokeep_accents drops them"
-        self.chosen["notes"] = [note]
+        if keep_accents is None:
+            keep_accents = marks.fraction > _MANY_MARKS
+        ways = ("dropped; --keep_accents keeps", "kept; --nokeep_accents drops")
+        self.chosen["notes"] = ["Capitals are lower-cased"] * is_lower + [
+            f"{marks}, which are {ways[keep_accents]} them"] * bool(marks.fraction)
         files.write_json(self.path, self.chosen)
-        log.warning("%s", note)
-        return True
+        log.info("%s", "; ".join(self.chosen["notes"]))
+        return keep_accents
 
     def set_steps(self, text: Text, seconds: float) -> None:
         """Chooses batch, rate and steps by the time left."""
@@ -288,17 +288,22 @@ class _Plan:
             *(f"--{name}={value}" for name, value in self.chosen["training"].items()),
         ]
 
+    def epochs(self, text: Text) -> float:
+        """Returns how often the text is read."""
+        training = self.chosen["training"]
+        tokens = training["num_train_steps"] * training["train_batch_size"] * self.length
+        return tokens / max(text.tokens, 1)
+
     def as_text(self, text: Text) -> str:
         """Returns the plan as a sentence."""
-        training, config = self.chosen["training"], self.config
-        tokens = training["num_train_steps"] * training["train_batch_size"] * self.length
+        training, config, epochs = self.chosen["training"], self.config, self.epochs(text)
         rate = self.chosen["tokens_per_second"]
         return (
             f"{config.num_hidden_layers} layers x {config.hidden_size}, {config.vocab_size:,} "
             f"vocabulary entries; {training['num_train_steps']:,} steps of "
             f"{training['train_batch_size']} x {self.length} tokens: "
-            f"{tokens / max(text.tokens, 1):.1f} epochs of {text.num_bytes / 1e6:,.1f} MB of "
-            f"text, {duration(tokens / max(rate, 1))} at {rate:,} tokens/s"
+            f"{epochs:.1f} epochs of {text.num_bytes / 1e6:,.1f} MB of text, "
+            f"{duration(epochs * text.tokens / max(rate, 1))} at {rate:,} tokens/s"
         )
 
 

@@ -1,4 +1,20 @@
-"""Fine-tunes ALBERT on a GLUE task or on your own labelled texts, evaluates it and predicts.
+"""Fine-tunes ALBERT on your labelled texts, or on a task of GLUE, evaluates it and predicts.
+
+A table with a column of texts and one of labels needs three flags:
+
+  python -m albert.run_classifier --train_file=my.csv \\
+      --init_checkpoint=albert/albert-base-v2 --output_dir=out
+
+--init_checkpoint is the model to start from: small_en comes with this package, to try things out;
+albert/albert-base-v2 is downloaded from Hugging Face's hub, and is far better.
+
+The command finds columns and labels, holds out a part for evaluation, and chooses learning rate,
+length and epochs by the sizes of model and file, unless flags say otherwise. At the end,
+out/report.md and out/report.html say how good the classifier is, and what to do next. --dev_file
+names a file to evaluate on instead, --test_file one with texts to label. With fewer than 500 rows
+to evaluate on, the last weights are kept instead of the best.
+
+A task of GLUE, with the flags of the original:
 
   python -m albert.run_classifier --data_dir=glue --task_name=MNLI --output_dir=out \\
       --init_checkpoint=albert_base/model.ckpt-best \\
@@ -8,21 +24,11 @@
       --save_checkpoints_steps=100
 
 With --do_eval every checkpoint is evaluated and the best is kept, which is the one that later
-evaluations, predictions and exports use. Rerun the command and it resumes from the newest
-checkpoint of --output_dir.
-
-For your own labelled texts in one file, three flags are enough:
-
-  python -m albert.run_classifier --init_checkpoint=albert_base.tar.gz \\
-      --train_file=my.csv --output_dir=out
-
-It detects columns and labels, holds out a part for evaluation, and chooses learning rate, length
-and epochs by the sizes of model and file, unless flags say otherwise. At the end, out/report.md
-says how good the classifier is. --dev_file names a file to evaluate on instead, --test_file one
-with texts to label. With fewer than 500 rows to evaluate on, the last weights are kept instead of
-the best.
+evaluations, predictions and exports use. Rerun a command and it resumes from the newest checkpoint
+of --output_dir.
 """
 
+import collections
 import dataclasses
 import math
 import os
@@ -137,8 +143,9 @@ def answered(
     """Returns rows with the answers to them, and those of the baselines."""
     train, texts = _texts_of(train_rows), _texts_of(rows)
     trained = np.array([task.id_of(row.label) for row in train_rows])
-    expected = predictions["label_ids"]
+    expected, names = predictions["label_ids"], ("the most frequent label", "TF-IDF with logistic regression")
     if not task.labels:
+        names = "the mean", "TF-IDF with ridge regression"
         usual, predicted = trained.mean(), predictions["logits"][:, 0]
         tfidf = baselines.tfidf_values(train, trained, texts)
     else:
@@ -148,8 +155,9 @@ def answered(
     if task.threshold is not None:
         expected, predicted = expected > 0, predictions["probabilities"] >= task.threshold
         usual = np.arange(trained.shape[1]) == trained.sum(0).argmax()
-        tfidf = None if tfidf is None else tfidf > 0
-    return Rows(name, expected, predicted, np.repeat(usual[None], len(rows), axis=0), tfidf)
+        tfidf = tfidf > 0
+    usual = np.repeat(usual[None], len(rows), axis=0)
+    return Rows(name, expected, predicted, dict(zip(names, (usual, tfidf), strict=True)))
 
 
 def cross_validate(
@@ -196,8 +204,8 @@ def _fold_folder(values: flags.FlagValues, number: int, count: int) -> str:
 
 def _check_folds(rows: Sequence[Example], count: int, is_balanced: bool) -> None:
     """Warns of labels that are too rare for the folds, or refuses what would end in one of them."""
-    if len(rows) < count:
-        raise FlagError(f"--cross_validation={count}: only {len(rows)} rows")
+    if max(collections.Counter(row.label for row in rows).values()) < count:
+        raise FlagError(f"--cross_validation={count}: no label has {count} rows")
     texts: dict[str, set] = {}
     for row in rows:
         texts.setdefault(row.label, set()).add(own_file.texts_of(row))

@@ -5,33 +5,32 @@ Legend: N rows, C labels.
 
 import dataclasses
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from albert.cli import report_page
 from albert.formats.model_card import table
-from albert.storage import files
 from albert.tasks import glue_metrics
 
 # With fewer rows, a difference that matters is often a matter of luck.
 ENOUGH_ROWS = 500
 _MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters to show
-_ADVICE = "Start from a larger model, such as albert/albert-base-v2, or label more texts."
+_LARGER = "Start from a larger model, such as albert/albert-base-v2, or label more texts."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
+_ORDER = ("Use its probabilities to rank texts, not as chances of being right. Fewer epochs lower them: a "
+          "smaller `--num_train_epochs` in another `--output_dir`.")
+_NEVER = "**Never predicts"
+_WEIGHTS = "Add `--class_weights=balanced`, so that rare labels count as much as common ones."
+_USE = "It is better than both baselines: use it. A larger model, or more labelled texts, may gain more."
+_LESS_ERROR = "less error on average"
 _USAGE = """## Use it
 
     echo 'a new text' | python -m albert.predict --model={directory}
 
-From Python:
-
-    import albert
-
-    session = albert.open_session({directory!r})
-    print(session.classify('a new text'))
+`README.md` shows how from Python.
 """
-
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -44,8 +43,7 @@ class Rows:
     name: str  # of these rows, with their number
     expected: np.ndarray
     predicted: np.ndarray
-    usual: np.ndarray  # the training rows' most frequent label or mean, for each row
-    tfidf: np.ndarray | None  # None if the texts have no words
+    baselines: Mapping[str, np.ndarray]  # {name: answers}, the simplest first
 
     def __len__(self) -> int:
         return len(self.expected)
@@ -53,16 +51,12 @@ class Rows:
     @classmethod
     def joined(cls, name: str, parts: Sequence["Rows"]) -> "Rows":
         """Returns the rows of the folds of a cross-validation."""
-        def all_of(field: str) -> np.ndarray | None:
-            arrays = [getattr(part, field) for part in parts]
-            return None if any(array is None for array in arrays) else np.concatenate(arrays)
-
-        return cls(name, *map(all_of, ("expected", "predicted", "usual", "tfidf")))
-
-    def baselines(self) -> dict[str, np.ndarray]:
-        """Returns the answers of the baselines, the simplest one first."""
-        tfidf = {} if self.tfidf is None else {"TF-IDF": self.tfidf}
-        return {"usual": self.usual} | tfidf
+        expected, predicted, *answers = (
+            np.concatenate(arrays) for arrays in zip(
+                *((one.expected, one.predicted, *one.baselines.values()) for one in parts), strict=True
+            )
+        )
+        return cls(name, expected, predicted, dict(zip(parts[0].baselines, answers, strict=True)))
 
 
 def write(
@@ -70,7 +64,7 @@ def write(
     probabilities: np.ndarray, settings: Sequence[tuple[str, str]], num_evaluations: int = 1,
     is_balanced: bool = False,
 ) -> str:
-    """Publishes report.md and returns its path.
+    """Publishes report.md and report.html; returns the path of the former.
 
     Args:
       texts: N; the two texts of a pair are joined.
@@ -85,29 +79,19 @@ def write(
     expected, predicted = held_out.expected, held_out.predicted
     confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
     cells, right = [_cell(label) for label in labels], predicted == expected
-    by_label = glue_metrics.by_label(expected, predicted, len(labels))
     worst = np.argsort(-confidence * ~right, kind="stable")[:_MAX_ERRORS]
-    usual = cells[held_out.usual[0]]
-    findings = verdict(rows, labels, num_evaluations, is_balanced)
-    findings += overconfidence(right, confidence)
-    return _publish(directory, [
-        f"# Classifier with {len(labels)} labels\n",
+    findings, over = verdict(rows, labels, num_evaluations), overconfidence(right, confidence)
+    needs_weights = not is_balanced and any(line.startswith(_NEVER) for line in findings)
+    return _publish(directory, f"Classifier with {len(labels)} labels", [
         table(("", *(one.name for one in rows)), [
             ("accuracy", *(_accuracy(one) for one in rows)),
             ("macro F1", *(f"{_macro_f1(one, labels):.3f}" for one in rows)),
-            (f"always the most frequent label ({usual})",
-             *(f"{np.mean(one.usual == one.expected):.3f}" for one in rows)),
-            ("TF-IDF with logistic regression", *(
-                "not computed: the texts have no words" if one.tfidf is None
-                else f"{np.mean(one.tfidf == one.expected):.3f}" for one in rows)),
+            *_of_baselines(rows, lambda one, given: f"{np.mean(given == one.expected):.3f}"),
         ]),
-        _listed(findings),
-        "## By label\n",
-        table(("label", *by_label, "rows"), [
-            (label, *(f"{values[i]:.3f}" for values in by_label.values()),
-             f"{confusion[i].sum():,}")
-            for i, label in enumerate(cells)
-        ]),
+        _listed(findings + over),
+        "## What to do next\n",
+        _listed(advice(rows, gain_over, needs_weights) + [_ORDER] * len(over)),
+        *_by_label(held_out, labels),
         "## Confusion\n",
         table(("actual \\ predicted", *cells), [
             (f"**{label}**", *counts) for label, counts in zip(cells, confusion, strict=True)
@@ -117,7 +101,7 @@ def write(
             (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{confidence[i]:.3f}")
             for i in worst.tolist() if not right[i]
         ]),
-    ], settings)
+    ], "eval_accuracy", settings)
 
 
 def write_several(
@@ -125,45 +109,29 @@ def write_several(
     probabilities: np.ndarray, settings: Sequence[tuple[str, str]],
 ) -> str:
     """Like `write`, for texts that may have several labels."""
-    expected, predicted = rows[0].expected, rows[0].predicted
-    answers = {"model": predicted, "always the most frequent label": rows[0].usual}
-    if rows[0].tfidf is not None:
-        answers["TF-IDF"] = rows[0].tfidf
-    scores = {
-        name: glue_metrics.of_several_labels(expected, given, labels)
-        for name, given in answers.items()
-    }
-    wrong = predicted != expected
-    confidence = np.where(predicted, probabilities, 1 - probabilities) * wrong
+    held_out, expected = rows[0], rows[0].expected
+    scores = [glue_metrics.of_several_labels(one.expected, one.predicted, labels) for one in rows]
+    wrong = held_out.predicted != expected
+    confidence = np.where(held_out.predicted, probabilities, 1 - probabilities) * wrong
     worst = np.argsort(-confidence, axis=None, kind="stable")[:_MAX_ERRORS]
-    metrics = {"micro F1": "micro_f1", "macro F1": "macro_f1", "all labels of a text right":
-               "eval_accuracy"} | {f"F1 of {_cell(name)}": f"f1_{name}" for name in labels}
-    decisive = max(rows, key=len)
-    findings = [
-        _comparison(name, len(decisive), *_f1_gain(decisive, answers))
-        for name, answers in zip(
-            ("always the most frequent label", "TF-IDF with logistic regression"),
-            decisive.baselines().values())
-    ]
-    return _publish(directory, [
-        f"# Classifier with {len(labels)} labels, several per text\n",
-        table((rows[0].name, *scores, "rows with it"), [
-            (name, *(f"{score.get(key, 0):.3f}" for score in scores.values()), count)
-            for (name, key), count in zip(
-                metrics.items(), ["", "", "", *(f"{n:,}" for n in expected.sum(0))], strict=True)
+    return _publish(directory, f"Classifier with {len(labels)} labels, several per text", [
+        table(("", *(one.name for one in rows)), [
+            *((name, *(f"{score[key]:.3f}" for score in scores)) for name, key in (
+                ("micro F1", "micro_f1"), ("macro F1", "macro_f1"),
+                ("all labels of a text right", "eval_accuracy"),
+            )),
+            *_of_baselines(rows, lambda one, given: (
+                f"{glue_metrics.f1(one.expected.ravel(), given.ravel()):.3f}"), ": micro F1"),
         ]),
-        _listed([
-            *(f"Micro F1 on {one.name}: {glue_metrics.f1(one.expected.ravel(), one.predicted.ravel()):.3f}."
-              for one in rows[1:]),
-            *findings, *_labels_of_no_answer(decisive, labels),
-        ]),
+        _listed(_comparisons(rows, _f1_gain) + _unanswered(rows, labels)),
+        "## What to do next\n", _listed(advice(rows, _f1_gain)), *_by_label(held_out, labels),
         "## Most confident errors\n",
         table(("text", "label", "actual", "probability"), [
             (_cell(texts[i]), _cell(labels[j]), "yes" if expected[i, j] else "no",
              f"{probabilities[i, j]:.3f}")
             for i, j in zip(*np.unravel_index(worst, wrong.shape), strict=True) if wrong[i, j]
         ]),
-    ], settings)
+    ], "micro_f1", settings)
 
 
 def write_regression(
@@ -171,64 +139,42 @@ def write_regression(
     settings: Sequence[tuple[str, str]],
 ) -> str:
     """Like `write`, for numbers instead of labels."""
-    held_out, decisive = rows[0], max(rows, key=len)
+    held_out = rows[0]
     errors = np.abs(held_out.predicted - held_out.expected)
     scores = [glue_metrics.score("regression", one.expected, one.predicted) for one in rows]
-    findings = []
-    for name, given in zip(("the mean", "TF-IDF with ridge regression"), decisive.baselines().values()):
-        gains = np.abs(given - decisive.expected) - np.abs(decisive.predicted - decisive.expected)
-        gain, error = float(gains.mean()), float(gains.std() / math.sqrt(len(gains)))
-        findings.append(_comparison(
-            name, len(decisive), gain, gain - 1.96 * error, gain + 1.96 * error, "less error on average"
-        ))
-    return _publish(directory, [
-        "# Regression\n",
+    return _publish(directory, "Regression", [
         table(("", *(one.name for one in rows)), [
             ("mean absolute error", *(_mean_error(one, one.predicted) for one in rows)),
             ("root mean squared error", *(_number(math.sqrt(score["MSE"])) for score in scores)),
             ("Pearson's correlation", *(f"{score['pearson']:.3f}" for score in scores)),
-            (f"always the mean ({_number(held_out.usual[0])}): mean absolute error",
-             *(_mean_error(one, one.usual) for one in rows)),
-            ("TF-IDF with ridge regression: mean absolute error",
-             *("not computed" if one.tfidf is None else _mean_error(one, one.tfidf) for one in rows)),
+            *_of_baselines(rows, _mean_error, ": mean absolute error"),
         ]),
-        _listed(findings),
+        _listed(_comparisons(rows, _error_gain, _LESS_ERROR)),
+        "## What to do next\n", _listed(advice(rows, _error_gain)),
         "## Largest errors\n",
         table(("text", "actual", "predicted"), [
             (_cell(texts[i]), f"{held_out.expected[i]:.6g}", f"{held_out.predicted[i]:.6g}")
             for i in np.argsort(-errors, kind="stable")[:_MAX_ERRORS].tolist()
         ]),
-    ], settings)
+    ], "pearson", settings)
 
 
-def _publish(directory: str, parts: list[str], settings: Sequence[tuple[str, str]]) -> str:
-    parts = [*parts, "## Training\n", table(("setting", "value"), settings),
-             _USAGE.format(directory=directory)]
-    path = os.path.join(directory, "report.md")
-    with files.atomic_write(path) as stream:
-        stream.write("\n".join(parts))
-    return path
+def _publish(
+    directory: str, title: str, parts: Sequence[str], metric: str, settings: Sequence[tuple[str, str]]
+) -> str:
+    """Publishes a report with the held-out `metric` of each evaluation."""
+    return report_page.publish(directory, title, [
+        *parts, "## Learning curve\n", report_page.curve(directory, metric),
+        "## Training\n", table(("setting", "value"), settings), _USAGE.format(directory=directory),
+    ])
 
 
 # === The verdict ===
 
 
-def verdict(
-    rows: Sequence[Rows], labels: Sequence[str], num_evaluations: int = 1, is_balanced: bool = False
-) -> list[str]:
+def verdict(rows: Sequence[Rows], labels: Sequence[str], num_evaluations: int = 1) -> list[str]:
     """Returns what the figures say; for the arguments see `write`."""
-    decisive, findings = max(rows, key=len), []
-    names = (f"always answering {_cell(labels[decisive.usual[0]])}", "TF-IDF with logistic regression")
-    silent = _labels_of_no_answer(decisive, labels, is_balanced)
-    gains = [gain_over(decisive, given) for given in decisive.baselines().values()]
-    findings = [
-        _comparison(name, len(decisive), *gain) for name, gain in zip(names, gains)
-    ] + silent
-    is_better = all(low > 0 for _, low, _ in gains)
-    if not is_better and len(decisive) < ENOUGH_ROWS and len(rows) == 1:
-        findings.append(_VALIDATE)
-    elif not is_better and (is_balanced or not silent):
-        findings.append(_ADVICE)
+    findings = _comparisons(rows, gain_over) + _unanswered(rows, labels)
     if num_evaluations > 1:
         count, accuracy = len(rows[0]), np.mean(rows[0].predicted == rows[0].expected)
         # An upper bound on the expected maximum of `num_evaluations` independent errors.
@@ -239,9 +185,32 @@ def verdict(
     return findings
 
 
+def advice(rows: Sequence[Rows], gain_of: Callable, needs_weights: bool = False) -> list[str]:
+    """Returns what to do next.
+
+    Args:
+      gain_of: see `_gains`.
+      needs_weights: whether labels that are never predicted counted less than others in training.
+    """
+    decisive, steps = max(rows, key=len), [_WEIGHTS] if needs_weights else []
+    unclear = [gain for gain in _gains(decisive, gain_of).values() if gain[1] <= 0]
+    if not unclear:
+        return steps or [_USE]
+    if len(decisive) < ENOUGH_ROWS and gain_of is gain_over and len(rows) == 1:
+        steps.append(_VALIDATE)
+    elif not needs_weights:
+        steps.append(_LARGER)
+    # Intervals shrink with the root of the number of rows.
+    needed = [len(decisive) * ((high - low) / 2 / gain) ** 2 for gain, low, high in unclear if gain > 0]
+    if needed and len(decisive) < ENOUGH_ROWS:
+        steps.append(f"If the gain stays as it is, about {float(f'{max(needed):.1g}'):,.0f} rows, each "
+                     "tested once, would show it.")
+    return steps
+
+
 def is_undecided(rows: Rows) -> bool:
     """Whether the rows are too few to tell that the model is better or worse than a baseline."""
-    gains = [gain_over(rows, given) for given in rows.baselines().values()]
+    gains = _gains(rows, gain_over).values()
     return len(rows) < ENOUGH_ROWS and any(low <= 0 <= high for _, low, high in gains)
 
 
@@ -268,9 +237,24 @@ def gain_over(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
     return tuple(100 * x for x in (gains.mean(), middle - 1.96 * error, middle + 1.96 * error))
 
 
-def _comparison(
-    name: str, count: int, gain: float, low: float, high: float, unit: str = "points"
-) -> str:
+def _gains(rows: Rows, gain_of: Callable) -> dict[str, tuple[float, float, float]]:
+    """Returns {baseline: the gain over its answers, with its 95 % interval}.
+
+    Args:
+      gain_of: (rows, answers of a baseline) -> gain, and the ends of its interval.
+    """
+    return {name: gain_of(rows, given) for name, given in rows.baselines.items()}
+
+
+def _comparisons(rows: Sequence[Rows], gain_of: Callable, unit: str = "points") -> list[str]:
+    """Compares the largest number of rows with each baseline, by a gain in this unit."""
+    decisive = max(rows, key=len)
+    return [
+        _comparison(name, len(decisive), *gain, unit) for name, gain in _gains(decisive, gain_of).items()
+    ]
+
+
+def _comparison(name: str, count: int, gain: float, low: float, high: float, unit: str) -> str:
     """Interprets a gain over a baseline and its 95 % interval."""
     shown = [f"{x:+.1f}" if unit == "points" else _number(x, sign=True) for x in (gain, low, high)]
     span = "{} {}, 95 % interval: {} to {}".format(shown[0], unit, *shown[1:])
@@ -283,21 +267,19 @@ def _comparison(
     return f"**No clear difference from {name}** on {count:,} rows ({span})."
 
 
-def _labels_of_no_answer(
-    rows: Rows, labels: Sequence[str], is_balanced: bool = True
-) -> list[str]:
+def _unanswered(rows: Sequence[Rows], labels: Sequence[str]) -> list[str]:
     """Names the labels that are never predicted, and those that no row has."""
-    if rows.expected.ndim == 1:
-        occurring, given = (np.bincount(x, minlength=len(labels)) for x in (rows.expected, rows.predicted))
-    else:
-        occurring, given = rows.expected.sum(0), rows.predicted.sum(0)
+    decisive = max(rows, key=len)
+    occurring, given = (  # [C]; where texts may have several labels, they are booleans [N, C]
+        x.sum(0) if x.ndim == 2 else np.bincount(x, minlength=len(labels))
+        for x in (decisive.expected, decisive.predicted)
+    )
     silent, absent = (
         ", ".join(_cell(label) for label, is_meant in zip(labels, chosen) if is_meant)
         for chosen in ((given == 0) & (occurring > 0), occurring == 0)
     )
-    remedy = "label more texts of this kind" if is_balanced else "add `--class_weights=balanced`"
     return [
-        *([f"**Never predicts {silent}**: {remedy}."] if silent else []),
+        *([f"{_NEVER} {silent}**."] if silent else []),
         *([f"No row has the label {absent}, so nothing is measured for it."] if absent else []),
     ]
 
@@ -305,17 +287,12 @@ def _labels_of_no_answer(
 # === Figures ===
 
 
-def interval(hits: int, count: int) -> tuple[float, float]:
-    """Returns Wilson's 95 % interval of a fraction (Wilson 1927)."""
-    z, p = 1.96, hits / count
-    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + (z / (2 * count)) ** 2)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
-
-
 def _accuracy(rows: Rows) -> str:
+    """Returns the accuracy with its 95 % interval (Wilson 1927)."""
+    from scipy.stats import binomtest
+
     hits = int((rows.predicted == rows.expected).sum())
-    low, high = interval(hits, len(rows))
+    low, high = binomtest(hits, len(rows)).proportion_ci(method="wilson")
     return f"{hits / len(rows):.3f} (95 % interval: {low:.3f} to {high:.3f})"
 
 
@@ -346,10 +323,37 @@ def _f1_gain(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
     return 100 * float(gain), 100 * float(low), 100 * float(high)
 
 
+def _error_gain(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
+    """Returns by how much less the absolute error is, with its 95 % interval."""
+    gains = np.abs(answers - rows.expected) - np.abs(rows.predicted - rows.expected)
+    gain, error = float(gains.mean()), float(gains.std() / math.sqrt(len(gains)))
+    return gain, gain - 1.96 * error, gain + 1.96 * error
+
+
+def _of_baselines(
+    rows: Sequence[Rows], measure: Callable[[Rows, np.ndarray], str], suffix: str = ""
+) -> list[tuple[str, ...]]:
+    """Returns a line of a table for each baseline."""
+    return [
+        (name + suffix, *(measure(one, one.baselines[name]) for one in rows)) for name in rows[0].baselines
+    ]
+
+
+def _by_label(rows: Rows, labels: Sequence[str]) -> list[str]:
+    """Returns a heading and a table of each label's scores."""
+    scores = glue_metrics.by_label(rows.expected, rows.predicted, len(labels))
+    is_one = rows.expected.ndim == 1
+    counts = np.bincount(rows.expected, minlength=len(labels)) if is_one else rows.expected.sum(0)
+    return ["## By label\n", table(("label", *scores, "rows"), [
+        (_cell(label), *(f"{values[i]:.3f}" for values in scores.values()), f"{counts[i]:,}")
+        for i, label in enumerate(labels)
+    ])]
+
+
 def _listed(findings: Sequence[str]) -> str:
     return "".join(f"* {line}\n" for line in findings)
 
 
 def _cell(text: str) -> str:
     short = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " ..."
-    return short.replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(short.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from albert.cli import flags
+from albert.cli.classifier_report import ENOUGH_ROWS
 from albert.cli.encoder import Encoder
 from albert.cli.fine_tuning_settings import FineTuningSettings
 from albert.errors import DataError, FlagError
@@ -23,9 +24,6 @@ from albert.tasks.glue import Example
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "delimiter", "encoding")
 FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
          "label_column", "label_columns", "threshold", *TABLE_FLAGS)
-# With fewer held-out rows, the best of several evaluations is a matter of luck; the last weights
-# failed on no seed (docs/evidence/results.md).
-ENOUGH_TO_CHOOSE = 500
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -309,7 +307,9 @@ class OwnTexts:
     def _keeps_last(self) -> bool:
         """Whether to keep the last weights, because the rows are too few to choose others."""
         num_rows = len(self.data.examples["dev"])
-        if num_rows >= ENOUGH_TO_CHOOSE:
+        # Among few, the best of several evaluations is a matter of luck; the last weights failed on
+        # no seed (docs/evidence/results.md).
+        if num_rows >= ENOUGH_ROWS:
             return False
         self.report("checkpoint", f"the last ({num_rows:,} held-out rows are too few to choose one)")
         return True

@@ -7,11 +7,10 @@ import numpy as np
 
 def tfidf_answers(
     train_texts: Sequence[str], train_labels: Sequence[str] | np.ndarray, texts: Sequence[str]
-) -> np.ndarray | None:
+) -> np.ndarray:
     """Returns the labels predicted by logistic regression on TF-IDF of words and word pairs.
 
     Where a text may have several labels, `train_labels` and the result say whether it has each, [N, C].
-    None if the texts have no words.
     """
     # Imported here, because it takes a second.
     from sklearn.linear_model import LogisticRegression
@@ -27,20 +26,23 @@ def tfidf_answers(
 
 def tfidf_values(
     train_texts: Sequence[str], train_values: Sequence[float], texts: Sequence[str]
-) -> np.ndarray | None:
-    """Returns the numbers predicted by ridge regression; None if the texts have no words."""
+) -> np.ndarray:
+    """Returns the numbers predicted by ridge regression."""
     from sklearn.linear_model import Ridge
 
     return _answers(Ridge(), train_texts, train_values, texts)
 
 
-def _answers(regression, train_texts, train_answers, texts) -> np.ndarray | None:
+def _answers(regression, train_texts, train_answers, texts) -> np.ndarray:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_pipeline
 
-    model = make_pipeline(TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)), regression)
+    def fitted(**options):
+        model = make_pipeline(TfidfVectorizer(sublinear_tf=True, **options), regression)
+        return model.fit(list(train_texts), np.asarray(train_answers))
+
     try:
-        model.fit(list(train_texts), np.asarray(train_answers))
-    except ValueError:  # an empty vocabulary
-        return None
+        model = fitted(ngram_range=(1, 2))
+    except ValueError:  # no text has a word
+        model = fitted(analyzer="char")
     return model.predict(list(texts))

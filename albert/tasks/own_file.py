@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from albert.errors import DataError, FlagError
 from albert.runtime.seeds import child_seed
@@ -334,10 +333,12 @@ def split_off(
     file and whatever its label, and copies of a text stay together. So the fraction held out, of
     all examples and of each label, is `share` up to chance.
     """
-    return _divided(examples, {
-        number for number, example in enumerate(examples)
-        if child_seed(seed, "held-out rows", *texts_of(example)) < share * 2**64
-    })
+    train: list[Example] = []
+    held_out: list[Example] = []
+    for one in examples:
+        is_held_out = child_seed(seed, "held-out rows", *texts_of(one)) < share * 2**64
+        (held_out if is_held_out else train).append(one)
+    return train, held_out
 
 
 def texts_of(example: Example) -> tuple[str, ...]:
@@ -353,31 +354,11 @@ def folds(
     Each example is held out once. Each fold has the same fraction of every label; examples with the
     same texts stay together.
     """
-    rng = np.random.default_rng(child_seed(seed, "folds"))
-    held_out: list[set[int]] = [set() for _ in range(count)]
-    first = 0
-    for stratum in _strata(examples):
-        for number, group in enumerate(rng.permutation(len(stratum)).tolist(), first):
-            held_out[number % count].update(stratum[group])
-        first += len(stratum)  # so that the sizes of folds differ by at most one
-    return [_divided(examples, numbers) for numbers in held_out]
+    from sklearn.model_selection import StratifiedGroupKFold  # takes a second
 
-
-def _strata(examples: Sequence[Example]) -> list[list[list[int]]]:
-    """Returns, for each label, the numbers of its examples, grouped by their texts."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, example in enumerate(examples):
-        groups.setdefault(texts_of(example), []).append(number)
-    strata: dict[Any, list[list[int]]] = {}
-    for numbers in groups.values():
-        strata.setdefault(examples[numbers[0]].label, []).append(numbers)
-    return [stratum for _, stratum in sorted(strata.items())]
-
-
-def _divided(
-    examples: Sequence[Example], held_out: Collection[int]
-) -> tuple[list[Example], list[Example]]:
-    train, dev = [], []
-    for number, example in enumerate(examples):
-        (dev if number in held_out else train).append(example)
-    return train, dev
+    parts = StratifiedGroupKFold(count, shuffle=True, random_state=child_seed(seed, "folds") % 2**32)
+    labels, groups = [one.label for one in examples], ["\0".join(texts_of(one)) for one in examples]
+    with warnings.catch_warnings():  # of labels with few rows, which the command names
+        warnings.simplefilter("ignore")
+        numbers = [*parts.split(labels, labels, groups)]
+    return [([examples[i] for i in train], [examples[i] for i in dev]) for train, dev in numbers]

@@ -1,5 +1,6 @@
 """The statements about its figures in the report on a model of your texts."""
 
+import json
 import re
 
 import jobs
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 
 from albert import run_classifier
-from albert.cli import classifier_report, flags
+from albert.cli import classifier_report, flags, report_page
 from albert.cli.classifier_report import Rows
 from albert.cli.encoder import open_encoder
 from albert.errors import FlagError
+from albert.formats.model_card import table
 from albert.tasks import baselines, own_file
 from albert.tasks.glue import Example
 
@@ -21,35 +23,39 @@ def answered(right: int, tfidf_right: int, count: int, usual_right: int = 0, nam
     """Rows of ham and spam; the model answers the first `right` right, TF-IDF the last ones."""
     row = np.arange(count)
     expected = (row % 2).astype(int)
-    return Rows(
-        name or f"{count} held-out rows", expected, np.where(row < right, expected, 1 - expected),
-        np.where(row < usual_right, expected, 1 - expected),
-        np.where(row >= count - tfidf_right, expected, 1 - expected),
-    )
+    return Rows(name or f"{count} held-out rows", expected, np.where(row < right, expected, 1 - expected), {
+        "the most frequent label": np.where(row < usual_right, expected, 1 - expected),
+        "TF-IDF with logistic regression": np.where(row >= count - tfidf_right, expected, 1 - expected),
+    })
 
 
 def said(*rows: Rows, **options) -> str:
     return "\n".join(classifier_report.verdict(rows, LABELS, **options))
 
 
+def advised(*rows: Rows, **options) -> str:
+    return "\n".join(classifier_report.advice(rows, classifier_report.gain_over, **options))
+
+
 def test_a_classifier_is_compared_row_by_row_with_the_most_frequent_label_and_then_tfidf():
     first, second, *_ = said(answered(800, 600, 1000, 500)).splitlines()
-    assert first.startswith("Better than always answering ham (+30.0 points, 95 % interval: ")
+    assert first.startswith("Better than the most frequent label (+30.0 points, 95 % interval: ")
     # b = 400 rows gained, c = 200 lost: (400 - 200) / 1002 +- 1.96 sqrt(601 - 200**2 / 1002) / 1002.
     assert second == "Better than TF-IDF with logistic regression (+20.0 points, 95 % interval: +15.3 to +24.6)."
-    text = said(answered(600, 800, 1000, 500))
-    assert "**Worse than TF-IDF" in text and "Start from a larger model" in text
+    worse = answered(600, 800, 1000, 500)
+    assert "**Worse than TF-IDF" in said(worse) and "Start from a larger model" in advised(worse)
+    assert "better than both baselines: use it" in advised(answered(800, 600, 1000, 500))
     text = said(answered(620, 600, 1000, 500))
     assert "**No clear difference from TF-IDF with logistic regression** on 1,000 rows" in text
-    without = Rows("600 held-out rows", *(answered(600, 0, 600).expected,) * 3, None)
-    assert "TF-IDF" not in said(without)
 
 
 def test_few_rows_decide_only_what_they_can():
     text = said(answered(44, 42, 60, 42))
     assert "**60 rows cannot tell** whether it is better than TF-IDF" in text
-    assert "**60 rows cannot tell** whether it is better than always answering ham" in text
-    assert "`--cross_validation=5`" in text and "larger model" not in text and "orse" not in text
+    assert "**60 rows cannot tell** whether it is better than the most frequent label" in text
+    assert "orse" not in text
+    advice = advised(answered(44, 42, 60, 42))
+    assert "`--cross_validation=5`" in advice and "larger model" not in advice
     clear = answered(58, 20, 60, 30)
     assert "Better than TF-IDF" in said(clear) and "cannot" not in said(clear)
     assert not classifier_report.is_undecided(clear)
@@ -61,22 +67,34 @@ def test_few_rows_decide_only_what_they_can():
 
 def test_the_largest_number_of_rows_decides():
     few, many = answered(58, 20, 60, 30), answered(400, 600, 800, 300, "800 rows in 2 of 2 folds")
-    text = said(few, many)
-    assert "**Worse than TF-IDF" in text and "cross_validation" not in text
+    assert "**Worse than TF-IDF" in said(few, many) and "cross_validation" not in advised(few, many)
     joined = Rows.joined("all", [few, many])
-    assert len(joined) == 860 and joined.tfidf.tolist() == [*few.tfidf, *many.tfidf]
+    assert len(joined) == 860
+    for name, answers in joined.baselines.items():
+        assert answers.tolist() == [*few.baselines[name], *many.baselines[name]]
+
+
+def test_the_report_says_how_many_rows_would_tell():
+    # b = 14 gained, c = 8 lost: 6 / 62 = 9.7 points, +- 1.96 sqrt(23 - 6**2 / 62) / 62 = 15.0 points;
+    # the gain is 6 / 60 = 10 points, so 60 (15 / 10)**2 = 135 rows.
+    row = np.arange(60)
+    rows = Rows("60 held-out rows", np.ones(60, int), (row < 52).astype(int), {"x": (row >= 14).astype(int)})
+    assert [sum(rows.predicted), sum(rows.baselines["x"])] == [52, 46]
+    assert "about 100 rows, each tested once, would show it" in advised(rows)
+    assert "would show it" not in advised(answered(30, 30, 60))  # no gain
+    assert "would show it" not in advised(answered(620, 600, 1000, 500))  # rows enough
 
 
 def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advised():
     expected, ham = np.array([0] * 995 + [1] * 5), np.zeros(1000, int)
-    rows = Rows("1,000 held-out rows", expected, ham, ham, ham)
+    rows = Rows("1,000 held-out rows", expected, ham, {"the most frequent label": ham, "TF-IDF": ham})
     text = said(rows)
-    assert text.startswith("**No clear difference from always answering ham** on 1,000 rows")
-    assert "**Never predicts spam**: add `--class_weights=balanced`." in text
-    assert "larger model" not in text
-    text = said(rows, is_balanced=True)
-    assert "**Never predicts spam**: label more texts" in text and "larger model" in text
-    absent = Rows("9 held-out rows", *(np.zeros(9, int),) * 4)
+    assert text.startswith("**No clear difference from the most frequent label** on 1,000 rows")
+    assert "**Never predicts spam**." in text
+    assert "--class_weights=balanced" in advised(rows, needs_weights=True)
+    assert "larger model" not in advised(rows, needs_weights=True)
+    assert "larger model, such as albert/albert-base-v2, or label more texts" in advised(rows)
+    absent = Rows("9 held-out rows", *(np.zeros(9, int),) * 2, {"x": np.zeros(9, int)})
     assert "No row has the label spam, so nothing is measured for it." in said(absent)
     assert "Never predicts" not in said(absent)
 
@@ -101,12 +119,15 @@ def test_the_intervals_are_wilsons_and_agrestis():
         (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611),
         (1, 29, 0.0061, 0.1718),
     ):
-        assert classifier_report.interval(hits, count) == pytest.approx((low, high), abs=1e-4)
+        expected = np.ones(count, int)
+        shown = classifier_report._accuracy(Rows("", expected, (np.arange(count) < hits).astype(int), {}))
+        *_, found_low, found_high = map(float, re.findall(r"[\d.]+", shown.rstrip(")")))
+        assert (found_low, found_high) == pytest.approx((low, high), abs=6e-4)
     # Coverage, by simulation: the interval holds the true gain of 10 points in 95 of 100 tables.
     rng, hits = np.random.default_rng(0), 0
     for _ in range(1000):
         model, other = rng.random((2, 80)) < [[0.7], [0.6]]
-        rows = Rows("", np.ones(80, int), model.astype(int), None, None)
+        rows = Rows("", np.ones(80, int), model.astype(int), {})
         _, low, high = classifier_report.gain_over(rows, other.astype(int))
         hits += low < 10 < high
     assert 935 <= hits <= 975
@@ -116,19 +137,21 @@ def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_pa
     expected = np.array([[1, 0], [1, 1], [0, 1]], bool)
     probabilities = np.array([[0.9, 0.7], [0.2, 0.8], [0.1, 0.6]])
     tfidf = np.array([[1, 0], [1, 1], [0, 0]], bool)
-    rows = Rows("3 held-out rows", expected, probabilities >= 0.5, np.array([[1, 0]] * 3, bool), tfidf)
+    rows = Rows("3 held-out rows", expected, probabilities >= 0.5,
+                {"the most frequent label": np.array([[1, 0]] * 3, bool), "TF-IDF": tfidf})
     report = open(classifier_report.write_several(
         str(tmp_path), ["one", "two", "three"], ("a|b", "c"), [rows], probabilities, []
     )).read()
     # Of 4 labels 3 are found, one is wrong: F1 = 2 * 3 / (4 + 4). TF-IDF: 2 * 3 / (4 + 3). Always
     # a|b: 2 * 2 / (4 + 3).
-    assert "| micro F1 | 0.750 | 0.571 | 0.857 |" in report
+    assert ("| micro F1 | 0.750 |\n" in report and "| the most frequent label: micro F1 | 0.571 |\n" in report
+            and "| TF-IDF: micro F1 | 0.857 |\n" in report)
     assert "**3 rows cannot tell** whether it is better than TF-IDF" in report
-    assert "| F1 of a\\|b | 0.667 | 0.800 | 1.000 | 2 |" in report
+    assert "| a\\|b | 1.000 | 0.500 | 0.667 | 2 |" in report
     assert "| two | a\\|b | yes | 0.200 |\n| one | c | no | 0.700 |\n" in report
 
 
-def test_tfidf_learns_words_and_numbers_and_gives_up_where_there_are_none():
+def test_tfidf_learns_words_and_numbers():
     texts = ["a fine film", "fine acting", "a dull film", "dull acting"] * 5
     labels = ["good", "good", "bad", "bad"] * 5
     found = baselines.tfidf_answers(texts, labels, ["fine", "dull", "so dull a film"])
@@ -136,7 +159,8 @@ def test_tfidf_learns_words_and_numbers_and_gives_up_where_there_are_none():
     several = np.array([[label == "good", "acting" in text] for label, text in zip(labels, texts)])
     found = baselines.tfidf_answers(texts, several, ["fine acting", "a dull film"])
     assert found.tolist() == [[1, 1], [0, 0]]
-    assert baselines.tfidf_answers(["!", "?"], ["good", "bad"], ["!"]) is None
+    # Without words, characters.
+    assert baselines.tfidf_answers(["!", "?"], ["good", "bad"], ["!"]).tolist() == ["good"]
     assert baselines.tfidf_answers(texts[:2], labels[:2], ["dull"]).tolist() == ["good"]
     values = [1000.0 if label == "good" else 0.0 for label in labels]
     high, low = baselines.tfidf_values(texts, values, ["fine", "dull"])
@@ -155,11 +179,31 @@ def test_every_row_is_held_out_in_one_part_and_labels_are_spread_evenly():
     assert parts == own_file.folds(rows, 4, seed=1) != own_file.folds(rows, 4, seed=2)
 
 
+def test_a_page_needs_no_other_file_and_texts_do_not_format_it(tmp_path):
+    text = "<script>x</script> ![a](http://x/y.png) [b](http://x) <http://x> $title | # &amp;"
+    parts = ["## A\n", table(("text", "n"), [(classifier_report._cell(text), 1)])]
+    assert report_page.publish(str(tmp_path), "Title", parts) == str(tmp_path / "report.md")
+    page = (tmp_path / "report.html").read_text()
+    assert "<title>Title</title>" in page and "<h2>A</h2>" in page and "<td>1</td>" in page
+    assert not re.search(r"<script|<img|<a |src=|href=|url\(|@import", page)
+    for literal in ("&lt;script&gt;", "![a](http://x/y.png)", "$title | #"):
+        assert literal in page
+
+
+def test_the_curve_has_the_evaluations_of_the_run_and_always_the_last(tmp_path):
+    lines = [{"kind": "eval", "step": i, "loss": 9.5 - i / 10, "eval_accuracy": i / 100} for i in range(1, 51)]
+    lines += [{"kind": "train", "step": 60, "loss": 1.0}, {"kind": "eval", "step": 70, "loss": None}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    head, _, *shown = report_page.curve(str(tmp_path), "eval_accuracy").splitlines()
+    assert head == "| step | loss | eval accuracy |  |" and 5 <= len(shown) <= 12
+    assert shown[-1] == "| 50 | 4.500 | 0.500 | ██████████ |"
+
+
 # --- The command ---
 
 
 @pytest.fixture
-def table(tmp_path):
+def own_table(tmp_path):
     """Returns a table, whose labels follow from the first word, and the flags of a small run on it."""
     path = tmp_path / "my.csv"
     lines = [f"w{i % 5} w{10 + i % 7} w{20 + i % 11} w3,{'good' if i % 5 < 2 else 'bad'}" for i in range(60)]
@@ -169,9 +213,9 @@ def table(tmp_path):
     return path, [*given, f"--train_file={path}"]
 
 
-def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(table, tmp_path, monkeypatch):
+def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_table, tmp_path, monkeypatch):
     """Nor are the baselines fitted on held-out rows."""
-    path, given = table
+    path, given = own_table
     runs, fitted, tune = [], [], run_classifier.FineTuning.run
 
     def run(tuning):
@@ -204,13 +248,15 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(table, t
 
 
 def test_held_out_rows_without_a_verdict_are_joined_by_folds_that_cost_less_than_the_training(
-    table, tmp_path, capsys, monkeypatch
+    own_table, tmp_path, capsys, monkeypatch
 ):
-    path, given = table
+    path, given = own_table
     given = [*given, "--learning_rate=1e-9"]  # so that it is no better than anything
     assert jobs.classify(*given, "--cross_validation=0") == 0
     report = (tmp_path / "out/report.md").read_text()
     assert "rows cannot tell" in report and "`--cross_validation=5`" in report
+    assert re.search(r"## Learning curve\n\n\|.*\n\| --- .*\n(\| \d+ \| .*\n)+\n## ", report)
+    assert (tmp_path / "out/report.html").read_text().count("<h2>") == report.count("\n## ")
     assert not [*tmp_path.glob(".out.work/fold-*")]
     assert jobs.classify(*given) == 0  # rerun: the cost of its training is unknown
     assert (tmp_path / "out/report.md").read_text() == report
@@ -225,8 +271,8 @@ def test_held_out_rows_without_a_verdict_are_joined_by_folds_that_cost_less_than
     assert (out / "report.md").read_text() == report
 
 
-def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(table, tmp_path, capsys):
-    path, given = table
+def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(own_table, tmp_path, capsys):
+    path, given = own_table
     path.write_text("text,label\n" + "".join(f"w{i} w{i + 1},good\n" for i in range(40)) + "w1 w3,bad\n")
     assert jobs.classify(*given, "--cross_validation=3", "--train_step=2") == 0
     said = capsys.readouterr().err
@@ -239,8 +285,8 @@ def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(table, tmp_path
         run_classifier.cross_validate(values, settings, None, texts.data, 3)
 
 
-def test_a_labelled_test_file_is_scored_in_the_report(table, tmp_path, capsys):
-    path, given = table
+def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsys):
+    path, given = own_table
     test = tmp_path / "test.csv"
     rows = [f"w{i % 5} w{5 + i} w4,{'good' if i % 5 < 2 else 'bad'}" for i in range(20)]
     test.write_text("\n".join(["text,label", *rows, "w1 w2,?", "w1 w2,"]) + "\n")
@@ -285,7 +331,7 @@ def test_a_regression_learns_and_reports_in_the_units_of_its_labels(tmp_path, ca
     assert np.abs(found - expected).mean() < 1000  # always the mean: 2,000
     report = (out / "report.md").read_text()
     error = float(re.search(r"mean absolute error \| ([\d.e+]+)", report)[1])
-    assert error < 1000 and re.search(r"always the mean \(1[23]\d+\): mean absolute error \|", report)
+    assert error < 1000 and re.search(r"the mean: mean absolute error \| 2\d{3}", report)
     assert "TF-IDF with ridge regression: mean absolute error |" in report
     assert re.search(r"(Better|Worse|tell|difference).* the mean", report), report
     texts = [text for text, _ in rows[:5]]

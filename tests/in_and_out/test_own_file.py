@@ -289,7 +289,7 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
     """And its mean leaves out labels that neither occur nor are predicted."""
     labels, found = ("a", "b|c", "absent"), np.eye(3)[[0, 1, 0, 0]] * [[0.9], [0.9], [0.8], [0.9]]
     rows = classifier_report.Rows(
-        "4 held-out rows", np.array([0, 1, 1, 1]), found.argmax(-1), np.ones(4, int), None
+        "4 held-out rows", np.array([0, 1, 1, 1]), found.argmax(-1), {"the most frequent label": np.ones(4, int)}
     )
     path = classifier_report.write(
         str(tmp_path), [f"text {i}" for i in range(4)], labels, [rows], found, [],
@@ -301,7 +301,7 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
     assert surest in report and "text 0" not in report
     assert "| accuracy | 0.500 (95 % interval: 0.150 to 0.850)" in report
     assert "| macro F1 | 0.500 |" in report
-    assert "| always the most frequent label (b\\|c) | 0.750 |" in report
+    assert "| the most frequent label | 0.750 |" in report
 
 
 # --- The command ---

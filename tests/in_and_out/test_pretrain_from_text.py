@@ -137,16 +137,22 @@ def test_speed_is_measured_on_the_devices_and_with_the_compiler_of_the_run(monke
     assert [values.distribution_strategy for values in scopes] == [None] and runs[0].use_xla
 
 
-def test_the_report_says_whether_it_learned_little_enough_or_overfits():
-    def verdict(accuracy, *losses):
+def test_the_report_says_what_it_has_learned_and_what_more_time_or_text_would_bring():
+    def verdict(accuracy, *losses, epochs=1):
         results = {"masked_lm_accuracy": accuracy, "masked_lm_accuracy_baseline": 0.05}
-        return text_report._verdict(results, losses)
+        shares = np.linspace(0, accuracy, len(losses))
+        evaluations = [{"loss": x, "masked_lm_accuracy": y} for x, y in zip(losses, shares, strict=True)]
+        return text_report._verdict(results, evaluations, epochs)
 
     assert "little more than token frequencies" in verdict(0.08, 6.0, 5.9)
-    assert "More --hours, or more text" in verdict(0.2, 6.0, 5.5)
-    assert "Fine-tune it" in verdict(0.4, 5.0, 4.0) and "Fine-tune it" in verdict(0.4)
+    assert "words and short phrases. The second half of the training gained 10.0 points" in verdict(
+        0.2, 6.0, 5.7, 5.5)
+    assert "30 times, the maximum: only more text helps" in verdict(0.2, 6.0, 5.5, epochs=30)
+    assert "words from their sentences" in verdict(0.4, 5.0, 4.0) and verdict(0.4, 4.0)
     overfits = verdict(0.2, 6.0, 5.0, 5.2, 5.5)
-    assert "overfits" in overfits and "after 50 %" in overfits and "More --hours" not in overfits
+    assert "overfits" in overfits and "after 50 %" in overfits and "twice the --hours" not in overfits
+    # 62 and 50 % of 100 differ by 2.5 standard errors, 58 and 50 by 1.6.
+    assert text_report._compared(0.62, 0.5, 100) == "better" != text_report._compared(0.58, 0.5, 100)
 
 
 def test_a_checkpoint_that_is_not_the_last_has_the_results_of_its_own_evaluation(tmp_path):
@@ -177,11 +183,11 @@ def test_accents_of_a_text_with_many_are_kept_unless_the_flag_says_otherwise(
     assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001",
                     f"--output_dir={tmp_path / 'out'}", *flags) == 143
     assert trained_with(str(tmp_path / "out/spm.model")).get("keep_accents", False) == is_kept
-    notes = json.loads((tmp_path / "out/plan.json").read_text()).get("notes", [])
-    if is_kept and not flags:
-        assert "of the letters have accents or marks (" in notes[0] and notes[0] in caplog.text
-    else:
-        assert not notes
+    lower, *notes = json.loads((tmp_path / "out/plan.json").read_text())["notes"]
+    assert lower == "Capitals are lower-cased" and len(notes) == ("ạ" in letters)
+    for note in notes:
+        assert "of the letters have accents or marks (" in note and note in caplog.text
+        assert "which are kept; --nokeep_accents" in note if is_kept else "which are dropped" in note
 
 
 def test_the_model_sees_nine_tenths_of_a_novel_and_the_report_says_so(
@@ -233,7 +239,7 @@ def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured
 
 def test_the_nearest_sentences_are_others():
     class Session:
-        def embed(self, texts, pooling):
+        def embed(self, texts):
             return np.stack([[np.cos(i), np.sin(i)] for i in range(len(texts))])
 
     segments = [[f"▁s{i}", *["▁w"] * 5] for i in range(9)]
