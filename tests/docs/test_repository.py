@@ -142,9 +142,10 @@ def test_libraries_are_imported_only_where_they_belong():
 
 
 def test_every_flag_of_every_command_on_every_page_is_one_of_its_own():
-    shown = 0
+    shown, scripts = 0, "|".join(COMMANDS).replace("_", "-")
     for page in PAGES:
         text = page.read_text("utf-8").replace("\\\n", " ")
+        text = re.sub(rf"\balbert-({scripts})(?= )", lambda m: f"python -m albert.{m[1].replace('-', '_')}", text)
         for module, rest in re.findall(r"^.*?python -m (albert\.[a-z_12]+)(.*)$", text, re.M):
             values, shown = absl_flags.FlagValues(), shown + 1
             importlib.import_module(module).define_flags(values)
@@ -187,6 +188,13 @@ def test_drawings_have_colours_for_dark_pages_and_speed_is_drawn_from_its_figure
         assert work["work"] in texts["speed.svg"]
         for rate in work["speeds"].values():
             assert f"{rate / work['speeds'][work['baseline']]:.1f}×" in texts["speed.svg"], work
+    speeds = works[0]["speeds"]
+    for side in {*speeds} - {"transformers, padded to 128"}:
+        assert f"\n{speeds[side]:.1f}\n" in texts["front.svg"], side
+    gains = json.loads((DOCS / "evidence/fine_tuning_gains.json").read_text("utf-8"))["tasks"]
+    few, many = ([100 * task["scores"][0]["mean"], 100 * task["tfidf"]] for task in gains if task["task"] == "SST-2")
+    for shown in (f"small_en: {few[0]:.1f}", f"TF-IDF: {few[1]:.1f}", f"{many[0]:.1f} and {many[1]:.1f}"):
+        assert shown in texts["front.svg"]
 
 
 def test_what_pages_name_is_there(monkeypatch):
