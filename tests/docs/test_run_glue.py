@@ -24,7 +24,7 @@ def run_glue(*arguments, cwd, **environment):
     )}
     return subprocess.run(
         ["bash", SCRIPT, *arguments], cwd=cwd, env=clean | environment, capture_output=True,
-        text=True, timeout=580,
+        text=True, timeout=1700,
     )
 
 
@@ -45,6 +45,7 @@ def test_what_cannot_work_is_refused_before_anything_is_installed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # minutes of two idle cores
 def test_the_smoke_run_trains_all_tasks_and_repeats_none(tmp_path: pathlib.Path):
     arguments = ["--smoke", f"--output_dir={tmp_path}/out"]
     first = run_glue(*arguments, cwd=tmp_path, PYTHON=sys.executable)

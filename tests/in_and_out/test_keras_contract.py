@@ -335,6 +335,7 @@ def test_quantization_in_keras_is_refused_with_the_way_to_do_it():
 
 @NEEDS_JAX
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # minutes of two idle cores
 @ONLY_TENSORFLOW
 def test_all_of_it_holds_on_jax():
     environment = os.environ | {
