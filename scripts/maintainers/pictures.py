@@ -3,10 +3,9 @@
   python scripts/maintainers/pictures.py
 
 docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text,
-cooccurrence, quickstart and quarter_hour. cooccurrence and quarter_hour are the results.json of
-grids: cooccurrence, and one_hour with a quarter of its tokens; quickstart.json has the lines of
-metrics.jsonl. pipeline.svg and model.svg were written by hand; the colours and the rules for dark
-pages are the same.
+cooccurrence and quarter_hour. The last two are the results.json of grids: cooccurrence, and
+one_hour with a quarter of its tokens. pipeline.svg and model.svg were written by hand; the colours
+and the rules for dark pages are the same.
 
 speed.json, for which any benchmark's rates will do:
 
@@ -146,22 +145,6 @@ def cooccurrence(results: list[dict], path: pathlib.Path) -> None:
     axis.set_xlabel("steps")
     axis.set_ylabel("masked-LM loss, held-out pairs")
     _legend(figure, axis, title="initial token embeddings")
-    _save(figure, path)
-
-
-def quickstart(results: dict, path: pathlib.Path) -> None:
-    """Masked-LM loss and accuracy of the quickstart's pretraining over its steps, training and held out."""
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2))
-    labels = {"masked_lm_loss": "masked-LM loss", "masked_lm_accuracy": "masked tokens predicted"}
-    for axis, (name, label) in zip(axes, labels.items(), strict=True):
-        for kind, colour, shape in (("train", PALE, "-"), ("eval", OURS, "o-")):
-            points = results[kind]
-            axis.plot([one["step"] for one in points], [one[name] for one in points], shape, markersize=4,
-                      color=colour, label={"train": "training", "eval": "held out"}[kind])
-        axis.set_xlabel("steps")
-        axis.set_ylabel(label)
-    _baseline(axes[1], results["baseline"], "most frequent token")
-    _legend(figure, axes[0])
     _save(figure, path)
 
 
