@@ -11,7 +11,7 @@ from albert.formats.model_card import table
 from albert.storage import files
 
 _MAX_LINES = 12  # of a learning curve
-_BAR = 20  # characters of the bar of 100 %
+_BAR = 20  # characters of the longest bar
 _PAGE = os.path.splitext(__file__)[0] + ".html"
 
 
@@ -38,7 +38,8 @@ def curve(directory: str, *metrics: str) -> str:
         if all(isinstance(line.get(name), float) for name in names)
     ]
     every = -(-len(lines) // _MAX_LINES) or 1
+    highest = max((line[metrics[0]] for line in lines), default=0.0) or 1.0
     return table(("step", *(name.replace("_", " ") for name in names), ""), [
-        (line["step"], *(f"{line[name]:.3f}" for name in names), "█" * round(_BAR * line[metrics[0]]))
+        (line["step"], *(f"{line[name]:.3f}" for name in names), "█" * round(_BAR * line[metrics[0]] / highest))
         for line in lines[::-every][::-1]  # the last among them
     ])

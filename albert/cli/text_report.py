@@ -24,7 +24,6 @@ from albert.tokenization import FullTokenizer
 
 _EXAMPLES = 10
 _RISE = 0.05  # of a held-out loss: less may be noise
-_EVALUATED = 1024  # sequences that every evaluation reads, if there are as many
 _SENTENCES = 400  # to search for neighbours
 _NEIGHBOURS = 3
 _BLANK = "▁"  # how SentencePiece writes the blank before a word
@@ -56,7 +55,8 @@ def write(directory: str, model: str, held_out: str, notes: Sequence[str], epoch
     """
     results = files.read_json_object(os.path.join(model, "eval_results.json"))
     lines = [line for line in run_states.evaluations(model) if line.get("loss") is not None]
-    session, count = open_session(model), min(record_files.RecordFiles([held_out]).count, _EVALUATED)
+    # Every evaluation reads 1,024 sequences or more, if there are as many.
+    session, count = open_session(model), min(record_files.RecordFiles([held_out]).count, 1024)
     segments = _segments(held_out, session.tokenizer)
     rows = []
     for name, key in (("masked tokens", "masked_lm"), ("sentence order", "sentence_order")):
