@@ -1,6 +1,6 @@
 """Prints the tokens that a pretrained ALBERT predicts for each [MASK] of a text.
 
-  python -m albert.fill_mask --model=albert_base "Hello I'm a [MASK] model."
+  python -m albert.fill_mask --model=small_en "The boys [MASK] playing in the garden."
 
 Texts are arguments, lines of --input_file, or lines of the standard input. For each
 [MASK] it prints the likeliest tokens with their probabilities, as a table or, with
