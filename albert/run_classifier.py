@@ -211,7 +211,7 @@ def _check_folds(rows: Sequence[Example], count: int, is_balanced: bool) -> None
         texts.setdefault(row.label, set()).add(own_file.texts_of(row))
     rare = {label: len(found) for label, found in texts.items() if len(found) < count}
     for label, found in sorted(rare.items()):
-        flags.log.warning("--cross_validation=%d: label %s has only %d texts, so not every fold has it",
+        flags.log.warning("--cross_validation=%d: label %s is on too few texts (%d), so not every fold has it",
                           count, label, found)
     if is_balanced and 1 in rare.values():
         raise FlagError(f"--cross_validation={count} with --class_weights=balanced: a label has only "

@@ -276,7 +276,7 @@ def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(own_table, tmp_
     path.write_text("text,label\n" + "".join(f"w{i} w{i + 1},good\n" for i in range(40)) + "w1 w3,bad\n")
     assert jobs.classify(*given, "--cross_validation=3", "--train_step=2") == 0
     said = capsys.readouterr().err
-    assert "label bad has only 1 texts, so not every fold has it" in said.partition("fold 1 of 3")[0]
+    assert "label bad is on too few texts (1), so not every fold has it" in said.partition("fold 1 of 3")[0]
     assert "41 rows in 3 of 3 folds" in (tmp_path / "out/report.md").read_text()
     values = flags.parse(run_classifier.define_flags, ["x", *given, "--class_weights=balanced"])
     texts = run_classifier.own_texts.OwnTexts(values, open_encoder(values, None))
