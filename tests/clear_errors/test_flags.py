@@ -17,7 +17,7 @@ from albert import (
     create_pretraining_data,
     export_checkpoints,
     export_to_tfhub,
-    fill_mask,
+    predict,
     run_classifier,
     run_pretraining,
     run_race,
@@ -144,7 +144,7 @@ def test_an_error_names_the_argument_in_python_and_the_flag_on_the_command_line(
         albert.open_session("small_en", max_seq_length=999)
     for flag, said in (("--model=nowhere", "--model: no directory"),
                        ("--max_seq_length=999", "--max_seq_length=999 exceeds")):
-        assert run_here(fill_mask, "--model=small_en", flag, f"--input_file={__file__}") == 2
+        assert run_here(predict, "--model=small_en", flag, f"--input_file={__file__}") == 2
         assert assert_one_clear_line(capsys.readouterr().err).startswith(f"error: {said}")
 
 
