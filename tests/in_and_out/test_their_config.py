@@ -7,12 +7,7 @@ from absl.flags import FlagValues
 from hf_models import SIZES
 
 from albert import (
-    export_checkpoints,
-    run_classifier,
-    run_pretraining,
-    run_race,
-    run_squad_v1,
-    run_squad_v2,
+    export_checkpoints, run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2,
     run_token_classifier,
 )
 from albert.cli import flags, pretraining_start

@@ -17,8 +17,7 @@ from invariants import assert_tidy, nothing_lost, snapshot
 
 import albert
 from albert import (
-    create_pretraining_data, extract_features, predict, prepare_text,
-    train_sentencepiece,
+    create_pretraining_data, extract_features, predict, prepare_text, train_sentencepiece,
 )
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card

@@ -7,12 +7,7 @@ import pytest
 
 from albert.pretraining_data import pairs as pairing
 from albert.pretraining_data.pairs import (
-    PAIR,
-    Block,
-    PairSettings,
-    create_pairs,
-    randbelow,
-    truncate_pairs,
+    PAIR, Block, PairSettings, create_pairs, randbelow, truncate_pairs,
 )
 from albert.text import documents
 

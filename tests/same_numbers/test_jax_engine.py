@@ -15,19 +15,8 @@ import jobs
 import numpy as np
 import pytest
 from helpers import (
-    LENGTH,
-    PREDICTIONS,
-    REPO,
-    SIZES,
-    VOCAB,
-    assert_one_clear_line,
-    metrics,
-    pretraining_rows,
-    run,
-    run_here,
-    write_config,
-    write_pretraining_records,
-    write_weights,
+    LENGTH, PREDICTIONS, REPO, SIZES, VOCAB, assert_one_clear_line, metrics, pretraining_rows, run,
+    run_here, write_config, write_pretraining_records, write_weights,
 )
 
 from albert import engines, predict, run_pretraining

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 
 from albert.optimization import (
-    EXCLUDED,
-    AdamWeightDecay,
-    Lamb,
-    Muon,
-    OptimizerConfig,
-    WarmupPolynomialDecay,
-    create_optimizer,
+    EXCLUDED, AdamWeightDecay, Lamb, Muon, OptimizerConfig, WarmupPolynomialDecay, create_optimizer,
 )
 
 SCOPES = ("LayerNorm", "layer_norm", "bias")

@@ -17,24 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 import helpers
 import numpy as np
 from helpers import (
-    PREDICTIONS,
-    REPO,
-    VOCAB,
-    metrics,
-    start,
-    write_config,
-    write_pretraining_records,
+    PREDICTIONS, REPO, VOCAB, metrics, start, write_config, write_pretraining_records,
 )
 
 from albert import (
-    create_pretraining_data,
-    export_to_tfhub,
-    predict,
-    run_classifier,
-    run_pretraining,
-    run_race,
-    run_squad_v1,
-    run_token_classifier,
+    create_pretraining_data, export_to_tfhub, predict, run_classifier, run_pretraining, run_race,
+    run_squad_v1, run_token_classifier,
 )
 from albert.cli import flags as cli_flags
 from albert.formats import checkpoints
