@@ -1,10 +1,12 @@
 """scripts/test.sh and its foundations: concurrent test modules, and processes that are forks."""
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import time
 
 import conftest
 import forked
@@ -114,6 +116,35 @@ def test_the_first_failure_ends_all_modules_if_that_is_asked(tmp_path):
     (tmp_path / "test_b.py").write_text("import time\ndef test_b():\n    time.sleep(100)\n")
     code, out = run_pytest(tmp_path, "--jobs=2", "-x")
     assert code == 1 and "1 failed" in out and "passed" not in out
+
+
+def test_sigterm_ends_the_modules_and_the_processes_of_their_tests(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["parallel"]\n')
+    for name in "ab":
+        (tmp_path / f"test_{name}.py").write_text(
+            "import pathlib, subprocess\ndef test_it():\n"
+            "    process = subprocess.Popen(['sleep', '100'])\n"
+            f"    pathlib.Path('{name}.pid').write_text(str(process.pid))\n    process.wait()\n"
+        )
+    environment = {"PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}", "OPENBLAS_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--jobs=2"], cwd=tmp_path,
+        stdout=subprocess.DEVNULL, env=os.environ | environment,
+    ) as process:
+        files = [tmp_path / f"{name}.pid" for name in "ab"]
+        while not all(path.exists() and path.read_text() for path in files):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(20) == 143
+    for path in files:
+        for _ in range(100):  # until it is reaped
+            if not pathlib.Path("/proc", path.read_text()).exists():
+                break
+            time.sleep(0.05)
+        else:
+            state = pathlib.Path("/proc", path.read_text(), "stat").read_text().split()[2]
+            assert state == "Z"
 
 
 # --- forked.py ---

@@ -20,7 +20,7 @@ LONGEST = (
     "test_jax_engine", "test_distribution", "test_cost", "test_model_hub", "test_distributed_fit",
     "test_fine_tuning", "test_run_pretraining", "test_keras_contract", "test_predict",
     "test_export_to_tfhub", "test_session", "test_numbers", "test_run_squad", "test_islands",
-    "test_preemption", "test_growth", "test_classifier_report", "test_pretrain_from_text",
+    "test_preemption", "test_wiring", "test_classifier_report", "test_pretrain_from_text",
     "test_fine_tuners", "test_score", "test_several_labels", "test_run_race", "test_refusals",
 )
 
@@ -64,6 +64,7 @@ class _Forks:
 
     def run(self) -> None:
         session = self.session
+        before = signal.signal(signal.SIGTERM, _ended)
         try:
             while self.waiting or self.running:
                 while self.waiting and len(self.running) < session.config.option.jobs:
@@ -76,8 +77,9 @@ class _Forks:
                 if session.shouldstop:
                     raise session.Interrupted(session.shouldstop)
         finally:
+            signal.signal(signal.SIGTERM, before)
             for fork in self.running.values():
-                os.kill(fork.pid, signal.SIGKILL)
+                os.killpg(fork.pid, signal.SIGKILL)  # with the processes of its tests
                 os.waitpid(fork.pid, 0)
 
     def _read(self, fork: "_Fork") -> None:
@@ -102,6 +104,10 @@ class _Forks:
         hook.pytest_runtest_logreport(report=report)
 
 
+def _ended(number, frame):
+    pytest.exit("ended by SIGTERM", 128 + number)
+
+
 class _Fork:
     """A process that runs one module's tests at a time, and the tests it has left."""
 
@@ -111,9 +117,11 @@ class _Fork:
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
+        os.setpgid(self.pid, 0)  # in both, as either may be the first
         if not self.pid:
             code = 1
             try:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 self.pipe.close()
                 _run(session, items, theirs)
                 code = 0
