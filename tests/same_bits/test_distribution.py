@@ -9,31 +9,21 @@ import socket
 import subprocess
 import sys
 import time
+import types
 
 import jobs
 import numpy as np
 import pytest
 from helpers import (
-    LENGTH,
-    NEEDS_JAX,
-    PREDICTIONS,
-    REPO,
-    SIZES,
-    VOCAB,
-    assert_one_clear_line,
-    metrics,
-    pretraining_rows,
-    run,
-    run_here,
-    start,
-    write_config,
-    write_weights,
+    LENGTH, NEEDS_JAX, PREDICTIONS, REPO, SIZES, VOCAB, assert_one_clear_line, metrics,
+    pretraining_rows, run, run_here, start, write_config, write_weights,
 )
 
 from albert import run_pretraining
 from albert.errors import FlagError
 from albert.formats import checkpoints
 from albert.records import manifests
+from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
 from albert.training.tf_engine import TensorFlowEngine
@@ -216,6 +206,48 @@ def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
     assert [code for code, _ in results] == [0, 0], results
     for name in ("eval_results.json", "test_results.tsv"):
         assert (tmp_path / "out" / name).exists()
+
+
+@NEEDS_JAX
+def test_workers_of_jax_share_the_batches_of_one_device(tmp_path, monkeypatch):
+    """Each of two reads other records of them, from any position on."""
+    import jax
+
+    from albert.training import jax_engine
+
+    rows = list(pretraining_rows(32, least=LENGTH))
+    for number, row in enumerate(rows):
+        row["input_ids"][1] = 5 + number
+    source = RecordFiles([write_records(tmp_path / "records.tfrecord", rows)])
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+
+    def batches(worker: int, workers: int, position: int = 0, devices: int = 2) -> list[list[int]]:
+        for name, value in (("process_index", worker), ("process_count", workers)):
+            monkeypatch.setattr(jax, name, lambda value=value: value)
+        for name, value in (("_local_devices", [None] * devices), ("mesh", None),
+                            ("num_replicas", workers * devices)):
+            monkeypatch.setattr(jax_engine.JaxEngine, name, value)
+        monkeypatch.setattr(jax_engine, "_placed", lambda parts, count, *_: iter(
+            lambda: [int(n) for _ in range(count) for n in next(parts)["input_ids"][:, 1]], None))
+        found = jax_engine.JaxEngine().train_batches(
+            source, spec, batch_size=8, vocab_size=VOCAB, seed=3, position=position)
+        return [next(found) for _ in range(6)]
+
+    alone, first, second = batches(0, 1, devices=1), batches(0, 2), batches(1, 2)
+    assert sorted(n for batch in alone[:4] for n in batch) == list(range(5, 37))
+    for whole, *parts in zip(alone, first, second, strict=True):
+        assert [len(part) for part in parts] == [4, 4] and sorted(sum(parts, [])) == sorted(whole)
+    for worker, own in enumerate((first, second)):
+        assert batches(worker, 2, position=16)[:4] == own[2:]
+
+
+@NEEDS_JAX
+def test_the_devices_of_a_jax_worker_are_adjacent(monkeypatch):
+    from albert.training import jax_devices
+
+    monkeypatch.setattr(jax_devices, "Mesh", lambda devices, axes: devices.tolist())
+    devices = [types.SimpleNamespace(process_index=p, id=i) for i, p in ((0, 1), (1, 0), (2, 1), (3, 0))]
+    assert [device.id for device in jax_devices.mesh_of(devices)] == [1, 3, 0, 2]
 
 
 WAITS = """
