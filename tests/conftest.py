@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import functools
 import gc
 import lzma
 import os
@@ -55,15 +56,20 @@ def golden_path(tmp_path_factory) -> Callable[[str], pathlib.Path]:
     The path is in tests/golden, decompressed, or else in the folder of the `shared` fixture.
     """
     unpacked = tmp_path_factory.mktemp("golden")
-    for source in (path for path in GOLDEN.rglob("*") if path.is_file()):
-        target = unpacked / source.relative_to(GOLDEN)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        content = source.read_bytes()
-        if target.suffix == ".xz":
-            target, content = target.with_suffix(""), lzma.decompress(content)
-        target.write_bytes(content)
+
+    @functools.cache
+    def unpack(top: str) -> None:
+        for source in filter(pathlib.Path.is_file, GOLDEN.rglob("*")):
+            target = unpacked / source.relative_to(GOLDEN)
+            if target.relative_to(unpacked).parts[0] in (top, f"{top}.xz"):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = source.read_bytes()
+                if target.suffix == ".xz":
+                    target, content = target.with_suffix(""), lzma.decompress(content)
+                target.write_bytes(content)
 
     def find(name: str) -> pathlib.Path:
+        unpack(name.partition("/")[0])
         ours = unpacked / name
         return ours if ours.exists() else require_shared() / "golden/open" / name
 

@@ -119,23 +119,6 @@ def test_every_weight_has_its_name_in_a_released_checkpoint(golden_path):
     assert {name: list(w.shape) for name, w in weights.items()} == released
 
 
-def test_defaults_padding_segments_and_positions():
-    model, ids = AlbertModel(TINY), tf.constant([[2, 7, 9, 3]])
-
-    def sequence(**inputs):
-        return model({"input_ids": ids, **inputs})["sequence_output"].numpy()
-
-    plain, ones = sequence(), tf.ones_like(ids)
-    np.testing.assert_array_equal(plain, sequence(input_mask=ones, segment_ids=0 * ids))
-    # Padding does not affect real tokens; segments and positions do.
-    padded = sequence(input_ids=tf.constant([[2, 7, 9, 3, 8, 8]]),
-                      input_mask=tf.constant([[1, 1, 1, 1, 0, 0]]))
-    np.testing.assert_allclose(plain, padded[:, :4], atol=1e-5)
-    seen = sequence(input_ids=tf.constant([[2, 7, 9, 3, 8, 8]]))
-    for other in (sequence(segment_ids=ones), seen[:, :4], sequence(input_ids=ids[:, ::-1])[:, ::-1]):
-        assert np.abs(plain - other).max() > 1e-3
-
-
 @pytest.mark.parametrize("part", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
 def test_dropout_is_a_function_of_the_given_seed_and_off_outside_training(part):
     model = AlbertModel(dataclasses.replace(TINY, initializer_range=0.3, **{part: 0.3}))
@@ -311,10 +294,3 @@ def test_a_beam_that_is_wider_than_the_row_ends_in_places_that_are_no_answer():
     for name in ("end_top_index", "end_top_log_probs"):
         ours = np.reshape(found[name], (6, 6))[:4, :4]
         np.testing.assert_allclose(ours, np.reshape(expected[name], (4, 4)), atol=1e-6)
-
-
-def test_a_sequence_longer_than_the_position_table_is_named():
-    model = AlbertModel(TINY)
-    assert model({"input_ids": np.ones((1, 12), int)})["sequence_output"].shape == (1, 12, 16)
-    with pytest.raises(ValueError, match="sequences have 13 tokens, the model reads at most 12"):
-        model({"input_ids": np.ones((1, 13), int)})
