@@ -69,8 +69,6 @@ setup(
         "hdfs": ["fsspec>=2024.12", "pyarrow>=17"],
         # An S3 server for the tests, which are skipped without it.
         "remote-test": ["s3fs>=2024.12", "moto[server]>=5"],
-        # A Google Cloud Storage server, also for the tests.
-        "gcs-test": ["gcsfs>=2024.12", "gcp-storage-emulator>=2024.8"],
         # Packages that tests compare our numbers with; the tests are skipped without them.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
         "test": TEST,

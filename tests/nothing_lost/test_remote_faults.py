@@ -1,24 +1,18 @@
-"""Object stores that are slow, fail, disconnect, or are in use: real S3 and Google Cloud servers."""
+"""Object stores that are slow, fail or disconnect: a real S3 server."""
 
 import pathlib
-import random
-import signal
-import subprocess
-import sys
-import time
 
-import gcs
 import jobs
 import numpy as np
 import pytest
 import s3
-from helpers import REPO, assert_one_clear_line, write_pretraining_records
+from helpers import assert_one_clear_line, write_pretraining_records
 
-from albert.errors import DataError, RunDirBusyError
 from albert.records import batches, data_order, manifests
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem, fsspec_calls, mirrors
+from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
+
 
 @pytest.fixture(scope="module")
 def moto():
@@ -83,68 +77,6 @@ def test_records_and_runs_are_the_same_with_errors_and_cuts_and_latency(proxy, t
     jobs.assert_same_run(fetch(store, "run", tmp_path / "fetched"), whole.out, 23)
 
 
-def start(*flags: str, command: str = "run_pretraining") -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", f"albert.{command}", *flags], cwd=REPO,
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(2, 51, 6))
-def test_a_run_that_is_killed_at_any_request_goes_on_to_the_same_end(
-    number, proxy, tmp_path, whole, made_once
-):
-    # All of them are processes, whose sums round the same way.
-    def train(folder):
-        assert start(*whole.flags, "--do_eval", f"--output_dir={folder}/out").wait() == 0
-
-    local, _ = made_once("pretraining-process", train)
-    store, process = system(proxy), None
-    flags = remote_flags(store, whole)
-    proxy.kill_at(number, lambda: process.pid)
-    process = start(*flags)
-    process.communicate()
-    proxy.before_change = lambda count: None
-    assert process.returncode == -9 or process.returncode == 0 and number > 20
-    assert number < 50 or process.returncode == 0, "it makes more requests than are tried"
-    assert start(*flags).wait() == 0
-    jobs.assert_same_run(fetch(store, "run", tmp_path / "fetched"), local / "out", 23)
-    assert not [name for name in store.find("bucket/run") if "owner" in name or "tmp" in name]
-
-
-@pytest.mark.slow
-def test_records_whose_making_is_ended_at_any_request_or_moment_have_the_same_bytes(proxy, tmp_path):
-    store = system(proxy)
-    store.put_file(jobs.write_corpus(tmp_path), "bucket/text/corpus.txt")
-    store.pipe_file("bucket/made/notes.txt", b"mine")
-    assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
-    names = ["out.tfrecord", "out.tfrecord.vocabulary.txt"]
-    plain = {name: (tmp_path / name).read_bytes() for name in names}
-    flags = jobs.data_flags(
-        tmp_path, input_file="s3://bucket/text/*.txt", output_file="s3://bucket/made/out.tfrecord"
-    )
-    proxy.latency, proxy.faults, rng, ended = 0.02, 0.1, random.Random(1), 0
-    for number in range(10):
-        for name in store.find("bucket/made"):
-            if "notes" not in name:
-                store.rm_file(name)
-        process = start(*flags, command="create_pretraining_data")
-        if number < 4:
-            proxy.kill_at(number, lambda process=process: process.pid)
-        else:
-            time.sleep(rng.uniform(0.5, 3))
-            process.send_signal((signal.SIGTERM, signal.SIGINT, signal.SIGKILL)[number % 3])
-        process.communicate()
-        ended += process.returncode != 0
-        proxy.before_change = lambda count: None
-        assert start(*flags, command="create_pretraining_data").wait() == 0
-        made = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find("bucket/made")}
-        assert set(made) == {*names, "out.tfrecord.manifest.json", "notes.txt"}
-        assert {name: made[name] for name in names} == plain and made["notes.txt"] == b"mine"
-    assert ended >= 5 and proxy.failed > 3
-
-
 def test_what_cannot_be_reached_is_one_line(proxy, tmp_path, monkeypatch, capfd):
     def refused(**flag) -> str:
         system(proxy)
@@ -186,58 +118,3 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(proxy, tmp_
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
     assert not list((tmp_path / "cache").rglob("train-*"))  # none was downloaded as a file
-
-
-# --- Google Cloud Storage: the guarantees for S3 hold there too ---
-
-
-@pytest.fixture
-def google(tmp_path, monkeypatch):
-    """The proxy through which this test reaches an empty bucket `bucket` of Google Cloud Storage."""
-    gcs.require_emulator()
-    import gcsfs
-
-    with gcs.server() as port:
-        found = s3.Proxy(port)
-        for name, value in gcs.environment(found.url, tmp_path / "cache").items():
-            monkeypatch.setenv(name, value)
-        gcsfs.GCSFileSystem.clear_instance_cache()
-        yield found
-        found.close()
-
-
-def test_files_are_written_read_listed_and_removed(google, tmp_path):
-    (tmp_path / "a").write_bytes(b"abcdef")
-    fsspec_calls.upload(str(tmp_path / "a"), "gs://bucket/x/a.txt")
-    fsspec_calls.write("gs://bucket/x/y/b.txt", b"b")
-    assert filesystem.read_ranges("gs://bucket/x/a.txt", [(1, 4)]) == [b"bcd"]
-    assert list(filesystem.files_below("gs://bucket/x")) == ["a.txt", "y/b.txt"]
-    assert filesystem.glob("gs://bucket/x/*.txt") == ["gs://bucket/x/a.txt"]
-    with open(filesystem.local_copy("gs://bucket/x/a.txt"), "rb") as stream:
-        assert stream.read() == b"abcdef"
-    before = filesystem.stamp("gs://bucket/x/a.txt")
-    fsspec_calls.write("gs://bucket/x/a.txt", b"ABCDEF")
-    assert filesystem.stamp("gs://bucket/x/a.txt") != before
-    fsspec_calls.delete("gs://bucket/x/a.txt")
-    assert not filesystem.exists("gs://bucket/x/a.txt")
-    with pytest.raises(DataError, match="no bucket gs://nowhere"):
-        filesystem.glob("gs://nowhere/*")
-
-
-def test_a_run_resumes_in_a_directory_that_it_takes_over(google, begun, whole):
-    for path in whole.out.parent.glob("train.tfrecord*"):
-        fsspec_calls.upload(str(path), f"gs://bucket/records/{path.name}")
-    for path in begun.out.glob("m*"):
-        fsspec_calls.upload(str(path), f"gs://bucket/run/{path.name}")
-    with mirrors.uploaded():
-        (first, second) = (mirrors.Mirror("gs://bucket/run", folder) for folder in "ab")
-        first.own()
-        second.own()
-        with pytest.raises(RunDirBusyError, match="taken over by pid"):
-            first.check_owner()
-    remote = ("--input_file=gs://bucket/records/train*", "--output_dir=gs://bucket/run")
-    assert jobs.pretrain(*begun.flags, *remote) == 0
-    name = "model.ckpt-23.data-00000-of-00001"
-    with filesystem.open_read(f"gs://bucket/run/{name}") as stream:
-        assert stream.read() == (whole.out / name).read_bytes()
-    assert not [name for name in filesystem.files_below("gs://bucket/run") if "owner" in name]

@@ -1,4 +1,4 @@
-"""A local S3 server, and a proxy in front of it that is slow, disconnects, fails, or kills.
+"""A local S3 server, and a proxy in front of it that is slow, disconnects or fails.
 
 The server is moto's, in a separate process. The proxy forwards one request per connection.
 """
@@ -6,14 +6,13 @@ The server is moto's, in a separate process. The proxy forwards one request per 
 import contextlib
 import os
 import random
-import signal
 import socket
 import socketserver
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 REASON = "moto or s3fs is not installed (extra: remote-test)"
 _ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message></Error>"
@@ -74,13 +73,11 @@ class Proxy:
       latency: seconds before each answer.
       faults: fraction of the requests that fail: half with an error 500, half are cut off.
       forbidden: whether every request gets a 403.
-      before_change: called with the number of each request that modifies something.
     """
 
     def __init__(self, port: int):
         self.latency, self.faults, self.forbidden = 0.0, 0.0, False
-        self.before_change: Callable[[int], None] = lambda number: None
-        self.requests = self.changes = self.failed = 0
+        self.requests = self.failed = 0
         self._upstream, self._rng, self._lock = port, random.Random(0), threading.Lock()
         outer = self
 
@@ -101,30 +98,15 @@ class Proxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def kill_at(self, number: int, pid: Callable[[], int]) -> None:
-        """Kills a process before its `number`-th modifying request from now on."""
-        first = self.changes
-
-        def before(count: int) -> None:
-            if count == first + number:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid(), signal.SIGKILL)
-
-        self.before_change = before
-
     def _handle(self, client: socket.socket) -> None:
         request = _read_request(client)
         if not request:
             return
-        changes = request.split(b" ", 1)[0] in (b"PUT", b"POST", b"DELETE")
         with self._lock:
             self.requests += 1
             is_faulty = self._rng.random() < self.faults
             is_error = self._rng.random() < 0.5
             self.failed += is_faulty
-            if changes:
-                self.before_change(self.changes)
-                self.changes += 1
         time.sleep(self.latency)
         if self.forbidden:
             client.sendall(answer(request, 403, "AccessDenied", "Access Denied"))
