@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from albert import run_classifier
-from albert.cli import classifier_report, flags, report_page
+from albert.cli import classifier_report, flags, own_texts, report_page
 from albert.cli.classifier_report import Rows
 from albert.cli.encoder import open_encoder
 from albert.errors import FlagError
@@ -229,6 +229,8 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
 
     monkeypatch.setattr(run_classifier.FineTuning, "run", run)
     monkeypatch.setattr(baselines, "tfidf_answers", answers)
+    monkeypatch.setattr(own_texts, "ENOUGH_ROWS", 1)
+    given = [*given, "--save_checkpoints_steps=3"]
     assert jobs.classify(*given, "--cross_validation=2") == 0
     (one, rows), (two, others), (whole, last) = runs
     assert rows["train"] == others["dev"] and rows["dev"] == others["train"] and len(rows["dev"]) == 30
@@ -239,6 +241,7 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
         assert (train, texts) == (of_run["train"], of_run["dev"])
         assert not {*train} & {*texts}
     report = (tmp_path / "out/report.md").read_text()
+    assert "The checkpoint is the best of 2 evaluations" in report
     assert re.search(r"\|  \| \d+ held-out rows \| 60 rows in 2 of 2 folds \|", report)
     assert re.search(r"\| accuracy \| .* \| [\d.]+ \(95 % interval: [\d.]+ to [\d.]+\) \|", report)
     assert "60 rows" in report and "--cross_validation" not in report

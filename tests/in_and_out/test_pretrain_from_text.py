@@ -115,11 +115,11 @@ def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
     monkeypatch.setattr(run_pretraining, "main", preempted)
     assert run_here(
         pretrain_from_text, f"--input_file={REPO / 'docs/guides'}", "--start_from=small_en",
-        f"--output_dir={tmp_path / 'out'}",
+        f"--output_dir={tmp_path / 'out'}", "--seed=7",
     ) == 143
     [values] = started
     assert values["init_checkpoint"] == "small_en" and not values["albert_config_file"]
-    assert values["init_embeddings"] != "cooccurrence"
+    assert values["init_embeddings"] != "cooccurrence" and values["seed"] == 7
 
 
 def test_speed_is_measured_on_the_devices_and_with_the_compiler_of_the_run(monkeypatch):

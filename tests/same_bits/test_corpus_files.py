@@ -236,6 +236,8 @@ def test_lines_are_split_into_sentences_on_request(folder):
                         "--split_sentences", f"--num_processes={processes}") == 0
             outputs.add((folder / "out.tfrecord").read_bytes())
         assert len(outputs) == 1
+        assert make(folder, folder / "text", f"--document_layout={layout}") == 0
+        assert (folder / "out.tfrecord").read_bytes() not in outputs
 
 
 # --- Files that are not a corpus ---

@@ -265,6 +265,15 @@ def test_a_run_masks_on_the_fly_and_evaluates_masked_records(corpus, tmp_path):
     assert line["step"] == 6 and 0 < line["loss"] < 6
 
 
+def test_the_masks_of_a_run_follow_its_flags_and_those_of_evaluations_no_seed(corpus, tmp_path, task_of):
+    task = task_of(*job(
+        corpus, tmp_path, "--masked_lm_budget=0.2", "--seed=4", "--ngram=2", "--nofavor_shorter_ngram",
+        "--nodo_whole_word_mask", "--mask_token_share=0.9", "--do_eval",
+    ))
+    assert task.masks.settings == MaskingSettings(5, 0.2, 2, False, False, 0.9)
+    assert (task.masks.seed, task.eval_masks.seed) == (4, 0)
+
+
 @pytest.mark.parametrize("share, is_said", [(1, True), (0.8, False)])
 def test_records_with_another_kind_of_masks_than_the_runs_are_reported(
     corpus, tmp_path, caplog, share, is_said, task_of

@@ -1,0 +1,315 @@
+"""Every setting of a training command has its effect: one table of settings, one run of each command.
+
+A run changes all of them from their defaults. What the loop was given and what it left show that
+they arrived. A new flag needs a row here, or an entry in ELSEWHERE.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jobs
+import keras
+import pytest
+from helpers import metrics, train_pieces, write_config, write_pretraining_records
+
+from albert import run_classifier, run_pretraining, run_race, run_squad, run_token_classifier
+from albert.cli import flags
+from albert.config import AlbertConfig
+from albert.formats import checkpoints, pretrained
+from albert.records import record_files
+from albert.tasks import conll
+from albert.tokenization import FullTokenizer
+from albert.training import loop, steps
+from albert.training.current_engine import current
+
+
+@dataclasses.dataclass
+class Seen:
+    """What a command gave to the loop, to the engine and to the step, and the directory it left."""
+
+    out: pathlib.Path
+    task: Any
+    config: AlbertConfig
+    run: Any
+    optimizer: Any
+    train: Any
+    dev: Any
+    state: Any
+    step_run: Any
+    batches: dict[str, Any]
+    eval_batches: list[dict[str, Any]]  # one for each data set evaluated
+    seeds: list[int]  # of the first weights, the order of records and dropout
+
+    def lines(self, kind: str) -> list[dict]:
+        return [line for line in metrics(self.out) if line["kind"] == kind]
+
+    @property
+    def tokenizer(self) -> FullTokenizer:
+        return pretrained.open_path(str(self.out), "model").vocabulary.open()
+
+    @property
+    def first_text(self) -> str:
+        """The tokens of the first record that is trained on."""
+        ids = record_files.first_record(self.train.paths[0])["input_ids"]
+        return "".join(self.tokenizer.convert_ids_to_tokens([int(i) for i in ids]))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return json.loads(pathlib.Path(f"{checkpoints.newest_or_best(str(self.out))}.json").read_text())["facts"]
+
+
+class Setting(NamedTuple):
+    value: object
+    effect: Callable[[Seen], object]
+    expected: object
+
+
+def rates(seen: Seen) -> list[float]:
+    return [line["learning_rate"] for line in seen.lines("train")]
+
+
+def of_task(name: str) -> Callable[[Seen], object]:
+    return lambda seen: getattr(seen.task, name)
+
+
+def option(name: str) -> Callable[[Seen], object]:
+    return lambda seen: getattr(seen.state.model.encoder_options, name)
+
+
+def lengths(seen: Seen) -> list[int]:
+    return [files.length_of("input_ids") for files in (seen.train, seen.dev)]
+
+
+# Peak 0.004 in 5 steps, of which the rate rises in 2: t / 2, then 1 - t / 5.
+RATES = pytest.approx([0, 0.002, 0.0024, 0.0016, 0.0008])
+STEPS = {
+    "learning_rate": Setting(0.004, rates, RATES),
+    "log_steps": Setting(1, lambda s: [line["step"] for line in s.lines("train")], [1, 2, 3, 4, 5]),
+    "save_checkpoints_steps": Setting(2, lambda s: [line["step"] for line in s.lines("eval")], [2, 4, 5]),
+    "keep_checkpoint_max": Setting(1, lambda s: list(checkpoints.list_steps(str(s.out))), [5]),
+    "seed": Setting(7, lambda s: s.seeds, [7, 7, 7]),
+    "train_batch_size": Setting(4, lambda s: s.batches["batch_size"], 4),
+    "eval_batch_size": Setting(3, lambda s: s.eval_batches[0]["batch_size"], 3),
+    "gradient_accumulation_steps": Setting(2, lambda s: s.batches["micro_batches"], 2),
+    "attn_implementation": Setting("fused", option("attn_implementation"), "fused"),
+    "remat": Setting(True, option("remat"), True),
+    "mixed_precision": Setting("bfloat16", lambda s: s.state.model.compute_dtype, "bfloat16"),
+    "pack_rows": Setting(False, lambda s: s.batches.get("packed_rows", 0), 0),
+    "max_seq_length": Setting(13, lengths, [13, 13]),
+    "do_lower_case": Setting(False, lambda s: s.tokenizer.preprocess("É"), "É"),
+    "keep_accents": Setting(True, lambda s: s.tokenizer.preprocess("é"), "é"),
+}
+TUNING = STEPS | {
+    "optimizer": Setting("lamb", lambda s: s.optimizer.name, "lamb"),
+    "train_step": Setting(5, rates, RATES),
+    "warmup_step": Setting(2, rates, RATES),
+    "predict_batch_size": Setting(2, lambda s: s.eval_batches[1]["batch_size"], 2),
+    "albert_dropout": Setting(
+        0.25, lambda s: [s.config.hidden_dropout_prob, s.config.attention_probs_dropout_prob], [0.25] * 2),
+    "classifier_dropout": Setting(0.35, lambda s: s.state.model.classifier_dropout, 0.35),
+    "freeze_encoder": Setting(True, lambda s: [n for n in s.state.trained if n.startswith("bert/")], []),
+}
+
+
+def without(settings: dict[str, Setting], *names: str, **more: Setting) -> dict[str, Setting]:
+    return {name: setting for name, setting in settings.items() if name not in names} | more
+
+
+class Command(NamedTuple):
+    module: Any
+    flags: Callable[[pathlib.Path], list[str]]  # where the data are, and what to do
+    settings: dict[str, Setting]
+    epochs: float | None = None  # --num_train_epochs that are 5 steps of 4
+
+
+def own_table(folder: pathlib.Path) -> list[str]:
+    lines = [f"w{i} w{i % 7},{'no' if i % 3 else 'yes'}" for i in range(30)]
+    (folder / "my.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    return [f"--train_file={folder / 'my.csv'}", f"--test_file={folder / 'my.csv'}",
+            f"--output_dir={folder / 'out'}", "--do_train", "--do_eval", "--do_predict",
+            "--cross_validation=0"]
+
+
+def all_actions(made: Callable[..., list[str]]) -> Callable[[pathlib.Path], list[str]]:
+    kept = re.compile("--(data_dir|task_name|output_dir|input_file|train_file|predict_file|max_.*)=")
+    return lambda folder: [
+        *filter(kept.match, made(folder)), "--do_train", "--do_eval",
+        *(["--do_predict"] if made is not jobs.pretraining_flags else []),
+    ]
+
+
+COMMANDS = {
+    "classifier": Command(run_classifier, all_actions(jobs.classifier_flags), TUNING, 1.5),
+    "own_table": Command(run_classifier, own_table, without(
+        TUNING,
+        label_list=Setting("yes,no", lambda s: [s.task.labels, s.facts["label_names"]],
+                           [("yes", "no"), ["yes", "no"]]),
+        class_weights=Setting("balanced", lambda s: s.task.class_weights[0] > s.task.class_weights[1], True),
+        dev_share=Setting(0.4, lambda s: s.train.count < 25 and s.train.count + s.dev.count, 30),
+    )),
+    "tokens": Command(run_token_classifier, all_actions(jobs.token_flags), TUNING | {
+        "label_list": Setting("O,I-PER,B-PER", lambda s: [s.task.labels, s.facts["label_names"]],
+                              [("O", "I-PER", "B-PER"), ["O", "I-PER", "B-PER"]]),
+        "scheme": Setting("none", of_task("best_metric"), "eval_accuracy"),
+        "word_column": Setting(1, lambda s: s.first_text.count("x"), 3),
+        "label_column": Setting(2, of_task("layout"), conll.Layout(1, 2, True)),
+        "skip_comments": Setting(True, of_task("layout"), conll.Layout(1, 2, True)),
+    }, 2.25),
+    "race": Command(run_race, all_actions(jobs.race_flags), without(
+        TUNING, "classifier_dropout", "optimizer",
+        dropout_prob=TUNING["classifier_dropout"],
+        max_qa_length=Setting(7, of_task("max_qa_length"), 7),
+        max_seq_length=Setting(13, of_task("max_seq_length"), 13),
+        high_only=Setting(True, lambda s: s.train.count, 8),
+    ), 1.5),
+    "squad": Command(run_squad, all_actions(jobs.squad_flags), without(
+        TUNING, "classifier_dropout", "optimizer", "train_step", "warmup_step", "predict_batch_size",
+        num_train_epochs=Setting(2.5, rates, RATES),
+        warmup_proportion=Setting(0.4, rates, RATES),
+        version_2_with_negative=Setting(True, of_task("name"), "squad_v2"),
+        dropout_prob=Setting(0.35, lambda s: s.state.model.classifier_dropout, 0.35),
+        doc_stride=Setting(3, of_task("doc_stride"), 3),
+        max_query_length=Setting(5, of_task("max_query_length"), 5),
+        max_answer_length=Setting(2, of_task("max_answer_length"), 2),
+        n_best_size=Setting(4, of_task("n_best_size"), 4),
+        start_n_top=Setting(3, of_task("start_n_top"), 3),
+        end_n_top=Setting(2, of_task("end_n_top"), 2),
+    )),
+    # Peak 0.004 from step 3 on, after a warm-up from step 1 to 3; the last 3 of 7 steps decay as
+    # (left / 3)**2; it ends after the sixth.
+    "pretraining": Command(run_pretraining, all_actions(jobs.pretraining_flags), without(
+        STEPS, "max_seq_length",
+        **dict.fromkeys(
+            ("learning_rate", "num_train_steps", "num_warmup_steps", "start_warmup_step",
+             "num_decay_steps", "poly_power"), None),
+        until_step=Setting(6, lambda s: s.step_run.last_step, 6),
+        optimizer=Setting("muon", lambda s: s.optimizer.name, "muon"),
+        max_eval_steps=Setting(5, lambda s: s.eval_batches[0]["num_batches"], 5),
+    )),
+}
+CURVE = pytest.approx([0, 0, 0.002, 0.004, 0.004, 0.004 * (2 / 3) ** 2])
+COMMANDS["pretraining"].settings.update({
+    name: Setting(value, rates, CURVE) for name, value in (
+        ("learning_rate", 0.004), ("num_train_steps", 7), ("num_warmup_steps", 2),
+        ("start_warmup_step", 1), ("num_decay_steps", 3), ("poly_power", 2),
+    )
+})
+COMMANDS["pretraining"].settings.update({
+    "log_steps": Setting(1, lambda s: [line["step"] for line in s.lines("train")], [1, 2, 3, 4, 5, 6]),
+    "save_checkpoints_steps": Setting(4, lambda s: [line["step"] for line in s.lines("eval")], [4, 6]),
+    "keep_checkpoint_max": Setting(1, lambda s: list(checkpoints.list_steps(str(s.out))), [6]),
+})
+
+DATA = {
+    "albert_config_file", "albert_hub_module_handle", "cached_dir", "checkpoint", "data_dir",
+    "dev_file", "do_eval", "do_predict", "do_train", "eval_file", "eval_input_file", "export_dir",
+    "init_checkpoint", "input_file", "output_dir", "predict_feature_file",
+    "predict_feature_left_file", "predict_file", "spm_model_file", "task_name", "test_file",
+    "train_feature_file", "train_file", "vocab_file",
+}
+DEVICES = {  # test_distribution, test_jax_engine
+    "distribution_strategy", "engine", "gcp_project", "iterations_per_loop", "master", "num_gpus",
+    "num_tpu_cores", "num_virtual_devices", "tpu_name", "tpu_zone", "use_einsum", "use_tpu",
+}
+ELSEWHERE = DATA | DEVICES | {
+    "num_train_epochs", "pad_to_max_seq_length", "train_step", "use_xla", "warmup_step",  # below
+    "num_keep_checkpoint",  # an alias
+    "middle_only",  # test_run_race
+    "null_score_diff_threshold", "predict_batch_size",  # test_run_squad
+    # test_own_file, test_several_labels, test_tables, test_classifier_report
+    "class_weights", "cross_validation", "delimiter", "dev_share", "encoding", "label_column",
+    "label_columns", "label_list", "regression", "text_column", "text_pair_column", "threshold", "threshold_to_export",
+    "tsv_header",
+    # test_pretraining_start, test_pair_records
+    "allow_partial_init", "do_whole_word_mask", "favor_shorter_ngram", "init_embeddings",
+    "init_from_group0", "mask_token_share", "masked_lm_budget", "max_predictions_per_seq",
+    "max_seq_length", "ngram",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_of_a_command_is_in_the_table(name):
+    command = COMMANDS[name]
+    names = set(flags.parse(command.module.define_flags, ["x"]))
+    aliases = {"classifier_dropout"} if "dropout_prob" in command.settings else set()
+    assert names - set(command.settings) - aliases <= ELSEWHERE
+    assert set(command.settings) <= names
+
+
+def vocabulary_flags(folder: pathlib.Path) -> list[str]:
+    """A SentencePiece vocabulary with accents and capitals, and a small model for it."""
+    texts = [f"{word} wé wÉ we wE x" for word in jobs.WORDS]
+    path = train_pieces(folder / "spm", texts, 60, character_coverage=1.0,
+                        normalization_rule_name="identity", user_defined_symbols=jobs.WORDS)
+    size = FullTokenizer(None, True, path).vocab_size
+    write_pretraining_records(folder / "train.tfrecord", vocab_size=size)
+    config = write_config(folder, **jobs.TUNED, vocab_size=size)
+    return [f"--spm_model_file={path}", f"--albert_config_file={config}"]
+
+
+def as_typed(settings: dict[str, Setting]) -> list[str]:
+    return [f"--{name}={str(setting.value).lower() if isinstance(setting.value, bool) else setting.value}"
+            for name, setting in settings.items()]
+
+
+@pytest.fixture
+def observed(monkeypatch):
+    """Function that runs a command and returns what was `Seen`."""
+    calls = collections.defaultdict(list)
+
+    def observe(owner, name):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, **options: (
+            calls[name].append((given, options)), original(*given, **options))[1])
+
+    for owner, name in (
+        (loop, "train"), (steps, "compiled_step"), (steps, "dropout_seed"),
+        (keras.utils, "set_random_seed"),
+        *((type(current()), name) for name in ("train_batches", "eval_batches")),
+    ):
+        observe(owner, name)
+
+    def run(command: Command, *given: str) -> Seen:
+        assert jobs.command(command.module, *given) == 0
+        [(arguments, options)] = calls["train"]
+        [((_, state, step_run), _)] = calls["compiled_step"]
+        [(_, batches)] = calls["train_batches"]
+        seeds = [calls["set_random_seed"][0][0][0], batches["seed"], calls["dropout_seed"][0][0][0]]
+        [out] = [flag.partition("=")[2] for flag in given if flag.startswith("--output_dir=")]
+        return Seen(pathlib.Path(out), *arguments, options["eval_files"], state, step_run, batches,
+                    [given for _, given in calls["eval_batches"]], seeds)
+
+    return run
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_setting_arrives_where_it_has_its_effect(name, tmp_path, observed):
+    command = COMMANDS[name]
+    given = [*command.flags(tmp_path), *vocabulary_flags(tmp_path), *as_typed(command.settings)]
+    seen = observed(command, *given)
+    found = {name: setting.effect(seen) for name, setting in command.settings.items()}
+    assert found == {name: setting.expected for name, setting in command.settings.items()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_settings_that_exclude_those_arrive_too(name, tmp_path, begin):
+    command = COMMANDS[name]
+    given = [*command.flags(tmp_path), *vocabulary_flags(tmp_path), "--use_xla", "--train_batch_size=4"]
+    if name != "pretraining":
+        given.append("--pad_to_max_seq_length")
+    if name == "squad":
+        given += ["--train_step=5", "--warmup_step=4", "--predict_batch_size=3"]
+    if command.epochs:
+        given += [f"--num_train_epochs={command.epochs}", "--warmup_step=4"]
+    (_, _, run, optimizer, _), _ = begin(lambda *flags: jobs.command(command.module, *flags), *given)
+    assert run.use_xla and run.pad_to_max_seq_length == (name != "pretraining")
+    if command.epochs or name == "squad":
+        schedule = run.num_train_steps, optimizer.num_train_steps, optimizer.num_warmup_steps
+        assert schedule == (5, 5, 4)
+    if name == "squad":  # which predicts what it evaluates
+        assert run.eval_batch_size == 3
