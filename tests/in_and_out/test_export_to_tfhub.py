@@ -2,18 +2,22 @@
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 
+import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_one_clear_line, run_here, write_config
-from hf_models import assert_same_weights, convert, load
+from hf_models import assert_same_weights, load
 
 import albert
-from albert import export_to_tfhub
+from albert import (
+    export_to_tfhub, run_classifier, run_race, run_squad_v1, run_squad_v2, run_token_classifier,
+)
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.export import hub_export
@@ -230,25 +234,6 @@ def test_the_signatures_give_the_originals_numbers(golden_path, tmp_path):
         tf.config.run_functions_eagerly(False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["tf1_module", "hugging_face"])
-def test_a_model_of_another_layout_becomes_a_module(layout, source, golden_path, tmp_path):
-    more = []
-    if layout == "tf1_module":  # its vocabulary of 30,000 tokens is left out of the data
-        source = golden_path("hub_tf1/module")
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        (tmp_path / "vocab.txt").write_text("\n".join([*special, *map(str, range(995))]))
-        more = [f"--vocab_file={tmp_path / 'vocab.txt'}"]
-    expected, start = load("AlbertForPreTraining", source), source
-    if layout == "hugging_face":
-        start = tmp_path / "theirs"
-        assert convert(f"--albert_directory={source}", f"--output_dir={start}") == 0
-    path = tmp_path / "module"
-    assert command(f"--albert_directory={start}", f"--export_path={path}", *more) == 0
-    assert_same_weights(load("AlbertForPreTraining", path), expected)
-    assert pretrained.open_module(str(path)).tokenizer() is not None
-
-
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(source, tmp_path, capsys):
     def refused(path="other") -> str:
         before = set(os.listdir(tmp_path))
@@ -281,3 +266,44 @@ def test_a_handle_that_is_no_module_of_ours_or_cannot_be_fetched_is_a_clear_erro
     # A closed local port simulates an unreachable network.
     with pytest.raises(CheckpointError, match="cannot fetch https://127.0.0.1:9/albert"):
         pretrained.open_module("https://127.0.0.1:9/albert")
+
+
+# --- --albert_hub_module_handle ---
+
+COMMANDS = {
+    run_classifier: (jobs.classifier_flags, ["--do_train"]), run_race: (jobs.race_flags, []),
+    run_token_classifier: (jobs.token_flags, ["--do_train"]),
+    run_squad_v1: (jobs.squad_flags, []), run_squad_v2: (jobs.squad_flags, []),
+}
+DROPPED = ("--vocab_file", "--albert_config_file", "--do_predict")
+
+
+def flags_without_model(command, folder) -> list[str]:
+    flags_of, more = COMMANDS[command]
+    return [*(flag for flag in flags_of(folder) if not flag.startswith(DROPPED)), *more]
+
+
+def test_a_module_alone_has_no_classifier(hub_module, tmp_path, capsys):
+    flags = [*flags_without_model(run_classifier, tmp_path), "--nodo_train", "--do_predict"]
+    assert jobs.classify(*flags, f"--albert_hub_module_handle={hub_module[1]}") == 2
+    assert "has no output_weights, output_bias" in assert_one_clear_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_module_is_fine_tuned_as_its_checkpoint(command, hub_module, tmp_path, begin):
+    source, handle = hub_module
+    begun, data = [], flags_without_model(command, tmp_path)
+    for origin in (
+        # The original's tutorial passes from_tf_hub instead of a real file.
+        [f"--albert_hub_module_handle={handle}", "--spm_model_file=from_tf_hub"],
+        [f"--albert_config_file={source}/albert_config.json", "--nodo_lower_case",
+         f"--spm_model_file={source}/30k-clean.model", f"--init_checkpoint={source}/model.ckpt-best"],
+    ):
+        (_, config, _, _, records), options = begin(
+            lambda *given: run_here(command, *given), *data, *origin)
+        shapes = {name: tuple(w.shape) for name, w in named_weights(albert.AlbertModel(config)).items()}
+        weights, _ = checkpoints.warm_start(shapes, options["init"])
+        begun.append((config, pathlib.Path(records.paths[0]).read_bytes(), weights))
+    (config, records, weights), other = begun
+    assert (config, records) == other[:2]
+    assert_same_weights(weights, other[2])
