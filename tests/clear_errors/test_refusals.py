@@ -5,21 +5,16 @@ import pickle
 import re
 
 import jobs
-import numpy as np
 import pytest
 from damage import Bomb
-from helpers import (
-    LENGTH, PREDICTIONS, SIZES, VOCAB, assert_one_clear_line, metrics, parse_with_tensorflow, results_of,
-    write_pretraining_records,
-)
+from helpers import SIZES, assert_one_clear_line, metrics, results_of, write_pretraining_records
 from invariants import assert_tidy, nothing_lost, snapshot
 
 from albert import convert_hf
 from albert.cli import flags
-from albert.formats import checkpoint_files, checkpoints, pretrained, run_states
+from albert.formats import checkpoint_files, checkpoints, run_states
 from albert.records import features
 from albert.tasks import glue
-from albert.tasks.pretraining import PretrainingTask
 from albert.text import vocabulary
 from albert.tokenization import FullTokenizer
 
@@ -164,29 +159,6 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, whole, 
     assert run_states.read_run_state(str(out / "model.ckpt-25"))["records_seen"] == 108
 
 
-def test_weights_are_taken_from_a_prefix_a_file_a_directory_and_every_layout(whole, hub_module, tmp_path):
-    best, pieces = whole.out / "model.ckpt-best", f"--vocab_file={jobs.write_vocabulary(tmp_path)}"
-    theirs, (source_of_module, module) = tmp_path / "theirs", hub_module
-    run = f"--albert_directory={whole.out}"
-    assert jobs.command(convert_hf, run, pieces, f"--output_dir={theirs}") == 0
-    for source, origin in (
-        (f"{best}.index", best), (whole.out, best), (theirs, best), (module, source_of_module)
-    ):
-        right, weights = (pretrained.open_any_weights(str(path)) for path in (origin, source))
-        names = [name for name in right.shapes if not checkpoints.is_slot(name)]
-        assert len(names) > 20
-        for name in names:
-            np.testing.assert_array_equal(weights.read(name), right.read(name), err_msg=name)
-    out = tmp_path / "out"
-    assert jobs.pretrain(*whole.flags, f"--output_dir={out}", "--nodo_train", "--do_eval",
-                         f"--init_checkpoint={theirs}") == 0
-    loss = results_of(out)["loss"]
-    best = results_of(whole.out, "best")["step"]
-    [expected] = [line["loss"] for line in metrics(whole.out)
-                  if (line["kind"], line["step"]) == ("eval", best)]
-    assert loss == pytest.approx(expected, rel=1e-6)
-
-
 def test_a_warm_start_accounts_for_every_variable_and_misses_none_of_the_encoder(whole, tmp_path, capsys):
     weights = checkpoints.open_weights(str(whole.out))
     tensors = {name: weights.read(name) for name in weights.shapes}
@@ -234,19 +206,6 @@ def test_a_text_of_nothing_is_the_two_marks(tmp_path):
         used = row["input_ids"][: int(row["input_mask"].sum())].tolist()
         unknown = tokenizer.vocab["[UNK]"]
         assert [i for i in used if i != unknown] == [tokenizer.cls_id, tokenizer.sep_id]
-
-
-def test_texts_of_any_bytes_give_records_of_known_ids(tmp_path, capsys):
-    arguments = jobs.data_flags(tmp_path)
-    odd = [b"\xff\xfe w1 w2", "a\ud800b".encode("utf-8", "surrogatepass"), b"\3\1\2 w3", b"\x85 w4",
-           "\u2028w5".encode(), b"   ", b"w6 " * 500]
-    with open(tmp_path / "corpus.txt", "ab") as stream:
-        stream.write(b"\n" + b"\n".join(odd) + b"\n")
-    assert jobs.create_data(*arguments) == 0
-    assert "3 of 217 lines had invalid UTF-8" in capsys.readouterr().err
-    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    ids = parse_with_tensorflow(tmp_path / "out.tfrecord", spec)["input_ids"]
-    assert ids.size and ids.min() >= 0 and ids.max() < VOCAB
 
 
 @pytest.mark.parametrize(

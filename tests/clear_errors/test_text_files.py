@@ -19,7 +19,7 @@ from helpers import REPO, assert_one_clear_line
 
 from albert.cli import answering as inference
 from albert.errors import DataError
-from albert.pretraining_data import job, pipeline
+from albert.pretraining_data import job
 from albert.storage import files
 from albert.tasks import conll, glue, lines
 from albert.text import corpus_files, documents, text_files, vocabulary
@@ -257,32 +257,6 @@ def test_records_of_a_packed_text_have_the_bytes_of_the_text(tmp_path, monkeypat
     forms = {"gz": 2, "xz": 1}
     for form, processes in forms.items():
         assert make_records(tmp_path, FORMS[form](TEXT), processes) == expected, form
-
-
-def test_a_killed_run_of_a_packed_text_is_gone_on_with(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(job, "_BLOCK", (20_000, 20_000))
-    expected = make_records(tmp_path, packed := gzip.compress(TEXT.encode(), mtime=0))
-    (tmp_path / "out.tfrecord").unlink()
-    (tmp_path / "out.tfrecord.manifest.json").unlink()
-    child = os.fork()
-    if child == 0:
-        try:
-            monkeypatch.setattr(pipeline, "write_bucket", lambda *_: os._exit(9))
-            make_records(tmp_path, packed)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    caplog.set_level("INFO", "albert")
-    assert make_records(tmp_path, packed) == expected
-    assert "resumed an unfinished run: " in caplog.text
-
-
-def test_records_of_what_is_no_text_are_not_made(tmp_path, capsys):
-    for content in (gzip.compress(TEXT.encode())[:-9], b"w1\0w2\n", b"w\xe9\n"):
-        (tmp_path / "text").write_bytes(content)
-        assert jobs.create_data(*data_flags(tmp_path, tmp_path / "text")) == 2
-        assert f"{tmp_path}/text" in assert_one_clear_line(capsys.readouterr().err)
-        assert {path.name for path in tmp_path.iterdir()} == {"vocab.txt", "text"}
 
 
 # --- Names, pipes and devices ---

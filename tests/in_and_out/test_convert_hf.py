@@ -225,14 +225,6 @@ def test_settings_of_a_tokenizer_mean_there_what_they_mean_here(
         assert ours.encode_text(text) == again.tokenizer.encode_text(text) == expected, text
 
 
-def test_auto_tokenizer_reads_a_wordpiece_vocabulary(golden_path, transformers, tmp_path):
-    ours = tokenization.FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")), True)
-    tokenizer_files.write(ours, str(tmp_path))
-    texts = ["今天天气很好", "TensorFlow 2.21 真棒!", "Café naïve (1999)"]
-    encoded = transformers(their_transformers.encode, str(tmp_path), texts)
-    assert encoded == [ours.encode_text(text) for text in texts]
-
-
 @pytest.mark.parametrize("name", ["30k-clean.model", "albert_zh_vocab.txt"])
 def test_added_tokens_mean_there_what_they_mean_here(name, golden_path, transformers, tmp_path):
     plain, ours, theirs = (str(tmp_path / folder) for folder in ("plain", "ours", "theirs"))

@@ -240,12 +240,3 @@ def test_tensorflow_exports_whatever_keras_backend_says(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     flags.start_tensorflow()
     assert os.environ["KERAS_BACKEND"] == "tensorflow"
-
-
-@NEEDS_JAX
-@pytest.mark.slow
-def test_keras_backend_jax_is_no_obstacle(source, tmp_path):
-    done = run("albert.export_model", f"--model_dir={source}",
-               f"--export_path={tmp_path / 'e.tflite'}", env={"KERAS_BACKEND": "jax"})
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr and done.stderr.count("pooled_output: ") == 1

@@ -12,7 +12,6 @@ from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning_settings import settings_of
 from albert.formats import checkpoints
 from albert.tasks.fine_tuning_data import FineTuningData
-from albert.training import evaluate
 
 each_task = pytest.mark.parametrize("name", jobs.TUNERS)
 
@@ -44,20 +43,6 @@ def test_a_run_keeps_the_best_checkpoint_and_writes_its_results(name, tuned):
     assert text == [f"{key} = {results[key]}" for key in sorted(results)]
     weights = checkpoints.open_weights(str(out / "model.ckpt-best"))
     assert weights.read("global_step") == best["step"]
-
-
-# test_fine_tuners has more interruptions of race; test_preemption has the classifier's.
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["squad", "race", "tokens"])
-def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, monkeypatch):
-    if name == "squad":  # it reuses the predictions of the evaluation
-        monkeypatch.setattr(evaluate, "evaluate", None)
-    tuner, whole = jobs.TUNERS[name], tuned(name)
-    half = whole.copy(tmp_path / "out", step=tuner.last // 2)
-    assert tuner.run(*half.flags) == 0
-    jobs.assert_same_run(half.out, whole.out, tuner.last)
-    for file in tuner.results:
-        assert (half.out / file).read_bytes() == (whole.out / file).read_bytes(), file
 
 
 # test_run_classifier and test_run_race name checkpoints too.

@@ -132,18 +132,6 @@ def test_transformers_makes_the_same_ids_whatever_white_space_there_is(tmp_path)
         assert theirs == [ours.encode_text(text) for text in texts]
 
 
-def test_transformers_makes_the_same_ids_of_the_files(tmp_path):
-    apart.needs("transformers", "torch", extra="interop")
-    texts = [*TEXTS, *OTHERS, "Das [E1]war[/E1] SCHON", "x [E1] y"]
-    for name, flags in (("kept", ["--keep_accents"]), ("plain", []), ("cased", ["--nodo_lower_case"])):
-        assert train(tmp_path, name, "--user_defined_symbols=[E1],[/E1]", *flags) == 0
-        ours = albert.AlbertTokenizer.from_pretrained(tmp_path / f"{name}.model")
-        ours.save_pretrained(tmp_path / name)
-        with apart.process() as call:
-            theirs = call(their_transformers.encode, str(tmp_path / name), texts)
-        assert theirs == [ours.tokenizer.encode_text(text) for text in texts]
-
-
 def test_text_whose_marks_go_is_warned_of_and_a_contradiction_refused(tmp_path, capsys):
     assert train(tmp_path, "plain") == 0
     said = capsys.readouterr().err

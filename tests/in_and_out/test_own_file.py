@@ -16,7 +16,7 @@ from albert.cli import classifier_report, flags, own_texts
 from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
 from albert.formats import run_states
-from albert.tasks import classification, glue, lines, own_file, tables
+from albert.tasks import glue, lines, own_file, tables
 from albert.tasks.glue import Example
 from albert.training import evaluate
 
@@ -268,18 +268,6 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
         run_classifier.balanced_weights(list("aa"), ("a", "b"))
     with pytest.raises(FlagError, match="no effect on a regression"):
         run_classifier.balanced_weights([0.5, 1.0], ())
-    plain, weighted = (
-        classification.ClassificationTask("tsv", 8, ("a", "b"), 0.0, w)
-        for w in ((), weights)
-    )
-    batch = {"label_ids": np.array([0, 0, 1]), "is_real_example": np.array([1, 1, 1])}
-    outputs = {"logits": np.array([[0.0, 0.0], [3.0, 0.0], [1.0, 0.0]], "float32")}
-    exp = np.exp(outputs["logits"])
-    losses = -np.log(exp / exp.sum(-1, keepdims=True))[[0, 1, 2], batch["label_ids"]]
-    assert float(plain.loss_sums(batch, outputs)["loss"]) == pytest.approx(losses.sum(), rel=1e-6)
-    expected = (losses * np.take(weights, batch["label_ids"])).sum()
-    assert float(weighted.loss_sums(batch, outputs)["loss"]) == pytest.approx(expected, rel=1e-6)
-    assert float(weighted.loss_weights(batch)["loss"]) == pytest.approx(2 * 4 / 6 + 4 / 2)
 
 
 # --- The report ---

@@ -16,7 +16,8 @@ import pytest
 from helpers import run_here
 from jobs import ask
 
-from albert import convert_hf, export_checkpoints, modeling, predict
+from albert import convert_hf, modeling, predict
+from albert.cli import answering
 from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import pretrained
@@ -136,6 +137,14 @@ def test_how_many_texts_a_line_has_is_the_tasks():
     words.check(words.columns("w1\tw2"), "in.txt:2")  # between words, a tab is a space
 
 
+def test_the_flags_of_a_session_arrive_there(classifier, tmp_path, monkeypatch):
+    opened, of = [], answering.Session.of
+    monkeypatch.setattr(answering.Session, "of", lambda *given: opened.append(of(*given)) or opened[-1])
+    ask(tmp_path, classifier, ["w1\tw2"], "--max_seq_length=11", "--batch_size=3", "--mixed_precision=bfloat16")
+    [session] = opened
+    assert (session.max_seq_length, session.batch_size, session.dtype) == (11, 3, "bfloat16")
+
+
 # --- The output file ---
 
 
@@ -230,95 +239,6 @@ def test_a_model_that_computes_nan_ends_in_one_line_and_no_file(classifier, tmp_
 
 
 # --- A model that was loaded and saved again ---
-
-
-def edited(classifier, folder, **changes) -> str:
-    """Returns a copy of the classifier with the flags in its checkpoints' JSON changed by hand."""
-    shutil.copytree(classifier, folder / "edited", dirs_exist_ok=True)
-    for path in (folder / "edited").glob("model.ckpt-*.json"):
-        jobs.change_json(path, "facts", flags=json.loads(path.read_text())["flags"] | changes)
-    return str(folder / "edited")
-
-
-def test_a_classifier_that_was_saved_or_converted_gives_the_same_answers(
-    classifier, pairs, tmp_path
-):
-    expected = ask(tmp_path, classifier, pairs)
-    model = modeling.AlbertForSequenceClassification.from_pretrained(str(classifier))
-    model.save_pretrained(str(tmp_path / "saved"))
-    shutil.copy(classifier / "vocab.txt", tmp_path / "saved")
-    assert run_here(
-        convert_hf, f"--albert_directory={classifier}", f"--output_dir={tmp_path}/theirs"
-    ) == 0
-    clean = tmp_path / "clean"
-    assert run_here(
-        export_checkpoints, f"--albert_directory={classifier}", "--checkpoint_name=model.ckpt-2",
-        f"--export_path={clean}/model.ckpt-best",
-    ) == 0
-    for name in ("albert_config.json", "vocab.txt"):
-        shutil.copy(classifier / name, clean)
-    for name in ("saved", "theirs", "clean"):
-        assert ask(tmp_path, tmp_path / name, pairs) == expected, name
-
-
-def test_a_cased_classifier_is_cased_wherever_it_goes(classifier, tmp_path):
-    model = edited(classifier, tmp_path, do_lower_case=False)
-    os.unlink(f"{model}/tokenizer_config.json")  # as after a stopped run
-    lines = ["W1\tW2", "w1\tw2"]
-    upper, lower = ask(tmp_path, model, lines)
-    assert upper != lower
-    assert ask(tmp_path, classifier, lines, "--nodo_lower_case") == [upper, lower]
-    assert run_here(
-        convert_hf, f"--albert_directory={model}", f"--output_dir={tmp_path}/theirs"
-    ) == 0
-    assert ask(tmp_path, tmp_path / "theirs", lines) == [upper, lower]
-
-
-@pytest.mark.parametrize("kind, count", [
-    ("multi_label_classification", 3), pytest.param("regression", 1, marks=pytest.mark.slow),
-    ("regression", 2),
-])
-def test_labels_judged_one_by_one_and_numbers_are_answered_in_both_layouts(kind, count, tmp_path):
-    config = AlbertConfig.from_dict(helpers.SIZES | {"initializer_range": 0.5})
-    model = modeling.AlbertForSequenceClassification(config, num_labels=count)
-    model.output_bias.assign([9.0, -9.0, 0.5][:count])
-    model.label_names, model.problem_type = ("x", "y", "z")[:count], kind
-    model.save_pretrained(str(tmp_path / "ours"))
-    jobs.write_vocabulary(tmp_path / "ours")
-    folders = [tmp_path / "ours", tmp_path / "theirs"]
-    assert run_here(
-        convert_hf, f"--albert_directory={folders[0]}", f"--output_dir={folders[1]}"
-    ) == 0
-    assert json.loads((folders[1] / "config.json").read_text())["problem_type"] == kind
-    logits = np.asarray(model({"input_ids": np.array([[2, 6, 7, 3]])})["logits"])[0]
-    for folder in folders:
-        (answer,) = ask(tmp_path, folder, ["w1 w2"])
-        if kind == "regression":
-            found = [answer["value"]] if count == 1 else list(answer["values"].values())
-            np.testing.assert_allclose(found, logits, atol=1e-5)
-            continue
-        expected = 1 / (1 + np.exp(-logits))
-        np.testing.assert_allclose(list(answer["probabilities"].values()), expected, atol=1e-5)
-        assert answer["labels"] == [n for n, p in answer["probabilities"].items() if p >= 0.5]
-        assert {"x"} <= set(answer["labels"]) and "y" not in answer["labels"]
-
-
-def test_a_record_of_the_training_with_a_bad_value_is_refused_by_file_and_key(
-    classifier, tmp_path, capsys
-):
-    (tmp_path / "in.txt").write_text("w1\tw2\n")
-    for flag, value, message in (
-        ("max_seq_length", "x", "max_seq_length must be a whole number above 0, got 'x'"),
-        ("max_seq_length", -3, "max_seq_length must be a whole number above 0"),
-        ("label_list", 7, "label_list must be a text, got 7"),
-        ("do_lower_case", "no", "do_lower_case must be true or false, got 'no'"),
-        ("text_pair_column", [1], "text_pair_column must be a text"),
-        ("classifier_dropout", 2, "classifier_dropout must be a number from 0 to 1"),
-        ("n_best_size", "20", "n_best_size must be a whole number above 0, got '20'"),
-    ):
-        model = edited(classifier, tmp_path, **{flag: value})
-        line = refused(capsys, f"--model={model}", f"--input_file={tmp_path}/in.txt")
-        assert "model.ckpt-best.json: " in line and f"flags: {message}" in line
 
 
 # --- Other directories ---

@@ -13,16 +13,7 @@ import sys
 import numpy as np
 import pytest
 from answers import (
-    CONFIG,
-    LENGTHS,
-    METHODS,
-    TAGS,
-    TEXTS,
-    WORDS,
-    assert_same_answer,
-    method_of,
-    passage,
-    saved,
+    CONFIG, LENGTHS, METHODS, TAGS, TEXTS, WORDS, assert_same_answer, method_of, passage, saved,
 )
 
 import albert
@@ -112,6 +103,14 @@ def test_the_best_few_labels_are_a_list_as_of_a_pipeline(tmp_path):
     _, session = saved(tmp_path / "number", "AlbertForSequenceClassification", 1, problem_type="regression")
     with pytest.raises(UserError, match="fine-tuned for regression, not for classification"):
         session.classify("w1", top_k=2)
+
+
+def test_several_numbers_are_the_models_outputs(tmp_path):
+    facts = {"problem_type": "regression", "label_names": ("x", "y")}
+    model, session = saved(tmp_path, "AlbertForSequenceClassification", 2, **facts)
+    [logits] = model(albert.AlbertTokenizer.from_pretrained(tmp_path)(["w1 w2"])).logits
+    expected = dict(zip("xy", map(float, logits), strict=True))
+    assert session.classify("w1 w2")["values"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
@@ -295,14 +294,6 @@ def test_containers_that_users_bring_get_the_answers_of_a_list(tmp_path):
     for wrong in ({"text": "w1"}, Table(), b"w1", None):
         with pytest.raises(DataError, match="expected a text or a list of texts"):
             tokenizer(wrong)
-
-
-def test_two_threads_and_many_lengths_give_the_answers_of_a_list(tmp_path):
-    _, session = saved(tmp_path, "AlbertForSequenceClassification", 2)
-    texts = [passage(n) for n in range(1, 40)]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        single = list(pool.map(session.classify, texts))
-    assert_same_answer(single, session.classify(texts))
 
 
 def test_one_encoder_is_opened_for_all_embeddings(tmp_path, monkeypatch):

@@ -15,15 +15,7 @@ import pytest
 from helpers import REPO, assert_one_clear_line, run_here, start
 
 import albert
-from albert import (
-    convert_hf,
-    export_model,
-    export_to_tfhub,
-    extract_features,
-    modeling,
-    predict,
-    run_classifier,
-)
+from albert import convert_hf, export_model, extract_features, modeling, predict, run_classifier
 from albert.cli import flags
 from albert.formats import huggingface, pretrained
 from albert.storage import shipped
@@ -114,17 +106,6 @@ def test_what_is_written_says_the_name_that_was_typed_and_no_path_of_this_machin
     assert 0 == run_here(export_model, f"--model_dir={name}", f"--export_path={tmp_path}/a.tflite")
     for path in filter(pathlib.Path.is_file, tmp_path.rglob("*")):
         assert os.fsencode(shipped.FOLDER) not in path.read_bytes(), path
-
-
-@pytest.mark.slow
-@EACH
-def test_it_becomes_a_module_and_an_archive(name, tmp_path):
-    assert 0 == run_here(export_to_tfhub, f"--albert_directory={name}", f"--export_path={tmp_path}/module")
-    assert 0 == run_here(convert_hf, f"--hf_directory={name}", f"--output_dir={tmp_path}/ours")
-    theirs = pretrained.open_any_weights(name)
-    for folder in ("module", "ours"):
-        ours = pretrained.open_path(str(tmp_path / folder)).weights()
-        np.testing.assert_array_equal(ours.read(TABLE), theirs.read(TABLE))
 
 
 def test_importing_albert_imports_no_tensorflow():

@@ -7,9 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-import sentencepiece
 from apart import needs
-from helpers import SIZES, assert_one_clear_line, run_here, train_pieces
+from helpers import SIZES, assert_one_clear_line, run_here
 from jobs import SPECIALS, change_json
 
 import albert
@@ -21,11 +20,6 @@ WORDS = [f"w{i}" for i in range(30)]
 CONFIG = SIZES | {"initializer_range": 0.4, "max_position_embeddings": 90}
 TEXTS = ["w1 w2", "", "W3, w4! (w5) w6", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "é \u00a0w7.w8 ..", "\x00"]
 PAIRS = ["w9", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "", "w5", " ", "w2 w3"]
-PASSAGES = [
-    "W1 sat in Z\u00fcrich, 1,204 w2  w3. Caf\u00e9s (w4)", "", "  w5 \u00c9te\u0301s\n\nw6 w7\u00a0w8 in 12, w9! ",
-    "\uff37\uff11 is \u00bd w2, \u6771\u4eac \u0391\u03a3. w3-w4", "w1",
-]
-QUESTIONS = ["w1 In Z\u00fcrich?", "", "caf\u00e9  w2 (w3) w4 w5 w6 w7 w8 w9 w10"]
 # Loads a SavedModel where this package is not installed.
 LOADED = """
 import json, sys
@@ -41,28 +35,14 @@ print(json.dumps(found, default=bytes.decode))
 """
 
 
-def saved(folder, kind, *arguments, length=12, pieces=None, **facts):
-    """Saves a model with random weights, and SentencePiece's `pieces` or a word list."""
-    size = 40
-    if pieces:
-        size = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
-    config = modeling.AlbertConfig(**CONFIG | {"vocab_size": size})
-    model = getattr(albert, kind)(config, *arguments)
+def saved(folder, kind, *arguments, length=12, **facts):
+    """Saves a model with random weights and a word list."""
+    model = getattr(albert, kind)(modeling.AlbertConfig(**CONFIG), *arguments)
     for name, value in facts.items():
         setattr(model, name, value)
     model.save_pretrained(str(folder))
-    if pieces:
-        (folder / "spm.model").write_bytes(pieces)
-    else:
-        (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS, ",", ".", "!", "(", ")"]))
+    (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS, ",", ".", "!", "(", ")"]))
     return albert.open_session(str(folder), max_seq_length=length)
-
-
-@pytest.fixture(scope="module")
-def pieces(tmp_path_factory):
-    prefix = tmp_path_factory.mktemp("pieces") / "spm"
-    path = train_pieces(prefix, [text.lower() for text in PASSAGES] * 9, 60)
-    return pathlib.Path(path).read_bytes()
 
 
 def exported(folder, tmp_path, length=12):

@@ -4,7 +4,6 @@ Tests that run a pipeline are skipped if Beam is not installed; none of them
 needs TensorFlow.
 """
 
-import bz2
 import gzip
 import os
 import random
@@ -221,19 +220,6 @@ def test_a_pipeline_needs_no_tensorflow(corpus):
         "from albert import create_pretraining_data as c; c.cli(sys.argv)\n"
     )
     jobs.python(code, *arguments(corpus), "--runner=DirectRunner")
-
-
-def test_packed_texts_give_the_same_bytes_through_a_pipeline(corpus):
-    needs_beam()
-    assert run(*arguments(corpus)) == 0
-    plain = {name: value for name, value in outputs(corpus).items() if "manifest" not in name}
-    content = {path: path.read_bytes() for path in corpus.glob("?.txt")}
-    for pack in (gzip.compress, bz2.compress):
-        for path, value in content.items():
-            path.write_bytes(pack(value))
-        assert run(*arguments(corpus), "--runner=DirectRunner") == 0
-        found = outputs(corpus)
-        assert {name: value for name, value in found.items() if name in plain} == plain
 
 
 # --- Unsupported requests ---

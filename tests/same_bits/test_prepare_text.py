@@ -88,18 +88,6 @@ def test_a_paragraph_a_line_becomes_a_sentence_a_line(tmp_path):
     assert not text.startswith("\ufeff")
 
 
-def test_invalid_utf8_is_replaced_and_counted_in_one_warning(tmp_path, caplog):
-    source = write_text(tmp_path / "in.txt", documents=12)
-    lines = source.read_bytes().split(b"\n")
-    lines[1] += b" caf\xe9"
-    lines[2] += b" \xff\xfe"
-    source.write_bytes(b"\n".join(lines))
-    assert prepare(source, tmp_path) == 0
-    assert caplog.text.count("not UTF-8") == 1
-    assert stats_of(tmp_path)["invalid_utf8_lines"] == 2
-    assert "caf\ufffd" in (tmp_path / "corpus.txt").read_text(encoding="utf-8")
-
-
 def test_unusable_input_is_one_clear_line_and_nothing_is_written(tmp_path, capsys):
     source = tmp_path / "in.txt"
     for content, said in (

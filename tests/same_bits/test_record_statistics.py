@@ -12,7 +12,6 @@ from helpers import parse_with_tensorflow
 from making_records import read
 
 from albert.pretraining_data import dynamic_masking, job, masking
-from albert.pretraining_data.instances import TrainingInstance
 from albert.pretraining_data.job import Recipe
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import PairSettings
@@ -193,11 +192,3 @@ def test_every_segment_is_text_of_the_corpus(make, vocabulary, golden_path, gold
                  for s in (a, b)]
         assert found[0] and found[1]
         assert label[0] == 1 or set(found[0]) & set(found[1])
-
-
-def test_a_training_instance_prints_every_field():
-    text = str(TrainingInstance(["[CLS]", "a"], [0, 0], [1], ["b"], True, [1, 1]))
-    assert text == (
-        "tokens: [CLS] a\nsegment_ids: 0 0\nmasked_lm_positions: 1\nmasked_lm_labels: b\n"
-        "is_random_next: True\ntoken_boundary: 1 1\n"
-    )
