@@ -152,10 +152,6 @@ class AlbertTokenizer:
         names = ("cls_token", "sep_token", "unk_token", "pad_token", "mask_token")
         return {name: getattr(self, name) for name in names}
 
-    @property
-    def all_special_ids(self) -> list[int]:
-        return sorted({*self._special_ids(), self.unk_token_id})
-
     def _special_ids(self) -> set[int]:
         return {self.pad_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id}
 

@@ -9,6 +9,7 @@ Writes to --output_dir:
 Copies of earlier documents are dropped. The text is streamed, not held in memory.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -63,7 +64,9 @@ def main(values: flags.FlagValues) -> None:
         files.refuse_overwriting(corpus_file, path)
     form = corpus_flags.form_of(values)
     reading, corpus, copies, seen = ReadingCounts(), Counts(), Counts(), set[bytes]()
-    with workers.preemptible("no partial output is left"):
+    with workers.preemptible("no partial output is left"), contextlib.ExitStack() as at_end:
+        if not os.path.exists(values.output_dir):
+            at_end.callback(_remove_if_empty, values.output_dir)
         with files.atomic_write(corpus_file) as stream:
             for document in _documents(paths, form, reading):
                 text = " ".join(document).encode("utf-8", "replace")
@@ -82,7 +85,6 @@ def main(values: flags.FlagValues) -> None:
         files.write_json(os.path.join(values.output_dir, "stats.json"), {
             "source": values.input_file,
             "bytes": reading.bytes,
-            "invalid_utf8_lines": reading.bad_utf8_lines,
             "copies": dataclasses.asdict(copies),
             "corpus": dataclasses.asdict(corpus),
             "flags": flags.to_dict(values),
@@ -91,6 +93,11 @@ def main(values: flags.FlagValues) -> None:
     if copies.documents:
         flags.log.info("dropped %s: copies of earlier documents", copies)
     flags.log.info("wrote %s: %s, %s sentences", corpus_file, corpus, f"{corpus.sentences:,}")
+
+
+def _remove_if_empty(directory: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)
 
 
 def _documents(

@@ -56,11 +56,10 @@ def _content(example: Any, without: Sequence[str]) -> str:
     return repr({name: value for name, value in vars(example).items() if name not in without})
 
 
-def warn_of_copies(train: Sequence[Any], dev: Sequence[Any]) -> None:
+def warn_of_copies(train: Sequence[Any], dev: Sequence[Any] = (), test: Any = ()) -> None:
     """Warns of examples to evaluate on whose texts are trained on, whatever their answers are."""
-    without = _LOCATIONS + _ANSWERS
-    trained = {hash(_content(one, without)) for one in train}
-    if copies := sum(hash(_content(one, without)) in trained for one in dev):
+    trained = {hash(_content(one, _LOCATIONS + _ANSWERS)) for one in train}
+    if copies := sum(hash(_content(one, _LOCATIONS + _ANSWERS)) in trained for one in dev):
         log.warning("%s of %s examples to evaluate on are training examples too: their scores do not "
                     "tell how well new texts are answered", f"{copies:,}", f"{len(dev):,}")
 
