@@ -142,7 +142,6 @@ join(path, *paths)
 def test_prose_is_read_from_docstrings_without_importing_their_modules(tmp_path):
     assert list(quickstart.sentences_of(DOCSTRING)) == [
         "Return the value of the os.path.join call as it is.",
-        "The first item says what the name of the file is.",
         "The result is never an empty string.",
     ]
     text = '"""This module has some words in it.\n\nIt also has a second sentence here."""\n'
