@@ -75,7 +75,7 @@ class FineTuning:
         settings, folder = self.settings, work_directory(self.values)
         if settings.do_train:
             earlier_run.check_directory(settings.output_dir, self.identity)
-            fine_tuning_data.warn_of_copies(**self.data.examples)
+            fine_tuning_data.warn_of_copies(self.data.examples)
         for split, examples in self.data.examples.items():
             self.files[split] = RecordFiles([fine_tuning_data.keep_records(
                 self.task, split, examples, self.encoder.tokenizer, folder

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 _LOCATIONS = ("guid", "qas_id", "place", "line")  # fields of examples that are no content
-_ANSWERS = ("label", "labels", "orig_answer_text", "start_position", "is_impossible")
+_NOT_TEXTS = (*_LOCATIONS, "label", "labels", "orig_answer_text", "start_position", "is_impossible")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +56,12 @@ def _content(example: Any, without: Sequence[str]) -> str:
     return repr({name: value for name, value in vars(example).items() if name not in without})
 
 
-def warn_of_copies(train: Sequence[Any], dev: Sequence[Any] = (), test: Any = ()) -> None:
+def warn_of_copies(examples: Mapping[str, Sequence[Any]]) -> None:
     """Warns of examples to evaluate on whose texts are trained on, whatever their answers are."""
-    trained = {hash(_content(one, _LOCATIONS + _ANSWERS)) for one in train}
-    if copies := sum(hash(_content(one, _LOCATIONS + _ANSWERS)) in trained for one in dev):
+    trained = {hash(_content(one, _NOT_TEXTS)) for one in examples["train"]}
+    if copies := sum(hash(_content(one, _NOT_TEXTS)) in trained for one in examples.get("dev", ())):
         log.warning("%s of %s examples to evaluate on are training examples too: their scores do not "
-                    "tell how well new texts are answered", f"{copies:,}", f"{len(dev):,}")
+                    "tell how well new texts are answered", f"{copies:,}", f"{len(examples['dev']):,}")
 
 
 def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> None:
