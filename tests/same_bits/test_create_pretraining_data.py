@@ -1,6 +1,7 @@
 """Records from text: always the same bytes, nothing half-done, and an accurate report."""
 
 import dataclasses
+import gzip
 import hashlib
 import shutil
 import tracemalloc
@@ -327,6 +328,45 @@ def test_memory_does_not_grow_with_the_text_nor_with_a_document(tiny, monkeypatc
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
         assert peaks[1] < 1.5 * peaks[0], (join, peaks)
+
+
+def gigabyte(path, golden_path, breaks_every: int | None):
+    """Writes about 10^9 bytes of sentences, compressed, which makes them small."""
+    text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
+    sentences = [line for line in text.split("\n") if len(line.split()) > 5]
+    count = 1_000_000 // sum(len(line.encode()) + 1 for line in sentences)
+    lines, size = [], 0
+    for line in sentences * count:
+        lines.append(line)
+        size += len(line)
+        if breaks_every and size >= breaks_every:
+            lines.append("")
+            size = 0
+    part = ("\n".join(lines) + "\n").encode()
+    packed = gzip.compress(part, 1)
+    with open(path, "wb") as stream:
+        for _ in range(-(-10**9 // len(part))):
+            stream.write(packed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # four minutes of a core
+@pytest.mark.parametrize("breaks_every", [None, 400], ids=["one document", "2 million documents"])
+def test_a_gigabyte_takes_400_mb_of_memory_however_its_documents_are(
+    breaks_every, tmp_path, golden_path
+):
+    gigabyte(tmp_path / "corpus.txt.gz", golden_path, breaks_every)
+    try:
+        peak = jobs.peak_of_data_creation(
+            f"--input_file={tmp_path}/corpus.txt.gz", f"--output_file={tmp_path}/out.tfrecord",
+            f"--spm_model_file={golden_path('spm/30k-clean.model')}", "--max_seq_length=512",
+            "--nostatic_masks", "--num_processes=1",
+        )
+        num_documents = manifest_of(tmp_path).info["documents"]
+        assert num_documents > 1.8e6 if breaks_every else num_documents < 200  # of 8 MB
+        assert peak < 400e6  # in total: there is only one process
+    finally:
+        shutil.rmtree(tmp_path)
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_work(tiny, monkeypatch, caplog):
