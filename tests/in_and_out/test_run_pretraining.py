@@ -7,6 +7,7 @@ import os
 import shutil
 
 import jobs
+import keras
 import numpy as np
 import pytest
 from helpers import (
@@ -176,10 +177,10 @@ def test_the_log_has_the_share_of_the_peak_where_it_is_known(whole, tmp_path, mo
     assert ", mfu " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("precision", [
-    "bfloat16", pytest.param("float16", marks=pytest.mark.slow),  # also in test_numbers
-])
-def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision, whole, tmp_path, capsys):
+@pytest.mark.parametrize("precision, noise", [("bfloat16", 0.2), ("float16", 0.05)])
+def test_mixed_precision_trains_like_float32_and_keeps_float32_weights_and_the_policy(
+    precision, noise, whole, tmp_path, capsys
+):
     flags = [*whole.flags, f"--output_dir={tmp_path}", "--until_step=4"]
     assert pretrain(*flags, f"--mixed_precision={precision}") == 0
     assert "start: random weights" in capsys.readouterr().err
@@ -187,6 +188,9 @@ def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision
     assert half["step"] == full["step"] == 4 and half["skipped_steps"] == 0
     assert half["loss"] != full["loss"]
     assert math.isclose(half["loss"], full["loss"], rel_tol=0.02)
+    # Of gradients in float16, those without its scale.
+    assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=noise)
+    assert keras.config.dtype_policy().name == "float32"
     assert {t.dtype for t in tensors(tmp_path / "model.ckpt-4").values()} == {
         np.dtype("float32"), np.dtype("int64"),
     }

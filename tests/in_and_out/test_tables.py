@@ -12,6 +12,7 @@ from jobs import WORDS
 
 import albert
 from albert import predict
+from albert.cli import answering
 from albert.errors import DataError, FlagError
 from albert.tasks import own_file, tables
 
@@ -159,6 +160,11 @@ def test_a_refusal_names_the_line_of_the_users_file(tmp_path):
 def told(classified, tmp_path_factory):
     """Function that answers a file; returns the exit code and the output."""
     folder = tmp_path_factory.mktemp("told")
+    open_model, opened = answering.open_model, []
+
+    def open_once(values):
+        opened[:] = opened or [open_model(values)]
+        return opened[0]
 
     def get(name, content, *flags, to="out.jsonl"):
         (folder / name).write_text(content, errors="surrogateescape")
@@ -170,7 +176,9 @@ def told(classified, tmp_path_factory):
         return out.read_text() if code == 0 else code
 
     get.session = albert.open_session(str(classified.out))
-    return get
+    with pytest.MonkeyPatch.context() as patch:  # a graph takes longer than all tables
+        patch.setattr(answering, "open_model", open_once)
+        yield get
 
 
 TEXTS = [" ".join(WORDS[i : i + 4]) for i in range(3)]

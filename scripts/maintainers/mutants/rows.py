@@ -342,7 +342,7 @@ ROWS = [
      "test_run_pretraining::test_resuming_with_another_batch_size_repeats_and_skips_no_record"),
     ("training/metrics.py", 'state.get("records_seen", self.run.train_batch_size * step)',
      "self.run.train_batch_size * step", "test_run_pretraining::test_resuming_with_another_batch_size_repeats_and_skips_no_record"),
-    ("training/steps.py", "grads[name] / scale for", "grads[name] for", "test_numbers"),
+    ("training/steps.py", "grads[name] / scale for", "grads[name] for", "test_run_pretraining"),
     ("training/steps.py", "dropout_seed(run.seed, step,", "dropout_seed(12345, step,", "test_wiring"),
     ("training/evaluate.py", "num_batches=run.max_eval_steps,", "num_batches=0,", f"{EFFECT}[pretraining]"),
     ("training/evaluate.py", "math.ceil(run.eval_batch_size / replicas)", "math.ceil(8 / replicas)",
