@@ -1,14 +1,16 @@
 """The statements about its figures in the report on a model of your texts."""
 
 import json
+import os
 import re
+import types
 
 import jobs
 import numpy as np
 import pytest
 
 from albert import run_classifier
-from albert.cli import classifier_report, flags, own_texts, report_page
+from albert.cli import classifier_report, fine_tuning, flags, own_texts, report_page
 from albert.cli.classifier_report import Rows
 from albert.cli.encoder import open_encoder
 from albert.errors import FlagError
@@ -213,15 +215,37 @@ def own_table(tmp_path):
     return path, [*given, f"--train_file={path}"]
 
 
+def pretend_to_train(monkeypatch, seconds: float) -> None:
+    """Makes a training instant. It says that it took `seconds`, and its model answers one label."""
+
+    def run(tuning):
+        rows, out = tuning.data.examples["dev"], tuning.settings.output_dir
+        took = 0 if os.path.isdir(out) else seconds
+        os.makedirs(out, exist_ok=True)
+        answers = np.tile([0.6, 0.4], (len(rows), 1))
+        expected = np.array([tuning.task.id_of(row.label) for row in rows])
+        evaluation = types.SimpleNamespace(
+            predictions={"label_ids": expected, "logits": answers, "probabilities": answers})
+        tuning.engine = types.SimpleNamespace(num_workers=1)
+        return fine_tuning.TrainingResult(
+            types.SimpleNamespace(output_dir=out), None, {"dev": evaluation}, took)
+
+    monkeypatch.setattr(run_classifier.FineTuning, "run", run)
+
+
 def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_table, tmp_path, monkeypatch):
     """Nor are the baselines fitted on held-out rows."""
     path, given = own_table
-    runs, fitted, tune = [], [], run_classifier.FineTuning.run
+    with path.open("a") as stream:
+        stream.write("w9 w8 w7,rare\n")  # which not every fold has
+    runs, fitted, train = [], [], run_classifier.FineTuning.run
+    pretend_to_train(monkeypatch, 1)
+    pretend = run_classifier.FineTuning.run
 
     def run(tuning):
         runs.append((tuning.settings, {name: [row.text_a for row in rows]
                                        for name, rows in tuning.data.examples.items()}))
-        return tune(tuning)
+        return pretend(tuning) if runs[1:] else train(tuning)  # the first fold is trained
 
     def answers(train, labels, texts):
         fitted.append((train, texts))
@@ -229,11 +253,10 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
 
     monkeypatch.setattr(run_classifier.FineTuning, "run", run)
     monkeypatch.setattr(baselines, "tfidf_answers", answers)
-    monkeypatch.setattr(own_texts, "ENOUGH_ROWS", 1)
-    given = [*given, "--save_checkpoints_steps=3"]
     assert jobs.classify(*given, "--cross_validation=2") == 0
     (one, rows), (two, others), (whole, last) = runs
-    assert rows["train"] == others["dev"] and rows["dev"] == others["train"] and len(rows["dev"]) == 30
+    assert rows["train"] == others["dev"] and rows["dev"] == others["train"]
+    assert {len(rows["dev"]), len(rows["train"])} == {30, 31}
     for settings in (one, two):
         assert settings.save_checkpoints_steps == settings.train_step < whole.train_step
         assert not settings.do_predict
@@ -241,25 +264,23 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
         assert (train, texts) == (of_run["train"], of_run["dev"])
         assert not {*train} & {*texts}
     report = (tmp_path / "out/report.md").read_text()
-    assert "The checkpoint is the best of 2 evaluations" in report
-    assert re.search(r"\|  \| \d+ held-out rows \| 60 rows in 2 of 2 folds \|", report)
+    assert re.search(r"\|  \| \d+ held-out rows \| 61 rows in 2 of 2 folds \|", report)
     assert re.search(r"\| accuracy \| .* \| [\d.]+ \(95 % interval: [\d.]+ to [\d.]+\) \|", report)
-    assert "60 rows" in report and "--cross_validation" not in report
+    assert "61 rows" in report and "--cross_validation" not in report
     assert not [*(tmp_path / "out").rglob("*.tf_record*")]
     assert jobs.classify(*given, "--cross_validation=2", "--do_train=false", "--do_eval") == 2
     assert jobs.classify(*given, "--cross_validation=1") == 2
 
 
+@pytest.mark.parametrize("seconds, folds", [(100, 2), (1e-9, 1)])
 def test_held_out_rows_without_a_verdict_are_joined_by_folds_that_cost_less_than_the_training(
-    own_table, tmp_path, capsys, monkeypatch
+    seconds, folds, own_table, tmp_path, capsys, monkeypatch
 ):
     path, given = own_table
-    given = [*given, "--learning_rate=1e-9"]  # so that it is no better than anything
+    pretend_to_train(monkeypatch, seconds)
     assert jobs.classify(*given, "--cross_validation=0") == 0
     report = (tmp_path / "out/report.md").read_text()
     assert "rows cannot tell" in report and "`--cross_validation=5`" in report
-    assert re.search(r"## Learning curve\n\n\|.*\n\| --- .*\n(\| \d+ \| .*\n)+\n## ", report)
-    assert (tmp_path / "out/report.html").read_text().count("<h2>") == report.count("\n## ")
     assert not [*tmp_path.glob(".out.work/fold-*")]
     assert jobs.classify(*given) == 0  # rerun: the cost of its training is unknown
     assert (tmp_path / "out/report.md").read_text() == report
@@ -268,19 +289,18 @@ def test_held_out_rows_without_a_verdict_are_joined_by_folds_that_cost_less_than
     assert "are too few for a verdict: cross-validating" in capsys.readouterr().err
     report = (out / "report.md").read_text()
     done = re.search(r" \| (\d+) rows in (\d) of 2 folds \|", report)
-    assert int(done[1]) >= 29 and int(done[2]) == len([*tmp_path.glob(".other.work/fold-*")])
+    assert int(done[1]) >= 29 and int(done[2]) == folds == len([*tmp_path.glob(".other.work/fold-*")])
     assert f"**{done[1]} rows cannot tell**" in report or "orse than" in report
     assert jobs.classify(*given, f"--output_dir={out}") == 0
     assert (out / "report.md").read_text() == report
 
 
-def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(own_table, tmp_path, capsys):
+def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(own_table, tmp_path, capsys, begin):
     path, given = own_table
     path.write_text("text,label\n" + "".join(f"w{i} w{i + 1},good\n" for i in range(40)) + "w1 w3,bad\n")
-    assert jobs.classify(*given, "--cross_validation=3", "--train_step=2") == 0
+    begin(jobs.classify, *given, "--cross_validation=3")
     said = capsys.readouterr().err
     assert "label bad is on too few texts (1), so not every fold has it" in said.partition("fold 1 of 3")[0]
-    assert "41 rows in 3 of 3 folds" in (tmp_path / "out/report.md").read_text()
     values = flags.parse(run_classifier.define_flags, ["x", *given, "--class_weights=balanced"])
     texts = run_classifier.own_texts.OwnTexts(values, open_encoder(values, None))
     settings = texts.suit(run_classifier.classifier_settings(values))
@@ -288,12 +308,14 @@ def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(own_table, tmp_
         run_classifier.cross_validate(values, settings, None, texts.data, 3)
 
 
-def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsys):
+def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsys, monkeypatch):
     path, given = own_table
     test = tmp_path / "test.csv"
     rows = [f"w{i % 5} w{5 + i} w4,{'good' if i % 5 < 2 else 'bad'}" for i in range(20)]
     test.write_text("\n".join(["text,label", *rows, "w1 w2,?", "w1 w2,"]) + "\n")
-    given = [*given, f"--test_file={test}", "--cross_validation=0", "--learning_rate=0.01"]
+    given = [*given, f"--test_file={test}", "--cross_validation=0", "--learning_rate=0.01",
+             "--save_checkpoints_steps=3"]
+    monkeypatch.setattr(own_texts, "ENOUGH_ROWS", 1)
     assert jobs.classify(*given) == 0
     said = capsys.readouterr().err
     assert f"{test}: 2 of 22 rows have none of the labels, the first at {test}:22" in said
@@ -303,6 +325,9 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     report = (tmp_path / "out/report.md").read_text()
     assert re.search(r"\|  \| \d+ held-out rows \| 20 rows of test.csv \|", report)
     assert re.search(rf"\| accuracy \| .* \| {hits / 20:.3f} \(95 % interval: ", report)
+    assert "The checkpoint is the best of 2 evaluations" in report
+    assert re.search(r"## Learning curve\n\n\|.*\n\| --- .*\n(\| \d+ \| .*\n)+\n## ", report)
+    assert (tmp_path / "out/report.html").read_text().count("<h2>") == report.count("\n## ")
     results = (tmp_path / "out/predict_results.txt").read_text()
     assert f"eval_accuracy = {hits / 20}" in results
     # Training rows among them do not count.

@@ -166,7 +166,7 @@ def test_an_answer_is_a_text_a_letter_or_a_number_and_refused_if_it_means_two_op
     assert "answers" not in row_as_passage({"question": "Who?", "options": ["a", "b"]}, "test.jsonl:1")
 
 
-def test_a_file_of_rows_trains_and_an_answer_that_is_no_option_is_named_with_its_line(tmp_path):
+def test_a_file_of_rows_trains_and_an_answer_that_is_no_option_is_named_with_its_line(tmp_path, begin):
     tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path))
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.jsonl").write_text("".join(
@@ -179,7 +179,8 @@ def test_a_file_of_rows_trains_and_an_answer_that_is_no_option_is_named_with_its
     assert [question.label for question in questions] == [0, 1, 2, 0, 1, 2]
     assert questions[1].endings == ("w1 w1", "w1 w2", "w1 w3")
     flags = [f for f in jobs.race_flags(tmp_path) if not f.startswith(("--data_dir", "--train_step"))]
-    assert jobs.race(*flags, f"--data_dir={tmp_path}", "--train_step=2") == 0
+    (task, _, _, _, files), _ = begin(jobs.race, *flags, f"--data_dir={tmp_path}", "--train_step=2")
+    assert (files.count, task.num_labels) == (6, 3)
     with (tmp_path / "dev.jsonl").open("a") as stream:
         stream.write('{"question": "w1", "options": ["w1", "w2"], "answer": 5}\n')
     with pytest.raises(DataError, match=r"dev.jsonl:7: the answer 5 is none of its 2 options"):
