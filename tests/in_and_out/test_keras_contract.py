@@ -170,7 +170,7 @@ def test_fit_takes_bare_arrays_what_the_tokenizer_makes_and_a_tf_data_set(tmp_pa
     texts = [f"word{i} word{i + 1}" for i in range(ROWS)]
     encoded = tokenizer(texts, padding=True, return_tensors="np", return_offsets_mapping=True)
     for used in (make(FAST), model):  # not yet built by Keras, and built
-        used.compile("adam", sparse(), jit_compile=False)
+        used.compile("adam", sparse(), jit_compile=False, run_eagerly=ON_TENSORFLOW)
         used.fit(encoded, labels, verbose=0)
         expected = np.asarray(used(encoded)["logits"])
         np.testing.assert_allclose(used.predict(encoded, verbose=0)["logits"], expected, atol=1e-5)

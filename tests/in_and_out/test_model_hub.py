@@ -152,10 +152,11 @@ def test_a_hub_that_is_out_of_reach_is_given_up_soon(hub, tmp_path):
         closed.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
         for server in (silent, closed):
             address = f"http://127.0.0.1:{server.getsockname()[1]}"
-            done = helpers.run("program", cwd=tmp_path, env={"HF_ENDPOINT": address})
+            done = helpers.run("program", cwd=tmp_path, env={
+                "HF_ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": "2"})
             seconds, said = done.stdout.splitlines()
             assert f"{address} can't be reached" in said, done.stderr
-            assert float(seconds) < 60, said
+            assert float(seconds) < 10, said
 
 
 def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
@@ -214,10 +215,11 @@ def test_processes_that_want_the_same_model_at_once_all_get_it(hub, answer):
 
 
 def test_a_download_that_is_stopped_by_hand_is_taken_up_by_the_same_command(hub, answer):
+    impatient = {"HF_HUB_DOWNLOAD_TIMEOUT": "1"}  # its threads end after six of them
     for model in ("owner/small", archive_of(hub)):
         hub.goes_on.clear()
         hub.has_stopped.clear()
-        process = helpers.start("albert.fill_mask", f"--model={model}", TEXT)
+        process = helpers.start("albert.fill_mask", f"--model={model}", TEXT, env=impatient)
         assert hub.has_stopped.wait(100)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=100)

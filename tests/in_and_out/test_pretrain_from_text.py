@@ -124,12 +124,12 @@ def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
 
 def test_speed_is_measured_on_the_devices_and_with_the_compiler_of_the_run(monkeypatch):
     engine, scopes, runs = current(), [], []
-    scope, compiled_step = type(engine).scope, steps.compiled_step
+    scope = type(engine).scope
     monkeypatch.setattr(type(engine), "scope",
                         lambda self, values: scopes.append(values) or scope(self, values))
     monkeypatch.setattr(type(engine), "has_accelerator", True)
     monkeypatch.setattr(steps, "compiled_step",
-                        lambda task, state, run: runs.append(run) or compiled_step(task, state, run))
+                        lambda task, state, run: runs.append(run) or (lambda batches: 0))
     assert training_speed._measure_here({
         "config": SIZES, "batch": 4, "length": LENGTH, "predictions": PREDICTIONS,
         "optimizer": "lamb", "precision": "float32", "seconds": 0.01,
