@@ -5,6 +5,7 @@ Their ALBERT class interprets SentencePiece models differently (version 5 splits
 """
 
 import base64
+import functools
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -97,13 +98,10 @@ def _model_of(
 
     model = sentencepiece_model_pb2.ModelProto()
     kinds = sentencepiece_model_pb2.ModelProto.SentencePiece.Type
+    of_added = {piece: kinds.CONTROL if special else kinds.USER_DEFINED for piece, special in added.items()}
     for number, (piece, score) in enumerate(pieces):
-        kind = kinds.NORMAL
-        if piece in added:
-            kind = kinds.CONTROL if added[piece] else kinds.USER_DEFINED
-        model.pieces.add(
-            piece=piece, score=score, type=kinds.UNKNOWN if number == unknown else kind
-        )
+        kind = kinds.UNKNOWN if number == unknown else of_added.get(piece, kinds.NORMAL)
+        model.pieces.add(piece=piece, score=score, type=kind)
     model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
     model.trainer_spec.vocab_size = len(pieces)
     model.trainer_spec.unk_id = unknown
@@ -113,6 +111,7 @@ def _model_of(
     return model.SerializeToString(deterministic=True)
 
 
+@functools.cache
 def combining_characters() -> str:
     """Returns a character class of what `preprocess_text` drops.
 

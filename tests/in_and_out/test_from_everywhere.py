@@ -271,12 +271,11 @@ def test_a_malformed_tokenizer_json_gives_a_tokenizer_or_one_line(tmp_path):
     assert tokenizer_files.find(str(tmp_path)).open().vocab_size == 40
     odd = [(f"{key} is {one!r}", json.dumps(values | {key: one}).encode())
            for key in values for one in damage.ODD_VALUES]
-    for seed in range(2):
-        for what, changed in [*odd, *damage.json_mutations(content, random.Random(seed))]:
-            (tmp_path / "tokenizer.json").write_bytes(changed)
-            try:
-                tokenizer_files.find(str(tmp_path)).open()
-                opened += 1
-            except UserError as error:
-                assert "tokenizer.json" in str(error) and "\n" not in str(error), what
+    for what, changed in [*odd, *damage.json_mutations(content, random.Random(0))]:
+        (tmp_path / "tokenizer.json").write_bytes(changed)
+        try:
+            tokenizer_files.find(str(tmp_path)).open()
+            opened += 1
+        except UserError as error:
+            assert "tokenizer.json" in str(error) and "\n" not in str(error), what
     assert opened > 50
