@@ -25,7 +25,8 @@ setup(
     # configs/ is next to the package in the repository, and inside it when installed.
     packages=[*find_packages(include=["albert", "albert.*"]), "albert.configs"],
     package_dir={"albert.configs": "configs"},
-    package_data={"albert": ["models/*/*", "py.typed", "*.pyi", "cli/*.html"], "albert.configs": ["**/*.json", "**/*.flags"]},
+    package_data={"albert": ["models/*/*", "cli/*.html", "formats/cards/*", "py.typed", "*.pyi"],
+                  "albert.configs": ["**/*.json", "**/*.flags"]},
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",
@@ -55,7 +56,7 @@ setup(
         "jax-tpu": ["jax[tpu]>=0.7"],
         "torch": ["torch>=2.10"],  # reads pytorch_model.bin
         "text": ["tensorflow-text>=2.20,<2.22"],  # raw-text SavedModels
-        "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
+        "onnx": ["onnxruntime>=1.20"],  # answers sooner than an engine, see docs/guides/serve.md
         "beam": ["apache-beam>=2.60"],
         # A Dask cluster for the tests, which are skipped without it.
         "beam-dask": ["apache-beam[dask]>=2.60"],

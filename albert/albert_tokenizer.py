@@ -17,7 +17,7 @@ from albert.errors import DataError
 from albert.formats import layouts, model_hub, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import windows
-from albert.storage import files, filesystem, mirrors, shipped
+from albert.storage import filesystem, mirrors, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
@@ -96,17 +96,6 @@ class AlbertTokenizer:
         max_length = min(max_length, vocabulary.max_length or max_length)
         return cls(dataclasses.replace(vocabulary, text=text).open(), max_length)
 
-    def save_vocabulary(
-        self, directory: str | os.PathLike[str], filename_prefix: str | None = None
-    ) -> tuple[str]:
-        """Copies the vocabulary file to a directory and returns its new path."""
-        name = os.path.basename(self.tokenizer.path)
-        name = f"{filename_prefix}-{name}" if filename_prefix else name
-        directory = os.fspath(directory)
-        with mirrors.uploaded(directory) as local:
-            files.publish_copy(self.tokenizer.path, os.path.join(local, name))
-        return (os.path.join(directory, name),)
-
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Saves the vocabulary and its settings to a directory, which may hold a model."""
         with mirrors.uploaded(os.fspath(directory)) as local:
@@ -152,9 +141,6 @@ class AlbertTokenizer:
         names = ("cls_token", "sep_token", "unk_token", "pad_token", "mask_token")
         return {name: getattr(self, name) for name in names}
 
-    def _special_ids(self) -> set[int]:
-        return {self.pad_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id}
-
     def get_vocab(self) -> dict[str, int]:
         """Returns {token: id}."""
         return {token: i for i, token in enumerate(self.convert_ids_to_tokens(range(len(self))))}
@@ -188,7 +174,8 @@ class AlbertTokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Returns the text of ids, without the case and accents that tokenization removed."""
-        skipped = self._special_ids() if skip_special_tokens else ()
+        special = self.pad_token_id, self.cls_token_id, self.sep_token_id, self.mask_token_id
+        skipped = special if skip_special_tokens else ()
         tokens = self.convert_ids_to_tokens(i for i in map(int, ids) if i not in skipped)
         if self.tokenizer.is_spm:
             return "".join(tokens).replace(tokenization.SPIECE_UNDERLINE, " ").strip()
@@ -206,24 +193,6 @@ class AlbertTokenizer:
         """Returns the ids of `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, given those of a and b."""
         first = [self.tokenizer.cls_id, *token_ids_0, self.tokenizer.sep_id]
         return first if token_ids_1 is None else [*first, *token_ids_1, self.tokenizer.sep_id]
-
-    def get_special_tokens_mask(
-        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None,
-        already_has_special_tokens: bool = False,
-    ) -> list[int]:
-        """Returns 1 for each special token of a sequence and 0 for each other token."""
-        if already_has_special_tokens:
-            special = self._special_ids()
-            return [int(i in special) for i in token_ids_0]
-        first = [1, *[0] * len(token_ids_0), 1]
-        return first if token_ids_1 is None else [*first, *[0] * len(token_ids_1), 1]
-
-    def create_token_type_ids_from_sequences(
-        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
-    ) -> list[int]:
-        """Returns the segment of each token: 0 for `[CLS] a [SEP]`, 1 for `b [SEP]`."""
-        second = 0 if token_ids_1 is None else len(token_ids_1) + 1
-        return [0] * (len(token_ids_0) + 2) + [1] * second
 
     # --- Batches ---
 

@@ -18,6 +18,11 @@ from albert.storage import files, filesystem, shipped
 
 log = logging.getLogger("albert")
 
+LAYER_NORM_EPSILON = 1e-12  # that of tf.contrib, with which the released models were trained
+# Added to the scores of masked keys. It isn't -inf: the softmax of a sequence whose keys are all
+# masked must ignore the mask, as in the released models.
+MASK_ADDER = -10000.0
+NO_OPTION = -1e4  # the logit of a choice that does not exist; finite in float16
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear", "gelu_erf")
 _TANH_FORMS = ("gelu_new", "gelu_pytorch_tanh")  # Hugging Face's names for our "gelu"
 PARAMETER_SHARING = ("all", "attention", "ffn", "none")

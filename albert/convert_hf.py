@@ -29,16 +29,6 @@ from albert.storage import files
 if TYPE_CHECKING:
     import keras
 
-_THEIR_USAGE = """
-from transformers import AutoTokenizer, {architecture}
-
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = {architecture}.from_pretrained("{name}")
-inputs = tokenizer({texts}, return_tensors="pt", padding=True)
-outputs = model(**{inputs})
-"""
-
-
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "hf_directory", None,
                  "Directory in Hugging Face's layout, to convert from it.", use="model")
@@ -131,8 +121,8 @@ def _card(values: flags.FlagValues, source: pretrained.Pretrained, model: "keras
     if values.albert_directory:
         kind = MODEL_CLASSES[model.metadata.architecture]
         of_one = "{name: rows[None] for name, rows in inputs.items()}"  # one question
-        parts["usage"] = _THEIR_USAGE.format(
-            architecture=kind.name, name=name, texts=kind.example,
+        parts["usage"] = model_card.filled(
+            "transformers.txt", architecture=kind.name, name=name, texts=kind.example,
             inputs=of_one if kind.task == CHOICE else "inputs",
         )
         parts["run_state"] = run_states.read_run_state(source.weights().origin)

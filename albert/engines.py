@@ -1,4 +1,7 @@
-"""Checks which engines, TensorFlow and JAX, are installed. Imports neither."""
+"""Checks which engines, TensorFlow and JAX, are installed. Imports neither.
+
+Sessions and the commands that answer texts need neither if onnxruntime is installed.
+"""
 
 import importlib.util
 import json
@@ -8,6 +11,7 @@ import sys
 from albert.errors import FlagError
 
 ENGINES = ("tensorflow", "jax")
+CHOSEN = os.environ.get("KERAS_BACKEND")  # by the user; `require_backend` sets it too
 
 
 def is_installed(engine: str) -> bool:

@@ -18,7 +18,7 @@ encoder of a pretrained model. Inputs are `input_ids`, `input_mask` and `segment
 [1, C, max_seq_length] and [B, C, L] with C choices. Label names are in ONNX's metadata as
 `albert_label_names`, in `.tflite` files as `labels.txt`
 (`unzip -p classifier.tflite labels.txt`). Before publication, the file's outputs are compared
-with the model's. `albert.open_session` and `albert.predict` can run an `.onnx` file.
+with the model's.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from albert.errors import CheckpointError, FlagError
 from albert.formats import model_card, pretrained
 from albert.formats.model_classes import CHOICE, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS
 from albert.formats.pretrained import Pretrained
-from albert.inference import fine_tuned, onnx_file
+from albert.inference import fine_tuned, onnx_file, onnx_model
 from albert.inference.session import Session
 from albert.storage import files
 
@@ -91,8 +91,6 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
     from albert import modeling
     from albert.export import model_conversion
 
-    if suffix == ".onnx":
-        model_conversion.import_onnx()
     trained = _trained_head(source)
     head = values.head or trained
     if source.metadata.architecture and not {head, trained} & _PRETRAINED and head != trained:
@@ -105,10 +103,8 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
     length = values.max_seq_length or min(source.metadata.max_seq_length or 128, limit)
     model.config.check_length(length, values.model_dir)
     if suffix == ".onnx":
-        content = model_conversion.to_onnx(
-            model, kind, source.weights(), labels, values.quantize
-        )
-        run = onnx_file.OnnxFile(content)
+        content = onnx_model.model_file(kind, source, labels, values.quantize)
+        run = onnx_file.opened(content)
     else:
         content = model_conversion.to_tflite(model, kind.outputs, length, values.quantize)
         if labels:
@@ -137,7 +133,7 @@ def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> N
             metadata=dataclasses.replace(source.metadata, architecture=kind.name, label_names=labels),
             note=f"A {suffix[1:]} file, {exact}. Its outputs, compared with the model's on four "
                  f"sequences: {outputs}.",
-            usage=_USAGES[suffix].format(name=name, sizes=sizes),
+            usage=model_card.filled(f"{suffix[1:]}.txt", name=name, sizes=sizes),
         )
     log.info("%s: %s, %s bytes", values.export_path, kind.name, f"{len(content):,}")
 
@@ -165,23 +161,6 @@ def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
 
     signatures = text_models.export(predictor, values.export_path)
     log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
-
-
-# `albert.AlbertTokenizer` makes the inputs, with padding="max_length" for .tflite.
-_USAGES = {
-    ".tflite": '''
-import tensorflow as tf
-
-model = tf.lite.Interpreter("{name}").get_signature_runner()
-outputs = model(input_ids=ids, input_mask=mask, segment_ids=segments)  # int32 [{sizes}]
-''',
-    ".onnx": '''
-import onnxruntime
-
-inputs = {{"input_ids": ids, "input_mask": mask, "segment_ids": segments}}  # int32
-outputs = onnxruntime.InferenceSession("{name}").run(None, inputs)
-''',
-}
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -107,7 +107,7 @@ def main(values: flags.FlagValues) -> None:
             model_card.of_weights(
                 directory, source.weights(), config, name=names[name], note=_SUMMARIES[name],
                 metadata=source.metadata, tokenizer=tokenizer, parameters=model.count_params() if has_weights else None,
-                usage=_USAGES[name].format(name=names[name]),
+                usage=model_card.filled(f"{name}.txt", name=names[name]),
             )
     for name, path in paths.items():
         log.info("%s: %s (load it with tensorflow_hub.load)", _SUMMARIES[name], path)
@@ -132,25 +132,6 @@ def _collect_assets(
 _SUMMARIES = {
     "export_path": "A reusable TensorFlow 2 SavedModel: packed ids to vectors.",
     "export_preprocessor_path": "A TensorFlow 2 SavedModel: texts to the inputs of the encoder.",
-}
-_USAGES = {
-    "export_path": """
-import tensorflow as tf
-import tensorflow_hub as hub
-
-encoder = hub.load("{name}")
-ids = tf.constant([[2, 40, 41, 3]])  # [CLS], two tokens, [SEP]
-outputs = encoder({{
-    "input_word_ids": ids, "input_mask": tf.ones_like(ids), "input_type_ids": tf.zeros_like(ids),
-}})
-print(outputs["pooled_output"], outputs["sequence_output"])
-""",
-    "export_preprocessor_path": """
-import tensorflow_hub as hub
-import tensorflow_text  # the operations of the module
-
-print(hub.load("{name}")(["A text.", "Another one."]))
-""",
 }
 
 

@@ -222,14 +222,14 @@ class PretrainedModel(KerasMethods):
         )
         source = path
         if not isinstance(path, pretrained.Pretrained):
-            source = model_hub.with_revision(os.fspath(path), revision)
+            source = pretrained.open_path(model_hub.with_revision(os.fspath(path), revision))
         if id2label is not None:
             by_id = {int(number): name for number, name in id2label.items()}
             if sorted(by_id) != list(range(len(by_id))):
                 raise ValueError(f"id2label must have the ids 0 to {len(by_id) - 1}: {id2label!r}")
             label_names = [by_id[number] for number in range(len(by_id))]
         return pretrained.load(
-            cls, pretrained.opened(source), encoder_options, label_names=label_names,
+            cls, source, encoder_options, label_names=label_names,
             ignore_mismatched_sizes=ignore_mismatched_sizes, **options,
         )
 
@@ -270,8 +270,6 @@ class PretrainedModel(KerasMethods):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         values = dict(config)
-        if values.pop("quantized", None):
-            raise ValueError("the model was quantized by albert 0.3, which can still open it")
         metadata, options = values.pop("facts", {}), values.pop("encoder_options", {})
         is_trainable, frozen = values.pop("trainable", True), set(values.pop("frozen", ()))
         policy = values.pop("dtype", None)

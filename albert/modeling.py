@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from albert.config import AlbertConfig
+from albert.config import NO_OPTION, AlbertConfig
 from albert.errors import CheckpointError
 from albert.formats.model_metadata import MULTI_LABEL, PROBLEM_TYPES, REGRESSION
 from albert.model import answers, losses
@@ -229,9 +229,6 @@ class AlbertForTokenClassification(_LabelModel):
         return {"logits": self._logits(encoded.sequence, dropout)}
 
 
-_NO_OPTION = -1e4  # finite in float16
-
-
 @registered
 class AlbertForMultipleChoice(_LabelModel):
     """Encoder with one logit for each of C choices (RACE).
@@ -270,7 +267,7 @@ class AlbertForMultipleChoice(_LabelModel):
             return {"logits": logits}
         # Questions may have different numbers of options: one without tokens isn't an option.
         exists = ops.reshape(ops.max(ops.cast(mask, "int32"), axis=-1) > 0, (-1, choices))
-        return {"logits": ops.where(exists, logits, ops.cast(_NO_OPTION, logits.dtype))}
+        return {"logits": ops.where(exists, logits, ops.cast(NO_OPTION, logits.dtype))}
 
     def _sequences(self, x):
         x = ops.convert_to_tensor(x)

@@ -26,17 +26,22 @@ gives `labels`, those with a probability of 0.5 or more, and all `probabilities`
 independent of each other. A regression gives `value`.
 """
 
+import glob
+import hashlib
 import itertools
+import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from albert.cli import answer_file, answering, flags, own_texts
+from albert.cli import answering, flags, own_texts
 from albert.errors import FlagError
 from albert.formats import known_tasks, run_states
 from albert.inference import fine_tuned
 from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenClassifier
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
+from albert.storage import files, filesystem, locks
 from albert.tasks import own_file, tables
 from albert.tasks.tables import Table
 
@@ -52,9 +57,6 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "is_tokenized", False,
                  "Split texts into words at blanks only, not at punctuation, for "
                  "token_classification.")
-    flags.define("path", values, "onnx_file", None,
-                 "The .onnx file that export_model wrote for this model, to run it in onnxruntime.",
-                 use="file")
     own_texts.define_table_flags(values)
     flags.define("path", values, "output_file", None,
                  "File for the answers; for a table, *.csv, *.tsv and *.jsonl also repeat its "
@@ -98,22 +100,33 @@ def main(values: flags.FlagValues) -> None:
 def _write_answers(
     values: flags.FlagValues, predictor: TaskPredictor, inputs: Sequence, table: Table | None
 ) -> None:
+    """Publishes the answers, which are kept in a work folder until all are there."""
     session, path = predictor.session, values.output_file
-
-    def publish(answers: Iterator) -> None:
-        tables.write_table(path, *_with_answers(table, answers))
-
-    identity = answer_file.identity_of(
-        inputs, session.source.weights().origin, task=predictor.task, labels=predictor.labels,
-        tokenizer=session.tokenizer.sha256, length=session.max_seq_length,
-        flags=flags.select(values, (
-            "is_tokenized", "onnx_file", "mixed_precision", "do_lower_case", "keep_accents")),
-    )
-    answer_file.write(
-        path, identity, len(inputs),
-        lambda start: _answers(predictor, inputs[start:], True),
-        publish if table and path.endswith(tables.WRITTEN) else None,
-    )
+    weights = glob.glob(glob.escape(session.source.weights().origin) + "*")
+    identity = repr((inputs, sorted(map(filesystem.stamp, weights)), session.tokenizer.sha256,
+                     predictor.labels, flags.to_dict(values)))
+    digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()
+    with locks.work_folder([path], digest) as folder:
+        kept = os.path.join(folder, "answers.jsonl")
+        with open(kept, "a+b") as stream:
+            stream.seek(0)
+            earlier = stream.read()
+            stream.truncate(earlier.rfind(b"\n") + 1)
+            if done := earlier.count(b"\n"):
+                flags.log.info("%s: resumes after %s of %s answers", path, f"{done:,}", f"{len(inputs):,}")
+            try:
+                for answer in _answers(predictor, inputs[done:], has_progress=True):
+                    stream.write(answering.as_json(answer).encode("utf-8", "replace") + b"\n")
+                    stream.flush()
+            except BaseException:
+                if not stream.tell():  # nothing to resume
+                    os.unlink(kept)
+                raise
+        if table and path.endswith(tables.WRITTEN):
+            with open(kept, "rb") as lines:
+                tables.write_table(path, *_with_answers(table, map(json.loads, lines)))
+        else:
+            files.publish_copy(kept, path)
 
 
 def _answers(predictor: TaskPredictor, inputs: Sequence, has_progress: bool = False) -> Iterator:

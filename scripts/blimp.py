@@ -29,7 +29,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # this che
 from albert.cli import answering, flags
 from albert.errors import DataError, FlagError
 from albert.inference.scoring import SentenceScorer
-from albert.inference.session import Session
+from albert.inference.session import Call, Row, Session
 from albert.runtime.progress import Progress
 from albert.storage import files
 from albert.tasks import lines
@@ -46,7 +46,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Number of pairs to use of each paradigm, the first ones. Default: all.", lower_bound=1)
     flags.define("bool", values, "within_words", False,
                  "Mask the later tokens of a word together with the scored one, which they would "
-                 "otherwise give away.")
+                 "otherwise give away (Kauf and Ivanova 2023, arXiv 2305.10588).")
     flags.define("path", values, "output_file", None,
                  "JSON file for the results. Default: the standard output.", use="output")
 
@@ -59,7 +59,7 @@ def main(values: flags.FlagValues) -> None:
     pairs = read_pairs(values.pairs_file, values.pairs_per_paradigm)
     opened = answering.open_model(values)
     results = {"model": values.model, "scoring": "within words" if values.within_words else "pieces"}
-    results |= pair_scores(SentenceScorer(opened, values.within_words), pairs)
+    results |= pair_scores(Scorer(opened, values.within_words), pairs)
     results["random weights"] = _untrained(values, opened, pairs)
     unigrams = unigram_scores(opened.tokenizer, [text for p in pairs for text in (p.good, p.bad)])
     if unigrams:
@@ -74,6 +74,41 @@ def main(values: flags.FlagValues) -> None:
         files.write_json(values.output_file, results)
     else:
         print(json.dumps(results, indent=2, ensure_ascii=False))
+
+
+class Scorer(SentenceScorer):
+    """Scores sentences, also with later tokens of a word masked too, or by another model.
+
+    Args:
+      within_words: whether to mask the later tokens of a word too.
+      call: of an `AlbertForMaskedLM`, by default of the session's.
+    """
+
+    def __init__(self, session: Session, within_words: bool = False, call: Call | None = None):
+        super().__init__(session)
+        self.within_words, self._call = within_words, call
+
+    def model(self) -> Call:
+        return self._call or super().model()
+
+    def rows(self, ids: Sequence[int]) -> list[Row]:
+        rows = super().rows(ids)
+        if self.within_words:
+            for start, end in enumerate(word_ends(self.session.tokenizer, ids)):
+                rows[start]["input_ids"][1 + start : 1 + end] = self.session.tokenizer.mask_id
+        return rows
+
+
+def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Returns, for each token, the index just after its word."""
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    is_start = list(map(tokenizer.starts_word, tokens))
+    ends, end = [], len(ids)
+    for index in range(len(ids) - 1, -1, -1):
+        ends.append(end)
+        if is_start[index]:
+            end = index
+    return ends[::-1]
 
 
 def pair_scores(scorer: SentenceScorer, pairs: Sequence["Pair"]) -> dict[str, Any]:
@@ -91,12 +126,13 @@ def _untrained(values: flags.FlagValues, opened: Session, pairs: Sequence["Pair"
     """Returns the result for random weights."""
     import keras
 
+    import albert
     from albert import modeling
 
     keras.utils.set_random_seed(1)
-    model = modeling.AlbertForMaskedLM(opened.source.config)
+    call = albert.compiled(modeling.AlbertForMaskedLM(opened.source.config))
     pairs = first_of_each(pairs, UNTRAINED_PAIRS)
-    return _short(pair_scores(SentenceScorer(opened, values.within_words, model), pairs))
+    return _short(pair_scores(Scorer(opened, values.within_words, call), pairs))
 
 
 def _short(results: dict[str, Any]) -> dict[str, Any]:

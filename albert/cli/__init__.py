@@ -16,7 +16,6 @@
     training_speed      tokens per second of a pretraining step on this machine
     text_report         a page on what a model has learned from the text it was pretrained on
     report_page         report.md and report.html
-    answer_file         the answers of `predict` in a file, kept as they are computed
     answering           what the inference commands share: flags, the model, lines
     classifier_report   a page on how good a classifier trained on one file is
     question_answering  what the three SQuAD commands share

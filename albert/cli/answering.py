@@ -8,9 +8,8 @@ import sys
 from typing import Any
 
 from albert.cli import flags
-from albert.errors import DataError, FlagError
+from albert.errors import DataError
 from albert.formats import checkpoint_files, layouts, pretrained
-from albert.inference.onnx_file import OnnxFile
 from albert.inference.session import DTYPES, Session
 from albert.storage import files
 from albert.text import text_files
@@ -35,7 +34,8 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
                  "Inputs per batch; smaller batches need less memory.", lower_bound=1)
     flags.define("enum", values, "mixed_precision", "float32",
                  "Precision of weights and matrix products; bfloat16 halves the memory, is faster on "
-                 "hardware that supports it, and changes answers in the third digit.",
+                 "hardware that supports it, and changes answers in the third digit; int8 quarters it, "
+                 "needs onnxruntime, and changes answers in the second digit.",
                  enum_values=list(DTYPES))
 
 
@@ -57,11 +57,7 @@ def open_model(values: flags.FlagValues) -> Session:
     tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
     opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
     opened.dtype = values.mixed_precision
-    if "onnx_file" in values and values.onnx_file:
-        if opened.dtype != "float32":
-            raise FlagError(f"--mixed_precision={opened.dtype} has no effect with --onnx_file")
-        opened.onnx = OnnxFile(values.onnx_file)
-    else:
+    if not opened.runs_onnx:
         flags.start_engine()
     source.weights()
     return opened

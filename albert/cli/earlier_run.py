@@ -1,7 +1,6 @@
 """What a run must share with the checkpoints that it resumes or evaluates. No TensorFlow."""
 
 import dataclasses
-import functools
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -104,8 +103,7 @@ class Identity:
     ) -> None:
         flags, run = run_state.get("flags", {}), os.path.dirname(origin)
         if "training_data" not in flags:
-            _warn_of_unknown_data(run)
-            return
+            return  # of version 0.3 or earlier
         if flags["training_data"].get("sha256") == self.training.sha256:
             return
         what = self.training.difference(run_state)
@@ -123,12 +121,6 @@ class Identity:
     def _as_flag(self, labels: tuple[str, ...]) -> str:
         separator = " " if self.task == WORDS else ","
         return f"--label_list={separator.join(labels)!r}" if labels else "--regression"
-
-
-@functools.cache  # once for each run
-def _warn_of_unknown_data(run: str) -> None:
-    log.warning("%s does not record its training data (it was started by version 0.3 or earlier): "
-                "cannot check that they are the same", run)
 
 
 def check_directory(directory: str, identity: Identity) -> None:

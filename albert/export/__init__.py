@@ -3,5 +3,5 @@
     hub_export        the SavedModels of `export_to_tfhub`
     text_models       a fine-tuned model as a SavedModel from texts to answers
     text_graph        the tokenizer as a TensorFlow graph
-    model_conversion  LiteRT and ONNX files
+    model_conversion  LiteRT files, and the comparison of files with models
 """

@@ -1,11 +1,10 @@
-"""Converts models to LiteRT (`.tflite`) and ONNX files, and compares these with the models.
+"""Converts models to LiteRT (`.tflite`), and compares files with the models.
 
 Their inputs are `input_ids`, `input_mask` and `segment_ids`, all int32 [B, L], or [B, C, L] for
 multiple choice with C choices.
 """
 
 import io
-import json
 import tempfile
 import warnings
 import zipfile
@@ -16,12 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert.formats import saved_model
-from albert.formats.model_classes import ModelClass
-from albert.formats.weights import Weights
-from albert.inference import onnx_file
-from albert.inference.onnx_file import INPUTS
-
-_OPSET = 17  # supported by runtimes of the last several years
+from albert.inference.onnx_model import INPUTS
 
 # The heads of question answering add -1e30 to the logits of impossible positions, or -2e30.
 _MASKED = -1e29
@@ -35,7 +29,13 @@ def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize:
     Args:
       quantize: whether large matrices are int8 (dynamic-range quantization).
     """
-    graph = _graph(model, outputs, input_shape(model, 1, length))
+    shape = input_shape(model, 1, length)
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in INPUTS])
+    def graph(*inputs):
+        computed = model(dict(zip(INPUTS, inputs, strict=True)), training=False)
+        return {name: computed[name] for name in outputs}
+
     root = tf.Module()
     root.weights, root.graph = [weight.value for weight in model.weights], graph
     with tempfile.TemporaryDirectory() as folder:
@@ -67,48 +67,6 @@ def run_tflite(content: bytes, threads: int | None = None) -> Runner:
     return lambda inputs: signature(**inputs)
 
 
-def import_onnx():
-    """Returns the module tf2onnx.
-
-    Raises:
-      FlagError: it or onnxruntime is not installed.
-    """
-    onnx_file.import_onnxruntime()
-    try:
-        import tf2onnx
-    except ImportError as error:
-        raise onnx_file.missing(error) from error
-    return tf2onnx
-
-
-def to_onnx(
-    model: keras.Model, kind: ModelClass, weights: Weights, label_names: Sequence[str] | None,
-    quantize: bool,
-) -> bytes:
-    """Returns an ONNX model for batches of any size and length.
-
-    Its metadata has the names of the labels, and what `OnnxFile.check` reads.
-
-    Args:
-      quantize: whether large matrices and the values multiplied by them are int8, with one scale
-        per matrix (dynamic quantization).
-    """
-    tf2onnx = import_onnx()
-    import onnx
-
-    shape = input_shape(model, None, None)
-    proto, _ = tf2onnx.convert.from_function(
-        _graph(model, kind.outputs, shape), input_signature=_specs(shape), opset=_OPSET
-    )
-    if quantize:
-        proto = onnx_file.quantized(proto)
-    metadata = {onnx_file.HEAD_KEY: kind.head, onnx_file.WEIGHTS_KEY: onnx_file.digest(weights)}
-    if label_names:
-        metadata["albert_label_names"] = json.dumps(list(label_names), ensure_ascii=False)
-    onnx.helper.set_model_props(proto, metadata)
-    return proto.SerializeToString()
-
-
 def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, length: int):
     """Compares `run` with the model on four examples; masked values match only masked values.
 
@@ -135,21 +93,7 @@ def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, 
     return result
 
 
-def input_shape(model: keras.Model, batch: int | None, length: int | None) -> list[int | None]:
-    """Returns the shape of each input of a model; None means any size."""
+def input_shape(model: keras.Model, batch: int, length: int) -> list[int]:
+    """Returns the shape of each input of a model."""
     choices = getattr(model, "num_choices", None)
     return [batch, length] if choices is None else [batch, choices, length]
-
-
-def _specs(shape) -> list[tf.TensorSpec]:
-    return [tf.TensorSpec(shape, tf.int32, name=name) for name in INPUTS]
-
-
-def _graph(model: keras.Model, outputs: Sequence[str], shape):
-    @tf.function(input_signature=_specs(shape))
-    def graph(input_ids, input_mask, segment_ids):
-        inputs = dict(zip(INPUTS, (input_ids, input_mask, segment_ids), strict=True))
-        computed = model(inputs, training=False)
-        return {name: computed[name] for name in outputs}
-
-    return graph

@@ -16,14 +16,6 @@ from albert.inference import predictors
 from albert.modeling import named_weights
 from albert.tasks import conll
 
-_USAGE = """
-import tensorflow as tf
-import tensorflow_text  # the tokenizer's operations
-
-model = tf.saved_model.load("{name}").signatures["serving_default"]
-print(model({inputs}))
-"""
-
 
 def export(predictor: predictors.TaskPredictor, path: str) -> list[str]:
     """Publishes a SavedModel whose signatures take strings, with its card; returns their names.
@@ -44,7 +36,7 @@ def export(predictor: predictors.TaskPredictor, path: str) -> list[str]:
         saved_model.save(module, scratch, signatures)
         model_card.of_weights(
             scratch, source.weights(), source.config, tokenizer=predictor.session.tokenizer, name=name,
-            metadata=source.metadata, usage=_USAGE.format(name=name, inputs=given),
+            metadata=source.metadata, usage=model_card.filled("texts.txt", name=name, inputs=given),
             note="A SavedModel with the tokenizer inside. It needs tensorflow and tensorflow-text.",
         )
     return list(signatures)
@@ -58,13 +50,13 @@ class _TextModel(tf.__internal__.tracking.AutoTrackable):
     """The base class of the modules: the model's weights, its tokenizer and its labels."""
 
     def __init__(self, predictor: predictors.TaskPredictor):
-        session, model = predictor.session, predictor.load_model()
+        session, model = predictor.session, predictor.session.keras_model(predictor.class_name)
         self.weights = {n: v.value for n, v in named_weights(model).items()}
         self.ids = text_graph.ids_of(session.tokenizer)
         self.max_seq_length = session.max_seq_length
         self.names = tf.constant(list(predictor.labels), tf.string)
         # As functions, since a SavedModel would store other attributes.
-        self.compute = lambda batch: predictor.compute(model, batch)
+        self.logits = lambda batch: tf.cast(model(batch, training=False)["logits"], tf.float32)
         self.pack = lambda segments, length: text_graph.pack(segments, length, session.tokenizer)
 
     def label_names(self) -> Any:
@@ -88,10 +80,6 @@ def _model_inputs(packed) -> dict[str, Any]:
         "input_ids": packed["input_word_ids"], "input_mask": packed["input_mask"],
         "segment_ids": packed["input_type_ids"],
     }
-
-
-def _float_logits(outputs):
-    return tf.cast(outputs["logits"], tf.float32)
 
 
 # === Labels ===
@@ -130,7 +118,7 @@ class _TextLabels(_TextModel):
         return _model_inputs({n: tf.where(is_single, singles[n], pairs[n]) for n in pairs})
 
     def _answers(self, inputs):
-        logits = _float_logits(self.compute(inputs))
+        logits = self.logits(inputs)
         if self._task == predictors.Regressor.task:
             return {"value": logits[:, 0] if logits.shape[-1] == 1 else logits}
         if self._task == predictors.MultiLabelClassifier.task:
@@ -169,8 +157,7 @@ class _WordLabels(_TextModel):
             # [CLS] is before the first token, [SEP] after the last.
             is_there = words.with_values(ends <= length - 2).to_tensor()
             firsts = words.with_values(ends - sizes + 1).to_tensor() * tf.cast(is_there, tf.int64)
-            logits = _float_logits(self.compute(inputs))
-            logits = tf.gather(logits, firsts, batch_dims=1)  # [B, W, C]
+            logits = tf.gather(self.logits(inputs), firsts, batch_dims=1)  # [B, W, C]
             labels = tf.gather(self.names, tf.argmax(logits, -1))
             probabilities = tf.reduce_max(tf.nn.softmax(logits), -1)
             return {

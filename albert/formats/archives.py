@@ -1,13 +1,11 @@
 """Packed models, and the cache that they are unpacked to. Released ones are `*.tar.gz`."""
 
 import hashlib
-import http.client
 import logging
 import os
 import shutil
 import tarfile
 import tempfile
-import urllib.request
 import zlib
 from collections.abc import Callable
 
@@ -86,6 +84,9 @@ def _name(path: str) -> str:
 
 
 def _download(url: str, stream, flag: str) -> None:
+    import http.client  # only here: every command would take longer to start
+    import urllib.request
+
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
             log.info("downloading %s", url)

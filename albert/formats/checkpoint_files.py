@@ -16,7 +16,6 @@ from albert.storage.temporary import temporary_dir
 
 INDEX = ".index"
 _PARTS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-_OLD = re.compile(r"model\.ckpt-(\d+|best)\.safetensors$")
 
 
 def exists(prefix: str) -> bool:
@@ -30,18 +29,8 @@ def prefix_of(path: str) -> str:
 
 
 def prefixes(directory: str) -> list[str]:
-    """Returns the names of a directory's checkpoints, sorted.
-
-    Raises:
-      CheckpointError: it has checkpoints that only version 0.2 reads, so a run would start over.
-    """
+    """Returns the names of a directory's checkpoints, sorted."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
-    if old := sorted(filter(_OLD.match, names)):
-        raise CheckpointError(
-            f"{os.path.join(directory, old[0])} is a checkpoint of version 0.2 without TensorFlow: "
-            "convert it with export_checkpoints of 0.2 with TensorFlow, or move it elsewhere to start "
-            "over"
-        )
     return sorted(name.removesuffix(INDEX) for name in names if name.endswith(INDEX))
 
 

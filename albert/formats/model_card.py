@@ -29,36 +29,6 @@ _PIPELINES = {
     model_classes.QUESTIONS: ("question-answering", 'answer([("A question?", "A text.")])'),
     model_classes.CHOICE: ("multiple-choice", 'choose([("A text.", "A question?", {options})])'),
 }
-_CARD = """\
-pipeline_tag: {pipeline}
-license: unknown
-{base}---
-
-# {title}
-
-{summary} ALBERT ([arXiv 1909.11942](https://arxiv.org/abs/1909.11942)) is a transformer encoder whose
-layers share parameters, with a factorized embedding.
-
-## Use
-
-{usage}
-
-## Architecture
-
-{architecture}{labels}
-## Training
-
-{origin}
-## Evaluation
-
-{results}
-## Limitations
-
-- The model has the errors and biases of its training text: check its outputs for your use.
-- It reads at most {max_length} tokens; longer texts are truncated or split.
-- Its licence depends on the training text and on the model that training started from: state it above
-  before you publish the model.
-"""
 
 
 @contextlib.contextmanager
@@ -76,6 +46,12 @@ def _is_of_the_user(path: str) -> bool:
         return os.path.isdir(path)
     with filesystem.open_read(path) as stream:
         return stream.read(len(_BEGINNING)) != _BEGINNING.encode()
+
+
+def filled(template: str, **values: Any) -> str:
+    """Returns the text of a file in `cards`, with its fields filled."""
+    with open(os.path.join(os.path.dirname(__file__), "cards", template), encoding="utf-8") as stream:
+        return stream.read().format(**values)
 
 
 def write(
@@ -108,8 +84,8 @@ def write(
         f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})' if tokenizer
         else f'import albert\n\nmodel = albert.{kind.name}.from_pretrained("{name}")  # takes ids'
     )
-    content = _CARD.format(
-        pipeline=pipeline, base=f"base_model: {start}\n" if is_public else "",
+    content = filled(
+        "card.md", pipeline=pipeline, base=f"base_model: {start}\n" if is_public else "",
         title=name, summary=f"{kind.name}: an ALBERT that gives {kind.gives}. {note}".strip(),
         usage=f"```python\n{usage.strip()}\n```",
         architecture=_table({key.removeprefix("num_").replace("_", " "): x for key, x in sizes.items()}),

@@ -117,11 +117,6 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     raise layouts.absent(path, flag, layout)
 
 
-def opened(model: "str | Pretrained") -> Pretrained:
-    """Opens the model at a path, unless it is already open."""
-    return model if isinstance(model, Pretrained) else open_path(model)
-
-
 def open_archive(
     directory: str, path: str, flag: str, config_file: str | None = None
 ) -> Pretrained:

@@ -9,5 +9,7 @@
     embedding           embeddings of texts
     scoring             pseudo-log-likelihoods of sentences
     compiled_call       compiles a model's call with TensorFlow or JAX
-    onnx_file           runs an exported model with onnxruntime
+    onnx_model          writes a model as an ONNX graph
+    onnx_graph          the format of ONNX files
+    onnx_file           runs such a file with onnxruntime
 """

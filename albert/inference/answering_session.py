@@ -18,13 +18,11 @@ from albert.formats import model_hub, pretrained
 from albert.inference import embedding, predictors, question_answering
 from albert.inference.fine_tuned import predictor_of
 from albert.inference.mask_filling import MaskFiller
-from albert.inference.onnx_file import OnnxFile
 from albert.inference.predictors import TaskPredictor, TextClassifier
 from albert.inference.scoring import SentenceScorer
 from albert.inference.session import DTYPES, Predictor, Session
 from albert.runtime.named_dict import NamedDict
 from albert.runtime.progress import Progress
-from albert.storage import filesystem
 from albert.text import encodings
 
 
@@ -147,18 +145,16 @@ class AnsweringSession(Session):
             return vectors
         return np.stack(list(vectors)) if answers else np.zeros((0, embedder.size), np.float32)
 
-    def score(self, texts: Any, *, within_words: bool = False, progress: bool = False) -> Any:
+    def score(self, texts: Any, *, progress: bool = False) -> Any:
         """Computes the pseudo-log-likelihood of a text (arXiv 1910.14659).
 
         Args:
           texts: a string, or an iterable of strings.
-          within_words: whether to mask the later tokens of a word too (arXiv 2305.10588).
 
         Returns:
           {"log_probability", "pieces"}: the sum over all tokens, and their number.
         """
-        scorer = SentenceScorer(self, within_words)
-        return _predictions(scorer, texts, isinstance(texts, str), _text_and_origin, progress)
+        return _predictions(SentenceScorer(self), texts, isinstance(texts, str), _text_and_origin, progress)
 
     def _fine_tuned(
         self, inputs: Any, kinds: Sequence[type[TaskPredictor]], progress: bool,
@@ -199,13 +195,14 @@ def open_session(
     path: str | os.PathLike[str], *, max_seq_length: int | None = None, batch_size: int = 32,
     spm_model_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None, do_lower_case: bool | None = None,
-    keep_accents: bool | None = None, onnx_file: str | os.PathLike[str] | None = None,
-    dtype: str = "float32", revision: str | None = None,
+    keep_accents: bool | None = None, dtype: str = "float32", revision: str | None = None,
 ) -> AnsweringSession:
     """Opens a model that answers texts.
 
     The model's task decides which of `classify`, `answer`, `choose` and `tag` the session supports.
     `embed` works with every model, `fill_mask` and `score` with those that have a masked-LM head.
+    In float32, onnxruntime computes if it is installed (the extra `onnx`) and there is no GPU: the
+    first answer comes sooner. To use an engine, set KERAS_BACKEND before the start.
 
     Args:
       path, revision: as in `albert.from_pretrained`.
@@ -214,15 +211,13 @@ def open_session(
       batch_size: number of sequences computed together.
       spm_model_file, vocab_file: the vocabulary, if the model's directory has none.
       do_lower_case, keep_accents: as in `AlbertTokenizer.from_pretrained`.
-      onnx_file: an `.onnx` file that `albert.export_model` wrote for this model. onnxruntime then
-        computes `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer: it starts
-        sooner, and is faster for single texts.
-      dtype: "float32" or "bfloat16", which halves the memory, is faster on hardware that supports
-        it, and changes answers in the third digit.
+      dtype: "float32"; "bfloat16", which halves the memory, is faster on hardware that supports
+        it, and changes answers in the third digit; or "int8", which needs onnxruntime, a quarter of
+        the memory, and changes answers in the second digit.
 
     Raises:
-      UserError: model, vocabulary or ONNX file are missing or don't fit each other, or Keras's
-        backend is neither TensorFlow nor JAX.
+      UserError: model or vocabulary are missing or don't fit each other, or Keras's backend is
+        neither TensorFlow nor JAX.
 
     Example:
       >>> session = albert.open_session("small_en")
@@ -237,19 +232,16 @@ def open_session(
     opened_with = dict(locals())
     if dtype not in DTYPES:
         raise FlagError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    if onnx_file and dtype != "float32":
-        raise FlagError(f"dtype={dtype!r} has no effect with onnx_file")
-    path, spm_model_file, vocab_file, onnx_file = (
-        value and os.fspath(value) for value in (path, spm_model_file, vocab_file, onnx_file)
+    path, spm_model_file, vocab_file = (
+        value and os.fspath(value) for value in (path, spm_model_file, vocab_file)
     )
-    onnx = OnnxFile(filesystem.local_copy(onnx_file, "onnx_file")) if onnx_file else None
-    if not onnx:
-        engines.require_backend()
     source = pretrained.open_path(model_hub.with_revision(path, revision))
     settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
     tokenizer = source.required_tokenizer(spm_model_file, vocab_file, settings)
     session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size)
-    session.onnx, session.dtype, session.opened_with = onnx, dtype, opened_with
+    session.dtype, session.opened_with = dtype, opened_with
+    if not session.runs_onnx:
+        engines.require_backend()
     return session
 
 

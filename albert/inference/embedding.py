@@ -82,6 +82,8 @@ class Embedder(Predictor):
       pooling: one of `POOLINGS`, see `albert.extract_features`.
     """
 
+    class_name = "AlbertModel"
+
     def __init__(self, session: Session, pooling: str):
         self.session, self.pooling = session, pooling
         config = session.source.config
@@ -90,20 +92,16 @@ class Embedder(Predictor):
             self.size += config.embedding_size + _WORDS
 
     @property
-    def key(self):
-        return Embedder, self.pooling
-
-    @property
     def _token_vectors(self) -> TokenVectors:
         return self.session.once(TokenVectors, lambda: TokenVectors(self.session))
 
-    def load_model(self):
+    def model(self):
         source = self.session.source
         if self.pooling == "pooled" and _POOLER not in source.weights().shapes:
             raise CheckpointError(
                 f"{source.path} has no trained {_POOLER}: choose another pooling"
             )
-        return self.session.encoder()
+        return super().model()
 
     def encode(self, inputs):
         texts = self.session.tokenizer.encode_batch(inputs)
@@ -112,17 +110,15 @@ class Embedder(Predictor):
 
     def compute(self, model, batch):
         """Returns `vector` [B, D]."""
-        ops, outputs = self.session.ops, model(batch, training=False)
+        outputs = model(batch)
         if self.pooling == "pooled":
-            return {"vector": ops.array(outputs["pooled_output"], "float32")}
-        states = ops.array(outputs["sequence_output"], "float32")
+            return {"vector": outputs["pooled_output"]}
+        states, mask = outputs["sequence_output"], batch["input_mask"].astype(np.float32)
         if self.pooling == "cls":
             return {"vector": states[:, 0]}
-        mask = ops.array(batch["input_mask"], "float32")[:, :, None]
         if self.pooling == "weighted":
-            weights = ops.array(self._token_vectors.weights)
-            mask = mask * ops.take(weights, batch["input_ids"], axis=0)[:, :, None]
-        return {"vector": ops.sum(states * mask, axis=1) / ops.sum(mask, axis=1)}
+            mask *= self._token_vectors.weights[batch["input_ids"]]
+        return {"vector": np.einsum("blh,bl->bh", states, mask) / mask.sum(axis=1, keepdims=True)}
 
     def decode(self, context, outputs):
         for ids, (one,) in zip(context, outputs, strict=True):

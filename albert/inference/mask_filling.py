@@ -11,7 +11,7 @@ import numpy as np
 
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.errors import DataError, FlagError
-from albert.inference.session import Batch, Predictor, Session, numbers
+from albert.inference.session import Batch, Predictor, Session, masked_logits, numbers, softmax
 
 MASK = "[MASK]"
 
@@ -26,19 +26,14 @@ class MaskFiller(Predictor):
       FlagError: the vocabulary has fewer than `top_k` tokens.
     """
 
+    class_name = "AlbertForMaskedLM"
+
     def __init__(self, session: Session, top_k: int):
         vocab_size = session.source.config.vocab_size
         if not 1 <= top_k <= vocab_size:
             raise FlagError(f"top_k={top_k}: the vocabulary has {vocab_size} tokens")
         self.session, self.top_k = session, top_k
         self._tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
-
-    @property
-    def key(self):
-        return MaskFiller, self.top_k
-
-    def load_model(self):
-        return self.session.masked_lm()
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
         """Encodes texts.
@@ -57,14 +52,11 @@ class MaskFiller(Predictor):
         return Batch([[row] for row in rows], counts)
 
     def compute(self, model, batch):
-        from keras import ops
-
-        positions = batch["masked_lm_positions"][..., 0]  # [B, P]
-        outputs = model({**batch, "masked_lm_positions": positions}, training=False)
-        logits = ops.cast(outputs["prediction_logits"], "float32")
-        _, ids = ops.top_k(logits, self.top_k)  # [B, P, K]; probabilities may be equal
-        probabilities = ops.take_along_axis(ops.softmax(logits), ids, axis=-1)
-        return {"ids": ids, "probabilities": probabilities}
+        logits = masked_logits(model, batch)  # [B, P, V]
+        best = np.argpartition(-logits, self.top_k - 1)[..., : self.top_k]  # in any order
+        order = np.argsort(-np.take_along_axis(logits, best, -1))  # probabilities may be equal
+        ids = np.take_along_axis(best, order, -1)  # [B, P, K]
+        return {"ids": ids, "probabilities": np.take_along_axis(softmax(logits), ids, -1)}
 
     def decode(self, context, outputs):
         for count, (one,) in zip(context, outputs, strict=True):

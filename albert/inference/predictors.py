@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.formats.model_classes import MODEL_CLASSES
 from albert.inference.session import (
     Batch, Predictor, Session, model_inputs, numbers, sigmoid, softmax,
 )
@@ -35,15 +34,6 @@ class TaskPredictor(Predictor):
     top_k: int | None = None  # answers per input, as a list
 
     task = ""  # value of --task of `predict`
-    class_name = ""  # of the model
-
-    @property
-    def model_options(self) -> dict[str, Any]:
-        """Further arguments of the model's class, after the configuration."""
-        return {}
-
-    def load_model(self):
-        return self.session.load(self.class_name, needed_outputs_only=True, **self.model_options)
 
     def columns(self, line: str) -> Texts:
         """Returns the texts of a line."""
@@ -55,10 +45,6 @@ class TaskPredictor(Predictor):
             few, many = self.min_texts, self.max_texts
             wanted = f"{few}{f' to {many}' if many > few + 1 else f' or {many}' if many > few else ''}"
             raise DataError(f"{origin}: {len(columns)} {what}, expected {wanted}")
-
-    def compute(self, model, batch):
-        outputs = model(batch, training=False)
-        return {name: outputs[name] for name in MODEL_CLASSES[self.class_name].outputs}
 
 
 class TextClassifier(TaskPredictor):
@@ -200,15 +186,6 @@ class ChoicePredictor(TaskPredictor):
 
     task = "multiple_choice"
     class_name = "AlbertForMultipleChoice"
-
-    @property
-    def model_options(self):
-        return {"num_choices": self.num_choices}
-
-    @property
-    def num_choices(self) -> int:
-        """The number of options in training; inputs may have more or fewer."""
-        return self.session.source.metadata.settings.get("num_choices", race.NUM_CHOICES)
 
     @property
     def max_ending_length(self) -> int:

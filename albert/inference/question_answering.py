@@ -10,7 +10,7 @@ import numpy as np
 
 from albert.errors import FlagError
 from albert.inference.predictors import TaskPredictor, without_padding
-from albert.inference.session import Batch, Outputs, Row, model_inputs, numbers
+from albert.inference.session import Batch, Outputs, model_inputs, numbers
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import features as squad_features
 
@@ -23,7 +23,6 @@ class QuestionAnswerer(TaskPredictor):
 
     task = "question_answering"
     class_name = "AlbertForQuestionAnswering"
-    fallback = {"answer": squad_decode.NO_ANSWER}  # if no part of a passage is possible
 
     def __post_init__(self):
         self.max_query_length()
@@ -57,12 +56,12 @@ class QuestionAnswerer(TaskPredictor):
             max_query_length=self.max_query_length(), is_training=False,
         ):
             windows[window.example_index].append(window)
-        rows = [[self._row(window) for window in of_one] for of_one in windows]
+        rows = [
+            [without_padding({n: np.asarray(x) for n, x in model_inputs(vars(window)).items()})
+             for window in of_one]
+            for of_one in windows
+        ]
         return Batch(rows, (examples, [window for of_one in windows for window in of_one]))
-
-    def _row(self, window: squad_features.Window) -> Row:
-        names = ("input_ids", "input_mask", "segment_ids")
-        return without_padding({name: np.asarray(getattr(window, name)) for name in names})
 
     def decode(self, context, outputs):
         examples, windows = context
@@ -78,9 +77,9 @@ class QuestionAnswerer(TaskPredictor):
                 text, start = entry["text"], entry.start
                 is_part = example.paragraph_text.startswith(text, start)  # unlike "empty"
                 parts.append({
-                    "answer": text, "probability": _float32(entry["probability"]), "start": start,
+                    "answer": text, "probability": numbers([entry["probability"]])[0], "start": start,
                     "end": start + len(text) * is_part,
-                } | {"no_answer_score": _float32(by_id[qid]) for by_id in odds})
+                } | {"no_answer_score": numbers([by_id[qid]])[0] for by_id in odds})
             yield parts if self.top_k else parts[0]
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
@@ -107,7 +106,6 @@ class BeamQuestionAnswerer(QuestionAnswerer):
     """Like QuestionAnswerer, but passages may have no answer (SQuAD 2.0)."""
 
     class_name = "AlbertForBeamQuestionAnswering"
-    fallback = {"answer": "", "no_answer_score": squad_decode.NO_WINDOW}
 
     @property
     def threshold(self) -> float:
@@ -127,24 +125,8 @@ class BeamQuestionAnswerer(QuestionAnswerer):
         answer["best_answer"] = answer["answer"]
         return answer | ({"answer": "", "start": 0, "end": 0} if has_none else {})
 
-    @property
-    def model_options(self):
-        return {name: self.setting(name, 5) for name in ("start_n_top", "end_n_top")}
-
-    def _row(self, window):
-        # 1 where an answer may be, 0 where not: batches are padded with 0.
-        allowed = 1 - np.asarray(window.p_mask)[: window.paragraph_len]
-        return {**super()._row(window), "allowed": allowed}
-
-    def compute(self, model, batch):
-        return super().compute(model, model_inputs(batch) | {"p_mask": 1 - batch["allowed"]})
-
     def _result(self, window, row):
         return row
 
     def _decode(self, *inputs, **options):
         return squad_decode.decode_v2(*inputs, **options)
-
-
-def _float32(value: float) -> float:
-    return numbers(np.array([value]))[0]

@@ -20,18 +20,21 @@ import numpy as np
 from albert import tokenization
 from albert.errors import FlagError
 from albert.formats import pretrained
+from albert.formats.model_classes import ENCODER, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
+from albert.inference import onnx_file, onnx_model
 from albert.inference.compiled_call import compiled_function
-from albert.inference.onnx_file import OnnxFile
+from albert.model import costs
 from albert.records import features, packing
 
 log = logging.getLogger("albert")
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8")
 CHUNK = 4096  # number of inputs that are encoded and sorted by length together
 
 Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
 Outputs = Mapping[str, np.ndarray]
+Call = Callable[[Mapping[str, np.ndarray]], Outputs]  # of a model
 # From sequences to (index of a sequence, its outputs), in any order.
 Compute = Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]
 
@@ -59,8 +62,7 @@ class Session:
     tokenizer: tokenization.FullTokenizer
     max_seq_length: int
     batch_size: int
-    onnx: OnnxFile | None = None  # computes instead of an engine
-    dtype: str = "float32"  # one of DTYPES: of the engine's weights and computation
+    dtype: str = "float32"  # one of DTYPES: of weights and computation
 
     # The arguments of `open_session`, by which another process opens the same.
     opened_with: Mapping[str, Any] = dataclasses.field(init=False, default_factory=dict)
@@ -86,46 +88,47 @@ class Session:
         default = source.metadata.max_seq_length or source.vocabulary.max_length or limit
         return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
 
-    def load(
-        self, class_name: str, *, needed_outputs_only: bool = False, complete: bool = True,
-        **options: Any,
-    ) -> Any:
-        """Loads the model as one of albert's classes, or returns the ONNX file instead.
+    @property
+    def runs_onnx(self) -> bool:
+        """Whether onnxruntime computes, and no engine."""
+        is_small = costs.parameter_count(self.source.config, heads=True) < onnx_model.MAX_PARAMETERS
+        return self.dtype == "int8" or (
+            self.dtype == "float32" and is_small and onnx_file.is_preferred()
+        )
 
-        Args:
-          needed_outputs_only: see `EncoderOptions`.
-          complete: see `pretrained.load`.
-          options: arguments of the class.
-        """
-        if self.onnx:
-            self.onnx.check(class_name, self.source.weights())
-            return self.onnx
+    def model(self, class_name: str) -> Call:
+        """Returns the call of the model as one of albert's classes, which is loaded once."""
+        return self.once(class_name, lambda: self.load(class_name))
+
+    def load(self, class_name: str) -> Call:
+        """Loads the model as one of albert's classes; returns its call, see `model`."""
+        kind, source = MODEL_CLASSES[class_name], self.source
+        if self.runs_onnx:
+            return onnx_file.opened(onnx_model.model_file(
+                kind, source, is_int8=self.dtype == "int8", has_positions=kind.head == "masked_lm"
+            ))
+        model = self.keras_model(class_name)
+
+        def outputs_of(batch):
+            outputs = model(batch, training=False)
+            return {name: outputs[name] for name in kind.outputs}
+
+        call = compiled_function(outputs_of, model.variables)
+        return lambda batch: {name: _numbers(value) for name, value in call(batch).items()}
+
+    def keras_model(self, class_name: str) -> Any:
+        """Loads the model as one of albert's classes."""
         from albert import modeling
         from albert.model.encoder_options import loop_engine
 
+        is_encoder = class_name == ENCODER.name
         encoder_options = modeling.EncoderOptions(
-            engine=loop_engine(), needed_outputs_only=needed_outputs_only
+            engine=loop_engine(), needed_outputs_only=not is_encoder
         )
-        if self.dtype != "float32":
-            options["dtype"] = self.dtype
         return pretrained.load(
-            getattr(modeling, class_name), self.source, encoder_options, complete=complete, **options
+            getattr(modeling, class_name), self.source, encoder_options, complete=not is_encoder,
+            dtype=self.dtype,
         )
-
-    def masked_lm(self) -> Any:
-        """Returns the model with the masked-LM head, which it loads once."""
-        return self.once("masked_lm", lambda: self.load(
-            "AlbertForMaskedLM", needed_outputs_only=True
-        ))
-
-    @property
-    def ops(self) -> Any:
-        """The module that computes with a model's outputs: `keras.ops`, or NumPy with ONNX."""
-        if self.onnx:
-            return np
-        from keras import ops
-
-        return ops
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Returns the result of `make` for this key, which only the first thread calls.
@@ -155,10 +158,6 @@ class Session:
     def __exit__(self, *error: Any) -> None:
         self.close()
 
-    def encoder(self) -> Any:
-        """Returns the encoder with the states of its last layer, which it loads once."""
-        return self.once("encoder", lambda: self.load("AlbertModel", complete=False))
-
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[Row, bool]:
         """Returns the unpadded sequence of one or two texts' ids, and whether it was truncated."""
         needed = len(first) + len(second or ()) + (2 if second is None else 3)
@@ -167,40 +166,37 @@ class Session:
         packed = features.join_texts(first, second, length, *ids)
         return model_inputs(packed), needed > length
 
-    def compiled(self, model: Any, function: Callable[[Any, Any], Any]) -> Compute:
-        """Returns a function that computes sequences with the compiled `function(model, batch)`.
-
-        Batches are padded to their longest sequence; with JAX, which compiles each length, to one
-        of a few lengths.
-        """
-        call, lengths = functools.partial(function, model), range(1, self.max_seq_length + 1)
-        if not self.onnx:
+    def lengths(self) -> Sequence[int]:
+        """Returns the lengths of batches: any, but a few with JAX, which compiles each."""
+        if not self.runs_onnx:
             from albert.model.encoder_options import loop_engine
 
-            call = compiled_function(call, model.variables)
             if loop_engine() == "scan":
-                lengths = packing.row_lengths(self.max_seq_length)
-        return batched(call, self.batch_size, lengths)
+                return packing.row_lengths(self.max_seq_length)
+        return range(1, self.max_seq_length + 1)
 
 
 class Predictor:
     """Answers inputs with a session's model.
 
-    Subclasses have four methods without side effects, so that threads may share a predictor:
+    Subclasses name the model's class, and have methods without side effects, so that threads may
+    share a predictor:
 
-      load_model()             returns the model
       encode(inputs)           returns a `Batch` with the sequences of each input
-      compute(model, batch)    returns tensors {name: [B, ...]}; it is compiled
+      compute(model, batch)    returns arrays {name: [B, ...]}, by default the model's outputs
       decode(context, outputs) yields the answer to each input from its sequences' outputs
     """
 
     session: Session
+    class_name = ""  # of the model
     counted = "inputs"  # what `Batch.num_cut` counts
 
-    @property
-    def key(self) -> Any:
-        """Distinguishes the compiled function from those of the session's other predictors."""
-        return type(self)
+    def model(self) -> Call:
+        """Returns the model's call, which the session keeps."""
+        return self.session.model(self.class_name)
+
+    def compute(self, model: Call, batch: Mapping[str, np.ndarray]) -> Outputs:
+        return model(batch)
 
     def predict(self, inputs: Iterable[Any], progress: Any = None) -> Iterator[Any]:
         """Yields the answer to each input; at the end, warns once of inputs that were truncated.
@@ -208,8 +204,9 @@ class Predictor:
         Args:
           progress: a `Progress` over the inputs.
         """
-        compute = self.session.once(
-            self.key, lambda: self.session.compiled(self.load_model(), self.compute)
+        compute = batched(
+            functools.partial(self.compute, self.model()), self.session.batch_size,
+            self.session.lengths(),
         )
         inputs, num_done, num_cut, num_counted = iter(inputs), 0, 0, 0
         while chunk := list(itertools.islice(inputs, CHUNK)):
@@ -235,14 +232,19 @@ class Predictor:
             ))
 
 
-def model_inputs(values: Mapping[str, Any]) -> Row:
+def masked_logits(model: Call, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the logits [B, P, V] of a masked LM at the batch's positions [B, P, 1]."""
+    positions = batch["masked_lm_positions"][..., 0]
+    outputs = model(model_inputs(batch) | {"masked_lm_positions": positions})
+    return np.asarray(outputs["prediction_logits"])
+
+
+def model_inputs(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the inputs that a model reads."""
     return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
-def batched(
-    function: Callable[[Any], Any], batch_size: int, lengths: Sequence[int]
-) -> Compute:
+def batched(function: Call, batch_size: int, lengths: Sequence[int]) -> Compute:
     """Returns a function from sequences to (index, outputs), the longest sequence first.
 
     A batch has sequences of similar length, padded to one of `lengths`. Arrays are padded if they
@@ -259,7 +261,7 @@ def batched(
                 name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
                 for name in rows[chosen[0]]
             }
-            outputs = {name: _numbers(value) for name, value in function(batch).items()}
+            outputs = function(batch)
             for position, index in enumerate(chosen):
                 yield index, {name: value[position] for name, value in outputs.items()}
 

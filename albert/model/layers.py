@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 import keras
 from keras import ops
 
-from albert.config import AlbertConfig
-
-LAYER_NORM_EPSILON = 1e-12  # that of tf.contrib, with which the released models were trained
-
+from albert.config import LAYER_NORM_EPSILON, AlbertConfig
 
 _has_gradients = contextvars.ContextVar("albert_gradients", default=True)
 

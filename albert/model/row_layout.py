@@ -12,9 +12,7 @@ from typing import Any
 
 from keras import ops
 
-# Added to the scores of masked keys. It isn't -inf: the softmax of a sequence whose keys are all
-# masked must ignore the mask, as in the released models.
-MASK_ADDER = -10000.0
+from albert.config import MASK_ADDER
 
 
 def mask_of(attends: Any, dtype: str):

@@ -115,8 +115,7 @@ def sides_of(values, models, spec, ours, theirs, keras_hub) -> list[Side]:
     def can_run(more) -> bool:
         if "is_onnx" not in more and "runtime" not in more:
             return True
-        has_all = "runtime" in more or values.engine == "tensorflow" and all(
-            map(importlib.util.find_spec, ("tf2onnx", "onnxruntime")))
+        has_all = "runtime" in more or importlib.util.find_spec("onnxruntime")
         # Exported graphs are measured on CPUs; onnxruntime has no bfloat16 there.
         has_bfloat16 = more.get("runtime") == "openvino"
         return has_all and values.device == "cpu" and (spec["precision"] == "float32" or has_bfloat16)

@@ -54,9 +54,7 @@ SECTIONS = {  # of the other names, a line each; `help` says more
 TABLES = {  # other methods, a line each
     "AlbertTokenizer": (
         "tokenize", "encode", "decode", "batch_decode", "convert_tokens_to_ids",
-        "convert_ids_to_tokens", "get_vocab", "save_pretrained", "save_vocabulary",
-        "build_inputs_with_special_tokens", "create_token_type_ids_from_sequences",
-        "get_special_tokens_mask",
+        "convert_ids_to_tokens", "get_vocab", "save_pretrained", "build_inputs_with_special_tokens",
     ),
     "AlbertConfig": (
         "released", "from_json_file", "from_dict", "to_dict", "to_json_string", "with_dropout",

@@ -66,7 +66,7 @@ def test_sides_of_a_benchmark_take_turns_and_only_equal_work_is_compared(tmp_pat
 BENCHMARKS = {  # {name: (flags, required packages)}
     "pretrain_step": ("--precision=bfloat16", ""), "inference": ("--engine=jax", "jax"),
     "finetune": ("--examples=8 --glue_file={folder}/dev.tsv", ""),
-    "predict": ("--glue_file={folder}/dev.tsv", "tf2onnx onnxruntime"),
+    "predict": ("--glue_file={folder}/dev.tsv", "onnxruntime"),
     "tokenize": ("--input_file={folder}/text.txt", ""),
     "make_records": ("--input_file={folder}/text.txt", ""),
 }

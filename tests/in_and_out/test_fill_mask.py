@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from albert import extract_features, fill_mask, modeling
+from albert import engines, extract_features, fill_mask, modeling
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.cli import flags
 from albert.config import AlbertConfig
@@ -171,7 +171,8 @@ def outputs(folder):
 
 @pytest.fixture
 def loaded(monkeypatch) -> list:
-    """The models that get loaded."""
+    """The models that get loaded by an engine."""
+    monkeypatch.setattr(engines, "CHOSEN", "tensorflow")
     models, load = [], pretrained.load
     monkeypatch.setattr(
         pretrained, "load", lambda *a, **options: models.append(load(*a, **options)) or models[-1]

@@ -1,106 +1,169 @@
-"""A session on an exported ONNX file: the same answers, without TensorFlow or JAX."""
+"""onnxruntime behind sessions, exported ONNX files: the same answers, without TensorFlow or JAX."""
 
+import dataclasses
 import json
+import os
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
-from answers import FINE_TUNED, LENGTHS, TEXTS, assert_same_answer, method_of, passage, saved
+from answers import CONFIG, FINE_TUNED, LENGTHS, METHODS, TEXTS, assert_same_answer, method_of, passage, saved
 from apart import needs
-from helpers import assert_one_clear_line, run_here
+from helpers import run_here
 
 import albert
-from albert import export_model, predict
+from albert import engines, export_model, predict
 from albert.errors import UserError
-from albert.inference import session
+from albert.inference import onnx_file, onnx_model, session
 
 # Not imported here: onnxruntime starts a thread, which the forks of tests/support/parallel.py would lose.
-needs("tf2onnx", "onnxruntime", extra="onnx")
+needs("onnxruntime", extra="onnx")
 
 # Answers where no backend can be imported.
 WITHOUT_ENGINE = """
 import json, sys, albert
-session = albert.open_session(sys.argv[1], onnx_file=sys.argv[2])
+session = albert.open_session(sys.argv[1])
 print(json.dumps(session.classify("w1 w2")))
-assert not {"tensorflow", "keras", "jax"} & set(sys.modules)
+assert not {"tensorflow", "keras", "jax", "onnx"} & set(sys.modules)
 """
 
 
-def exported(folder, path, *more):
-    assert 0 == run_here(export_model, f"--model_dir={folder}", f"--export_path={path}", *more)
-    return albert.open_session(str(folder), batch_size=4, onnx_file=str(path))
+@pytest.fixture(autouse=True)
+def no_engine_chosen(monkeypatch):
+    monkeypatch.setattr(engines, "CHOSEN", None)
+    monkeypatch.setattr(onnx_file.glob, "glob", lambda _: [])  # no GPU
 
 
-@pytest.mark.parametrize("name", FINE_TUNED)
-def test_every_method_answers_the_same_and_the_metadata_name_the_labels(name, tmp_path):
-    kind, arguments, facts, text_of = FINE_TUNED[name]
-    _, opened = saved(tmp_path / "model", kind, *arguments, **facts)
-    other = exported(tmp_path / "model", tmp_path / "model.onnx")
+def by_engine(folder, monkeypatch):
+    """Returns a session that an engine computes."""
+    monkeypatch.setattr(engines, "CHOSEN", "tensorflow")
+    return albert.open_session(folder, batch_size=4)
+
+
+def inputs_of(name, text_of) -> list:
     inputs = [text_of(n) for n in LENGTHS]
     if name.startswith("answer"):
         inputs += [("w1 w2", passage(99)),  # of several windows
                    ("w1", "w2"), ("w9 w9", "w3 w4")]  # of fewer tokens than the beam is wide
-    answers = list(method_of(opened, name)(inputs))
-    assert_same_answer(list(method_of(other, name)(inputs)), answers)
-    import onnxruntime
-
-    runner = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    told = runner.get_modelmeta().custom_metadata_map.get("albert_label_names", "null")
-    assert tuple(json.loads(told) or ()) == facts.get("label_names", ())
+    return inputs
 
 
-def test_a_classifier_answers_without_an_engine_and_by_command(tmp_path, capsys):
-    model, path, texts = tmp_path / "model", tmp_path / "model.onnx", tmp_path / "texts.txt"
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_the_answers_of_the_engine(name, tmp_path, monkeypatch):
+    kind, arguments, facts, text_of = METHODS[name]
+    _, quick = saved(tmp_path, kind, *arguments, layers=2, **facts)
+    inputs = inputs_of(name, text_of)
+    found = list(method_of(quick, name)(inputs))
+    assert quick.runs_onnx
+    other = by_engine(tmp_path, monkeypatch)
+    assert_same_answer(found, list(method_of(other, name)(inputs)))
+    assert not other.runs_onnx
+
+
+ARCHITECTURES = {
+    "groups": {"num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2},
+    "attention shared": {"num_hidden_layers": 3, "parameter_sharing": "attention"},
+    "nothing shared": {"num_hidden_layers": 2, "parameter_sharing": "none"},
+    "no projection": {"embedding_size": CONFIG.hidden_size},
+    **{str(name): {"hidden_act": name} for name in ("gelu_erf", "relu", "tanh", None)},
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_gives_the_vectors_and_predictions_of_the_engine(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["answers"], "CONFIG", dataclasses.replace(CONFIG, **ARCHITECTURES[name]))
+    layers = ARCHITECTURES[name].get("num_hidden_layers", 1)
+    _, quick = saved(tmp_path, "AlbertForPreTraining", layers=layers)
+    found, masks = quick.embed(TEXTS, pooling="mean"), quick.fill_mask("w1 [MASK] [MASK]")
+    other = by_engine(tmp_path, monkeypatch)
+    np.testing.assert_allclose(found, other.embed(TEXTS, pooling="mean"), atol=1e-5)
+    assert_same_answer(masks, other.fill_mask("w1 [MASK] [MASK]"))
+
+
+def test_onnxruntime_answers_unless_an_engine_a_precision_or_a_gpu_asks_for_another(tmp_path, monkeypatch):
+    _, quick = saved(tmp_path, "AlbertForSequenceClassification", 2)
+    expected = albert.open_session(tmp_path).classify("w1")
+    assert quick.runs_onnx
+    assert not albert.open_session(tmp_path, dtype="bfloat16").runs_onnx
+    for kind, name, value in (
+        (onnx_file.glob, "glob", lambda _: ["/dev/nvidia0"]), (onnx_model, "MAX_PARAMETERS", 100),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, value)
+            assert not quick.runs_onnx
+    assert quick.runs_onnx
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "onnxruntime", None)  # as if it could not be imported
+        assert not quick.runs_onnx
+        assert_same_answer(quick.classify("w1"), expected)
+    code = "from albert.inference import onnx_file; print(onnx_file.is_preferred())"
+    for chosen in ("tensorflow", "jax"):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              env=os.environ | {"KERAS_BACKEND": chosen})
+        assert done.stdout == "False\n"
+
+
+def test_a_model_that_was_trained_further_answers_with_its_new_weights(tmp_path):
+    model, quick = saved(tmp_path, "AlbertForSequenceClassification", 2)
+    before = quick.classify("w1")
+    model.output_bias.assign(np.asarray(model.output_bias.value) + [0.0, 1.0])
+    model.save_pretrained(str(tmp_path))
+    after = albert.open_session(tmp_path).classify("w1")
+    odds = [np.log(one["probabilities"]["1"] / one["probabilities"]["0"]) for one in (before, after)]
+    assert odds[1] - odds[0] == pytest.approx(1, abs=1e-4)
+
+
+def test_a_directory_that_cannot_be_written_is_answered_without_an_engine(tmp_path, capsys):
+    model, texts = tmp_path / "model", tmp_path / "texts.txt"
     _, opened = saved(model, "AlbertForSequenceClassification", 2, label_names=("nö", "yes, yes"))
-    exported(model, path)
-    expected = list(opened.classify(TEXTS))
+    expected, files = list(opened.classify(TEXTS)), sorted(model.iterdir())
+    model.chmod(0o555)
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ENGINE, str(model), str(path)],
-        capture_output=True, text=True,
+        [sys.executable, "-c", WITHOUT_ENGINE, str(model)], capture_output=True, text=True,
+        env={name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"},
     )
     assert done.returncode == 0, done.stderr
     assert_same_answer(json.loads(done.stdout), opened.classify("w1 w2"))
     texts.write_text("\n".join(TEXTS))
-    flags = f"--model={model}", f"--input_file={texts}"
     capsys.readouterr()
-    assert run_here(predict, *flags, f"--onnx_file={path}") == 0
+    assert run_here(predict, f"--model={model}", f"--input_file={texts}") == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert_same_answer(answers, expected)
-    (tmp_path / "wrong.onnx").write_bytes(b"no model")
-    for name, message in {"wrong": "is not an ONNX model", "nowhere": "no such file"}.items():
-        assert run_here(predict, *flags, f"--onnx_file={tmp_path}/{name}.onnx") == 2
-        assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert sorted(model.iterdir()) == files
 
 
-def test_vectors_are_the_same_and_int8_is_near(tmp_path):
-    keras.utils.set_random_seed(1)  # int8 keeps some random weights better than others
-    _, opened = saved(tmp_path / "model", "AlbertModel", layers=2)
-    other = exported(tmp_path / "model", tmp_path / "m.onnx")
-    for pooling in ("weighted", "mean", "cls", "pooled"):
-        expected = opened.embed(TEXTS, pooling=pooling)
-        np.testing.assert_allclose(other.embed(TEXTS, pooling=pooling), expected, atol=1e-5)
-    small = exported(tmp_path / "model", tmp_path / "int8.onnx", "--quantize")
-    found = small.embed(TEXTS, pooling="pooled")
-    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
+def test_a_head_that_was_not_trained_is_named(tmp_path):
+    _, quick = saved(tmp_path, "AlbertForSequenceClassification", 2)
+    with pytest.raises(UserError, match="has no trained cls/predictions/.*: it was trained for something else"):
+        quick.fill_mask("[MASK]")
+
+
+def test_int8_answers_nearly_the_same(monkeypatch):
+    texts = ["The ship left the harbour at dawn.", "She was born in Paris in 1912.", "a day"]
+    quick, small = albert.open_session("small_en"), albert.open_session("small_en", dtype="int8")
+    found, expected = (one.embed(texts, pooling="pooled") for one in (small, quick))
+    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.999
     assert not np.allclose(found, expected, atol=1e-5)
+    for mine, other in zip(small.score(texts), quick.score(texts), strict=True):
+        assert mine["log_probability"] == pytest.approx(other["log_probability"], rel=0.03)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if not installed
+    with pytest.raises(UserError, match="pip install onnxruntime"):
+        albert.open_session("small_en", dtype="int8").embed("w1")
 
 
-def test_a_file_of_another_model_is_refused_with_what_helps(tmp_path):
-    model, _ = saved(tmp_path / "model", "AlbertForSequenceClassification", 2)
-    opened = exported(tmp_path / "model", tmp_path / "m.onnx", "--head=encoder")
-    with pytest.raises(UserError, match="write it with .*--head=sequence_classification"):
-        opened.classify("w1")
-    with pytest.raises(UserError, match="onnxruntime does not compute what"):
-        opened.fill_mask("[MASK]")
-    bias = np.array(model.output_bias)
-    bias[-1] += 1e-3
-    model.output_bias.assign(bias)  # as if trained further
-    model.save_pretrained(str(tmp_path / "model"))
-    opened = albert.open_session(str(tmp_path / "model"), onnx_file=str(tmp_path / "m.onnx"))
-    with pytest.raises(UserError, match="was made of other weights"):
-        opened.embed("w1")
+@pytest.mark.parametrize("name", FINE_TUNED)
+def test_an_exported_file_is_valid_and_names_the_labels(name, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    kind, arguments, facts, _ = FINE_TUNED[name]
+    saved(tmp_path / "model", kind, *arguments, **facts)
+    for quantize in ((), ("--quantize",)):
+        path = tmp_path / f"model{len(quantize)}.onnx"
+        # It compares the file's outputs with the model's.
+        assert 0 == run_here(export_model, f"--model_dir={tmp_path}/model", f"--export_path={path}", *quantize)
+        onnx.checker.check_model(str(path), full_check=True)
+    found = {one.key: one.value for one in onnx.load(path).metadata_props}
+    assert tuple(json.loads(found.get("albert_label_names", "[]"))) == facts.get("label_names", ())
 
 
 def test_probabilities_are_those_of_keras():

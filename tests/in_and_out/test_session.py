@@ -17,6 +17,7 @@ from answers import (
 )
 
 import albert
+from albert import engines
 from albert.errors import DataError, UserError
 from albert.tokenization import FullTokenizer
 
@@ -24,6 +25,12 @@ try:
     import pandas
 except ImportError:
     pandas = None
+
+
+@pytest.fixture(autouse=True)
+def an_engine_computes(monkeypatch):
+    """test_onnx_session.py compares onnxruntime's answers with these."""
+    monkeypatch.setattr(engines, "CHOSEN", "tensorflow")
 
 
 def count_loads(session, monkeypatch) -> list:
@@ -267,7 +274,7 @@ def test_what_no_model_can_answer_is_refused(tmp_path):
         cases.append((lambda wrong=wrong: list(classifier.classify(wrong)), message))
     for options, message in (
         ({"max_seq_length": 100}, "max_seq_length=100 exceeds"),
-        ({"dtype": "float16"}, "dtype must be one of float32, bfloat16, got 'float16'"),
+        ({"dtype": "float16"}, "dtype must be one of float32, bfloat16, int8, got 'float16'"),
     ):
         opened = functools.partial(albert.open_session, str(tmp_path / "pretrained"), **options)
         cases.append((opened, message))
@@ -368,4 +375,5 @@ def test_a_session_in_bfloat16_gives_nearly_the_same_answers_in_half_of_the_memo
         assert mine["probabilities"] == pytest.approx(expected["probabilities"], abs=0.03)
     assert any(mine != expected for mine, expected in answers)
     assert session.embed("w1 w2").dtype == np.float32
-    assert {w.dtype for w in session.load("AlbertForSequenceClassification").weights} == {"bfloat16"}
+    model = session.keras_model("AlbertForSequenceClassification")
+    assert {w.dtype for w in model.weights} == {"bfloat16"}

@@ -280,9 +280,3 @@ def test_without_tensorflow_checkpoints_are_its_own_and_a_damaged_one_is_set_asi
     jobs.python(start + "assert stores.newest(folder) == 7")
     for step in (8, 9):
         assert (tmp_path / f"model.ckpt-{step}.index.corrupt").exists()
-
-
-def test_a_run_of_0_2_without_tensorflow_is_refused_and_does_not_start_over(tmp_path):
-    (tmp_path / "model.ckpt-7.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="convert it with export_checkpoints of 0.2"):
-        store.read_newest(str(tmp_path), {}, None, "t")

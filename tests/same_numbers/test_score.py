@@ -14,7 +14,6 @@ from helpers import SIZES, assert_one_clear_line, run_here
 import albert
 from albert import convert_hf, modeling
 from albert.errors import DataError
-from albert.inference import scoring
 
 blimp = jobs.script("blimp", "scripts")
 PIECES = [f"w{i}" for i in range(20)] + ["##s", "##ed", "."]
@@ -38,9 +37,17 @@ def session(folder):
     return albert.open_session(str(folder), batch_size=4)
 
 
-def scores_of(session, **options):
+def scores_of(session):
     """Returns a function from texts to their scores."""
-    return lambda texts: [one["log_probability"] for one in session.score(texts, **options)]
+    return lambda texts: [one["log_probability"] for one in session.score(texts)]
+
+
+def scores_by(session, **options):
+    """Returns a function from texts to the scores of the script's scorer."""
+    scorer = blimp.Scorer(session, **options)
+    return lambda texts: [
+        one["log_probability"] for one in scorer.predict([(text, "") for text in texts])
+    ]
 
 
 def plain(model, tokenizer, text: str, within_words: bool) -> float:
@@ -63,12 +70,11 @@ def test_a_score_is_that_of_a_plain_loop(folder, session):
     model = albert.AlbertForMaskedLM.from_pretrained(str(folder))
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
     assert [one["pieces"] for one in session.score(TEXTS)] == [6, 1, 9, 7]
-    for within_words in (False, True):
-        found = scores_of(session, within_words=within_words)(TEXTS)
+    found = scores_of(session)(TEXTS)
+    for within_words, scores in ((False, found), (True, scores_by(session, within_words=True)(TEXTS))):
         expected = [plain(model, tokenizer, text, within_words) for text in TEXTS]
-        np.testing.assert_allclose(found, expected, atol=1e-4)
-        alone = session.score(TEXTS[0], within_words=within_words)
-        assert alone["log_probability"] == pytest.approx(found[0], abs=1e-5)
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert session.score(TEXTS[0])["log_probability"] == pytest.approx(found[0], abs=1e-5)
     assert session.score(" ") == {"log_probability": 0.0, "pieces": 0}
 
 
@@ -78,7 +84,7 @@ def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
     tokenizer = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
     ids = tokenizer.encode_text("the unbelievableness of it.")
     pieces = tokenizer.convert_ids_to_tokens(ids)
-    ends = scoring.word_ends(tokenizer, ids)
+    ends = blimp.word_ends(tokenizer, ids)
     for place, end in enumerate(ends):
         assert not any(piece.startswith("\u2581") for piece in pieces[place + 1 : end])
         assert end == len(pieces) or pieces[end].startswith("\u2581")
@@ -148,10 +154,8 @@ def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_pat
     assert found["accuracy"] == pytest.approx(expected) and found["pairs"] == 25
     assert f"accuracy {expected:.4f}" in caplog.text
     keras.utils.set_random_seed(1)
-    scorer = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
-    expected = preferred(lambda texts: [
-        one["log_probability"] for one in scorer.predict([(text, "") for text in texts])
-    ], blimp.UNTRAINED_PAIRS)
+    call = albert.compiled(modeling.AlbertForMaskedLM(CONFIG))
+    expected = preferred(scores_by(session, call=call), blimp.UNTRAINED_PAIRS)
     assert found["random weights"]["pairs"] == blimp.UNTRAINED_PAIRS
     assert found["random weights"]["accuracy"] == pytest.approx(expected)
     assert "frequencies of pieces" not in found  # a WordPiece vocabulary has none

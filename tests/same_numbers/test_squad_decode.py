@@ -19,7 +19,7 @@ def example(qas_id="q"):
 def window(words=WORDS, unique_id=1, example_index=0, without_context=()):
     """[CLS] ? [SEP] and the words from position 3 on, without a final [SEP]."""
     return Window(
-        unique_id=unique_id, example_index=example_index, doc_span_index=0,
+        unique_id=unique_id, example_index=example_index,
         tok_start_to_orig_index=[first for first, _ in words],
         tok_end_to_orig_index=[last for _, last in words],
         token_is_max_context={3 + i: 3 + i not in without_context for i in range(len(words))},

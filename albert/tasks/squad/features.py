@@ -37,7 +37,6 @@ class Window:
     paragraph_len: int  # length without padding
     unique_id: int = 0
     example_index: int | None = None  # None in training
-    doc_span_index: int = 0  # number of the window within its question
     # For the positions of the passage.
     token_is_max_context: dict[int, bool] = dataclasses.field(default_factory=dict)
     start_position: int | None = None
@@ -110,8 +109,7 @@ def make_windows(
             window.token_is_max_context = {
                 offset + i: bool(best[token] == number) for i, token in enumerate(part)
             }
-            window.doc_span_index, window.unique_id = number, unique_id
-            window.is_impossible = example.is_impossible
+            window.unique_id, window.is_impossible = unique_id, example.is_impossible
             if is_training:
                 _set_answer(window, example, passage, part, offset)
             else:

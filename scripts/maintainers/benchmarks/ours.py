@@ -71,17 +71,13 @@ def _inference(spec, rows):
 
 
 def _onnx_file(spec, head):
-    """Exports the model as `export_model` does, and opens the file."""
-    import albert
-    from albert.export import model_conversion
+    """Opens the ONNX file that `export_model` writes."""
     from albert.formats import pretrained
     from albert.formats.model_classes import EXPORT_HEADS
-    from albert.inference import onnx_file
+    from albert.inference import onnx_file, onnx_model
 
-    kind = EXPORT_HEADS[head]
-    model = getattr(albert, kind.name).from_pretrained(spec["model"])
-    weights = pretrained.open_path(spec["model"]).weights()
-    return onnx_file.OnnxFile(model_conversion.to_onnx(model, kind, weights, None, False), spec["threads"])
+    source = pretrained.open_path(spec["model"])
+    return onnx_file.opened(onnx_model.model_file(EXPORT_HEADS[head], source), spec["threads"])
 
 
 def _run_config(spec):
