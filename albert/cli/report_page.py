@@ -4,8 +4,6 @@ import os
 import string
 from collections.abc import Sequence
 
-from markdown_it import MarkdownIt
-
 from albert.formats import run_states
 from albert.formats.model_card import table
 from albert.storage import files
@@ -20,6 +18,8 @@ def publish(directory: str, title: str, parts: Sequence[str]) -> str:
 
     Texts of the user can neither format the page nor make it load anything.
     """
+    from markdown_it import MarkdownIt  # only here: every command would take longer to start
+
     text = "\n".join([f"# {title}\n", *parts])
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
     with open(_PAGE, encoding="utf-8") as stream:

@@ -41,10 +41,14 @@ class TokenVectors:
         else:
             p = np.exp(log_probabilities)
             self.weights[: len(p)] = _RARE / (_RARE + p)
-        self._tokens = _unit(_whitened(table.astype(np.float64))).astype(np.float32)  # [V, E]
+        self._centred = table - table.mean(axis=0, dtype=np.float64)  # [V, E]
+        covariance = self._centred.T @ self._centred / len(table)
+        ridge = (1e-6 * np.trace(covariance) + 1e-12) * np.eye(len(covariance))
+        # After this matrix [E, E], no direction of the table's rows varies more than another.
+        self._whitening = np.linalg.inv(np.linalg.cholesky(covariance + ridge)).T
         # A random direction for each token, which RandomState guarantees never to change.
         bits = np.frombuffer(np.random.RandomState(0).bytes(len(table) * _WORDS // 8), np.uint8)
-        self._words = np.unpackbits(bits).reshape(-1, _WORDS).astype(np.int8) * 2 - 1
+        self._bits = bits.reshape(-1, _WORDS // 8)
 
     def join(self, states: np.ndarray, ids: Sequence[int]) -> np.ndarray:
         """Returns the embedding, of length 1, of a text with these tokens.
@@ -55,8 +59,10 @@ class TokenVectors:
         """
         found, counts = np.unique(np.asarray(ids, np.int64), return_counts=True)
         weights = self.weights[found] * np.sqrt(counts)
-        parts = {"states": states, "tokens": weights @ self._tokens[found],
-                 "words": weights @ self._words[found]}
+        # Of these tokens alone: those of the whole vocabulary would delay the first answer.
+        tokens = _unit(self._centred[found] @ self._whitening)
+        words = np.unpackbits(self._bits[found], axis=1).astype(np.float32) * 2 - 1
+        parts = {"states": states, "tokens": weights @ tokens, "words": weights @ words}
         scaled = [_unit(parts[name]) * np.sqrt(share) for name, share in _SHARES.items()]
         return _unit(np.concatenate(scaled)).astype(np.float32)
 
@@ -65,14 +71,6 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     """Scales vectors to the length 1; zeros stay."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
-
-
-def _whitened(table: np.ndarray) -> np.ndarray:
-    """Returns the rows less their mean, with no direction that varies more than another [V, E]."""
-    centred = table - table.mean(axis=0)
-    covariance = centred.T @ centred / len(table)
-    ridge = (1e-6 * np.trace(covariance) + 1e-12) * np.eye(len(covariance))
-    return np.linalg.solve(np.linalg.cholesky(covariance + ridge), centred.T).T
 
 
 class Embedder(Predictor):
