@@ -193,17 +193,15 @@ class PretrainedModel(KerasMethods):
 
     @classmethod
     def from_pretrained(
-        cls, path: str | os.PathLike[str], *, attn_implementation: str = "eager",
-        output_hidden_states: bool = False, output_attentions: bool = False,
-        revision: str | None = None, label_names: Sequence[str] | None = None,
-        id2label: Mapping[Any, str] | None = None, ignore_mismatched_sizes: bool = False,
-        **options: Any,
+        cls, path: str | os.PathLike[str], *, output_hidden_states: bool = False,
+        output_attentions: bool = False, revision: str | None = None,
+        label_names: Sequence[str] | None = None, id2label: Mapping[Any, str] | None = None,
+        ignore_mismatched_sizes: bool = False, **options: Any,
     ) -> "PretrainedModel":
         """Loads a model as one of this class. A head that was not saved gets random weights.
 
         Args:
           path, revision: as in `albert.from_pretrained`.
-          attn_implementation: "eager", or "fused": on JAX its own, without dropout.
           output_hidden_states, output_attentions: defaults of these arguments of a call.
           label_names: the labels of a classifier, in the order of their ids.
           id2label: the same as {id: label}.
@@ -212,13 +210,11 @@ class PretrainedModel(KerasMethods):
 
         Raises:
           CheckpointError: there is no model at the path, or its encoder does not fit.
-          ValueError: `attn_implementation` is unknown.
         """
         from albert.formats import model_hub, pretrained
 
         encoder_options = EncoderOptions(
-            attn_implementation, output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states, output_attentions=output_attentions
         )
         source = path
         if not isinstance(path, pretrained.Pretrained):
@@ -277,7 +273,7 @@ class PretrainedModel(KerasMethods):
         if isinstance(policy, Mapping):
             policy = keras.dtype_policies.deserialize(policy)
         # The engine depends on the backend, which may have changed.
-        options = EncoderOptions(**dict(options) | {"engine": "unrolled"})
+        options = EncoderOptions.from_dict(options | {"engine": "unrolled"})
         model = cls(**values, dtype=policy, encoder_options=options)
         model.metadata, model.trainable = Metadata.from_dict(metadata, "facts"), is_trainable
         if frozen or not is_trainable:

@@ -39,10 +39,6 @@ def define_step_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "gradient_accumulation_steps", 1,
                  "Number of micro-batches into which each device splits its sequences, to save memory; "
                  "the result is the same.", lower_bound=1)
-    flags.define("enum", values, "attn_implementation", "eager",
-                 "eager: plain matrix products; fused: JAX's own attention where its probabilities "
-                 "have no dropout, else as eager. To save memory, use --remat.",
-                 enum_values=["eager", "fused"])
     flags.define("bool", values, "remat", False,
                  "Recompute each layer in the backward pass instead of keeping its activations.")
     flags.define("enum", values, "mixed_precision", "float32",

@@ -20,7 +20,7 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.model import layer_loop
-from albert.model.attention import ATTENTION, probabilities
+from albert.model.attention import attend, probabilities
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import (
@@ -90,10 +90,9 @@ class FactorizedEmbedding(keras.layers.Layer):
 class _Attention(keras.layers.Layer):
     """Multi-head self-attention; `AlbertBlock` applies its output projection."""
 
-    def __init__(self, config: AlbertConfig, options: EncoderOptions):
+    def __init__(self, config: AlbertConfig):
         super().__init__(name="attention_1")
         self.config = config
-        self.options = options
         self.query = dense_layer(config.hidden_size, config, "query")
         self.key = dense_layer(config.hidden_size, config, "key")
         self.value = dense_layer(config.hidden_size, config, "value")
@@ -129,7 +128,6 @@ class _Attention(keras.layers.Layer):
         query = self._heads(times(self.query(queries), 1.0 / math.sqrt(self.config.head_size)))
         if collect is not None:
             collect(probabilities(query, self._heads(key), mask))
-        attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
         context = attend(  # [B, N, L, D]
             query, self._heads(key), self._heads(value), mask, dropout, rate
@@ -168,13 +166,12 @@ class AlbertBlock(keras.layers.Layer):
     """
 
     def __init__(
-        self, config: AlbertConfig, options: EncoderOptions, name: str, has_attention: bool,
-        has_feed_forward: bool,
+        self, config: AlbertConfig, name: str, has_attention: bool, has_feed_forward: bool
     ):
         super().__init__(name=name)
         self.config = config
         if has_attention:
-            self.attention = _Attention(config, options)
+            self.attention = _Attention(config)
             self.attention_norm = layer_norm("LayerNorm")
         if has_feed_forward:
             self.feed_forward = _FeedForward(config)
@@ -232,7 +229,7 @@ class AlbertEncoder(keras.layers.Layer):
         attention, feed_forward = config.groups_in_use()
         self.groups = [
             [
-                AlbertBlock(config, options, f"inner_group_{j}", g in attention, g in feed_forward)
+                AlbertBlock(config, f"inner_group_{j}", g in attention, g in feed_forward)
                 for j in range(config.inner_group_num)
             ]
             for g in range(max(attention | feed_forward) + 1)
@@ -255,7 +252,7 @@ class AlbertEncoder(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        options = EncoderOptions(**config["options"])
+        options = EncoderOptions.from_dict(config["options"])
         return cls(AlbertConfig.from_dict(config["config"]), options, config["name"])
 
     def call(

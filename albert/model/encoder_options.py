@@ -1,10 +1,10 @@
 """Options for how an encoder computes."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import keras
-
-from albert.model.attention import ATTENTION
 
 ENGINES = ("unrolled", "graph_loop", "scan")  # the loops are TensorFlow's and JAX's
 
@@ -20,10 +20,9 @@ class EncoderOptions:
     """Options of a model, which affect its results only by the order of sums.
 
     Raises:
-      ValueError: a name is unknown.
+      ValueError: the engine is unknown.
     """
 
-    attn_implementation: str = "eager"  # key of `attention.ATTENTION`
     engine: str = "unrolled"  # one of ENGINES, which applies the layers
     remat: bool = False  # recompute each block in the backward pass, to save memory
     # Compute the last block only at the positions that the head reads.
@@ -36,9 +35,14 @@ class EncoderOptions:
     output_attentions: bool = False
 
     def __post_init__(self):
-        for name, known in (("attn_implementation", tuple(ATTENTION)), ("engine", ENGINES)):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine {self.engine!r} is not one of {', '.join(ENGINES)}")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "EncoderOptions":
+        """Returns saved options, without those that this version no longer has."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
 
     def check_outputs(self, hidden_states: bool, attentions: bool) -> None:
         """Raises a ValueError if a model with these options can't return outputs of each block."""

@@ -4,8 +4,8 @@ Layers that share their weights (section 3.1) are the same computation. An unrol
 it and its gradient once for each layer, a loop only once, so that a step of 12 layers is traced and
 optimized in a fraction of the time. A loop also accumulates a weight's gradient during the backward
 pass, whereas an unrolled graph stores that of each layer until its end: 12 times the encoder's
-weights, 9 GiB for xxlarge. A step takes the same time, except with XLA, which is faster with
-unrolled layers.
+weights, 9 GiB for xxlarge. A step takes the same time, except with XLA on some devices, which is
+faster with unrolled layers; see `Engine.layer_engine`.
 """
 
 from collections.abc import Callable, Sequence

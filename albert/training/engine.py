@@ -93,7 +93,7 @@ class Engine(abc.ABC):
     # --- Around a step ---
 
     @abc.abstractmethod
-    def layer_engine(self, use_xla: bool) -> str:
+    def layer_engine(self, run: Any) -> str:
         """Returns how the layers are looped, see `EncoderOptions.engine`."""
 
     @abc.abstractmethod

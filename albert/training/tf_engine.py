@@ -102,8 +102,8 @@ class TensorFlowEngine(Engine):
 
     # --- Around a step ---
 
-    def layer_engine(self, use_xla: bool) -> str:
-        return "unrolled" if use_xla else loop_engine()
+    def layer_engine(self, run) -> str:
+        return "unrolled" if run.use_xla else loop_engine()
 
     def train_step(self, step, state, run) -> "TrainStep":
         return TrainStep(step, state, run)

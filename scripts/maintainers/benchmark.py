@@ -44,7 +44,7 @@ PEERS = (
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2}
 PREDICTIONS, STEPS_ON_GPU = 20, 10
 OURS = {"tensorflow": {"ours": {}, "ours, XLA": {"use_xla": True}},
-        "jax": {"ours": {}, "ours, fused": {"attn_implementation": "fused"}}}
+        "jax": {"ours": {}}}
 ON_TEXTS = {"ours, packed": {"pack_rows": True}, "ours, cut": {},
             "ours, padded": {"pad_to_max_seq_length": True}}
 BY_FILE = {"ours, ONNX": {"is_onnx": True}}

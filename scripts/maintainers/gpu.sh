@@ -38,6 +38,8 @@ export PYTHONPATH="$site:$PWD${PYTHONPATH:+:$PYTHONPATH}" KERAS_BACKEND=jax
 export XLA_PYTHON_CLIENT_PREALLOCATE=false XLA_PYTHON_CLIENT_MEM_FRACTION=0.95
 # Choosing among Triton's matrix products would take minutes where several processes compile at once.
 export XLA_FLAGS=--xla_gpu_enable_triton_gemm=false
+# The training run finds what its probe has compiled.
+export JAX_COMPILATION_CACHE_DIR="$work/compiled"
 export HF_HUB_OFFLINE=1 TF_CPP_MIN_LOG_LEVEL=2
 seconds="${4:-$([[ "$part" == proof ]] && echo 240 || echo 480)}"
 python3 "scripts/maintainers/gpu/$part.py" "$folder" "$out" "$work" "$seconds" "${@:5}"

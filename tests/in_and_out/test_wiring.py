@@ -96,7 +96,6 @@ STEPS = {
     "train_batch_size": Setting(4, lambda s: s.batches["batch_size"], 4),
     "eval_batch_size": Setting(3, lambda s: s.eval_batches[0]["batch_size"], 3),
     "gradient_accumulation_steps": Setting(2, lambda s: s.batches["micro_batches"], 2),
-    "attn_implementation": Setting("fused", option("attn_implementation"), "fused"),
     "remat": Setting(True, option("remat"), True),
     "mixed_precision": Setting("bfloat16", lambda s: s.state.model.compute_dtype, "bfloat16"),
     "pack_rows": Setting(False, lambda s: s.batches.get("packed_rows", 0), 0),

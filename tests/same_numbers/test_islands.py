@@ -29,7 +29,7 @@ def of_any_size(monkeypatch):
 
 @pytest.mark.parametrize("options, changes", [
     ({"engine": "graph_loop", "remat": True, "needed_outputs_only": True}, {}),
-    ({"attn_implementation": "fused"}, {
+    ({}, {
         "num_hidden_layers": 2, "parameter_sharing": "attention", "hidden_act": "relu",
         "hidden_dropout_prob": 0.0,
     }),

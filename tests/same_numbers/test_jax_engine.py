@@ -113,7 +113,6 @@ def long(job, on_jax, tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
     flags = [
         *job, "--num_train_steps=20", "--keep_checkpoint_max=0", "--gradient_accumulation_steps=2",
-        "--attn_implementation=fused",
         f"--output_dir={folder / 'out'}",
         f"--input_file={write_pretraining_records(folder / 'short', 80, least=6, most=6)}",
     ]

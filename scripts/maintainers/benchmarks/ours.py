@@ -47,8 +47,7 @@ def _inference(spec, rows):
     if spec.get("is_onnx"):
         compute, batch = _onnx_file(spec, "encoder"), _model_inputs(rows)
     else:
-        model = albert.AlbertModel.from_pretrained(
-            spec["model"], attn_implementation=spec.get("attn_implementation", "eager"))
+        model = albert.AlbertModel.from_pretrained(spec["model"])
 
         def outputs_of(batch):
             outputs = model(batch)
@@ -83,7 +82,7 @@ def _onnx_file(spec, head):
 def _run_config(spec):
     from albert.training.run import RunConfig
 
-    names = ("use_xla", "attn_implementation", "pack_rows", "pad_to_max_seq_length")
+    names = ("use_xla", "pack_rows", "pad_to_max_seq_length")
     return RunConfig("", num_train_steps=10**6, mixed_precision=spec.get("precision", "float32"),
                      **{"use_xla": False} | {name: spec[name] for name in names if name in spec})
 

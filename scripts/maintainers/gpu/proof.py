@@ -182,9 +182,7 @@ class Proof:
             return json.load(stream)["results"]
 
     def speed(self, batch, length):
-        sides = ["ours", "ours, fused", TRANSFORMERS]
-        if length <= 128:
-            sides.append(TRANSFORMERS + ", compiled")
+        sides = ["ours", TRANSFORMERS + ", compiled"]
         name = f"steps-{batch}-{length}"
         process = self.benchmark("pretrain_step", name, "bfloat16", sides, (batch, length),
                                  1 if self.quick else 3)

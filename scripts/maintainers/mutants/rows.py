@@ -327,7 +327,6 @@ ROWS = [
     ("training/loop.py", "step % run.save_checkpoints_steps == 0", "step % 1000 == 0", f"{EFFECT}[tokens]"),
     ("training/loop.py", "while step < run.last_step:", "while step < run.num_train_steps:",
      f"{EFFECT}[pretraining]"),
-    ("training/run.py", "        run.attn_implementation,\n", '        "eager",\n', f"{EFFECT}[classifier]"),
     ("training/run.py", "remat=run.remat,", "remat=False,", f"{EFFECT}[classifier]"),
     ("training/run.py", "needed_outputs_only=not run.pad_to_max_seq_length,", "needed_outputs_only=False,",
      "test_cost"),

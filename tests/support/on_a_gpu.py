@@ -1,0 +1,47 @@
+"""Computes attention as on an NVIDIA GPU of compute capability ARGV[1], on a CPU with JAX.
+
+Prints [implementation that JAX was asked for or null, largest difference from matrix products] of
+each case in JSON.
+"""
+
+import json
+import sys
+import types
+
+import jax
+import numpy as np
+from keras import ops
+
+from albert.model import attention
+from albert.model.dropout import NO_DROPOUT, Dropout
+from albert.model.row_layout import mask_of
+
+kernel, asked = jax.nn.dot_product_attention, []
+
+
+def attention_of_jax(*arrays, implementation, **options):
+    asked.append(implementation)
+    return kernel(*arrays, implementation="xla", **options)
+
+
+def attend(queries, keys, mask, dtype="bfloat16", dropout=NO_DROPOUT):
+    rng = np.random.default_rng(0)
+    query, key, value = (ops.cast(rng.normal(size=(2, 3, n, 8)), dtype) for n in (queries, keys, keys))
+    adder = mask_of(mask[..., :queries, :keys], dtype)
+    asked.clear()
+    context = attention.attend(query, key, value, adder, dropout, 0.5)
+    expected = ops.matmul(attention.probabilities(query, key, adder), value)
+    return [asked[0] if asked else None, float(ops.max(ops.abs(context - expected)))]
+
+
+jax.nn.dot_product_attention = attention_of_jax
+jax.devices = lambda: [types.SimpleNamespace(compute_capability=sys.argv[1])]
+padding = (np.arange(16) < np.array([16, 9])[:, None])[:, None, None, :]
+examples = np.sort(np.random.default_rng(1).integers(0, 4, (2, 16)))
+packed = (examples[:, :, None] == examples[:, None, :])[:, None]
+print(json.dumps({
+    "padding": attend(16, 16, padding), "packed": attend(16, 16, packed),
+    "float16": attend(16, 16, padding, "float16"), "few queries": attend(6, 16, padding),
+    "odd": attend(5, 16, padding), "float32": attend(16, 16, padding, "float32"),
+    "dropout": attend(16, 16, padding, dropout=Dropout(np.array([1, 2], np.uint32))),
+}))
