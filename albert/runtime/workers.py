@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection
 from typing import Any
 
 from albert.errors import Preempted, UserError
@@ -31,18 +31,18 @@ class Workers:
         if count > 1:
             # TensorFlow's threads do not survive a fork. Spawning takes a few tenths of a second.
             context = multiprocessing.get_context("spawn")
-            self._is_over = context.Event()
-            self._pool = ProcessPoolExecutor(
-                count, context, _end_with, (os.getpid(), self._is_over)
-            )
+            # Only this process can write to the pipe, so that its end closes the pipe, too.
+            self._reader, self._writer = context.Pipe(duplex=False)
+            self._pool = ProcessPoolExecutor(count, context, _end_with, (self._reader,))
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *_) -> None:
         if self._pool is not None:
-            self._is_over.set()  # unfinished tasks are abandoned
+            self._writer.close()  # unfinished tasks are abandoned
             self._pool.shutdown(cancel_futures=True)
+            self._reader.close()
 
     def map(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
         """Yields function(*task) in the order of the tasks, which are taken as needed.
@@ -69,13 +69,12 @@ class Workers:
             ) from error
 
 
-def _end_with(owner: int, is_over: Event) -> None:
-    """Ends this process when its owner ends or has no more tasks; ignores Ctrl-C."""
+def _end_with(pipe: Connection) -> None:
+    """Ends this process when the other end of a pipe is closed; ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
-        while os.getppid() == owner and not is_over.wait(0.5):
-            pass
+        pipe.poll(None)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,6 +1,8 @@
 """Interrupted data creation: rerunning the command resumes it to the same bytes."""
 
+import contextlib
 import os
+import pathlib
 import re
 import signal
 import time
@@ -55,6 +57,30 @@ def test_whatever_ends_a_run_the_same_command_resumes_it_to_the_same_bytes(tiny)
     assert last.returncode == 0, log
     assert int(re.search(r"resumed an unfinished run: (\d+) of its tasks", log)[1]) == done
     assert take(tiny) == expected
+
+
+def test_a_run_whose_worker_dies_says_so_at_once_and_resumes(tiny):
+    make(tiny, dupe_factor=400)
+    expected = take(tiny)
+    process = spawn(tiny, dupe_factor=400, num_processes=3)
+    wait_for_work(tiny, process, tasks=2)
+    os.kill(worker_of(process), signal.SIGKILL)  # as the kernel does for lack of memory
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 2, log
+    assert "a worker process died, perhaps for lack of memory: try a smaller --num_processes" in log
+    assert files_made(tiny) == [WORK]
+    make(tiny, dupe_factor=400)
+    assert take(tiny) == expected
+
+
+def worker_of(process) -> int:
+    """Returns the pid of a process that `multiprocessing` spawned for a command."""
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
+                return int(path.name)
+    raise AssertionError("no worker")
 
 
 def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(tiny):
