@@ -1,7 +1,5 @@
 """run_token_classifier: named entities are learned, predicted and scored."""
 
-import json
-
 import jobs
 import numpy as np
 import pytest
@@ -110,15 +108,12 @@ def test_what_is_not_trained_takes_the_labels_of_the_checkpoint(trained, tmp_pat
         assert message in assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_word_classes_are_judged_by_accuracy_and_long_sentences_split(tmp_path, capsys):
+def test_word_classes_are_judged_by_accuracy_and_long_sentences_split(tmp_path, capsys, begin):
     flags = jobs.token_flags(tmp_path, train_step=2, train_batch_size=2, max_seq_length=6, warmup_step=0)
     for split in ("train", "dev"):
         (tmp_path / f"{split}.txt").write_text("w2 NN\n. ,\nw2 NN\nw3 NN\n. ,\n\nw1 VB\n" * 4)
-    assert jobs.label_words(*flags, "--scheme=none", "--do_train", "--do_eval") == 0
+    (task, *_), options = begin(
+        jobs.label_words, *flags, "--scheme=none", "--do_train", "--do_eval")
     assert "sentences are longer than --max_seq_length=6 and were split" in capsys.readouterr().err
-    out = tmp_path / "out"
-    assert set(results_of(out)) == {"eval_accuracy", "eval_loss", "global_step", "loss"}
-    assert results_of(out, "best")["metric"] == "eval_accuracy"
-    recorded = json.loads((out / "model.ckpt-best.json").read_text())["flags"]
-    assert recorded["labels"] == [",", "NN", "VB"]
-    assert (out / "vocab.txt").exists()
+    assert task.best_metric == "eval_accuracy" and task.score({}) == {}
+    assert options["flags"]["labels"] == [",", "NN", "VB"]

@@ -16,7 +16,7 @@ from albert.formats import run_states
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 
-OWN = "own table"
+OWN, OWN_RUN = "own table", ("--do_train", "--do_eval", "--cross_validation=0")
 COMMANDS = {
     **{name: (tuner.run, tuner.flags, tuner.asked) for name, tuner in jobs.TUNERS.items()},
     "pretraining": (jobs.pretrain, jobs.pretraining_flags, ("--do_eval",)),
@@ -107,7 +107,7 @@ def started(tuned, whole, run_once, tmp_path):
 
     def get(name, is_finished):
         if name == OWN:
-            command, flags, more = jobs.classify, own_flags, ("--do_train", "--do_eval")
+            command, flags, more = jobs.classify, own_flags, OWN_RUN
             run = run_once("own-table", command, flags, *more)
         else:
             command, flags, more = COMMANDS[name]
@@ -153,7 +153,7 @@ def test_other_training_data_and_seeds_are_refused(name, is_finished, change, st
 @pytest.fixture
 def own(run_once, tmp_path):
     """A finished run of own.csv, whose rest is held out, and its flags."""
-    run = run_once("own-table", jobs.classify, own_flags, "--do_train", "--do_eval")
+    run = run_once("own-table", jobs.classify, own_flags, *OWN_RUN)
     run.copy(tmp_path / "out")
     return own_flags(tmp_path)
 

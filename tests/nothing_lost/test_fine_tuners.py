@@ -116,14 +116,6 @@ def test_sizes_steps_and_batches_that_do_not_fit_are_refused(name, tmp_path, cap
         assert not list(tmp_path.glob("out/*"))
 
 
-def test_steps_and_batches_of_pretraining_that_do_not_fit_are_refused(job, tmp_path, capsys):
-    for flag, message in (("--num_warmup_steps=24", "--num_warmup_steps=24"),
-                          ("--gradient_accumulation_steps=3", "--train_batch_size=4")):
-        assert jobs.pretrain(*job, flag) == 2
-        assert message in assert_one_clear_line(capsys.readouterr().err)
-    assert not list(tmp_path.glob("out/model.ckpt*"))
-
-
 # --- Task files ---
 
 QUESTION = {"id": "1", "question": "w1?", "answers": [{"text": "w2", "answer_start": 3}]}

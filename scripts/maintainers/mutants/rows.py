@@ -264,7 +264,7 @@ ROWS = [
     ("run_classifier.py", "train_step=steps, save_checkpoints_steps=steps,",
      "save_checkpoints_steps=steps,", "test_classifier_report"),
     ("run_classifier.py", 'num_evaluations = 1 if tuning.settings.keep_last',
-     'num_evaluations = 1 if True', "test_own_file"),
+     'num_evaluations = 1 if True', "test_classifier_report"),
     ("run_classifier.py", 'examples={"train": train, "dev": held_out}',
      'examples={"train": rows, "dev": held_out}', "test_classifier_report"),
     ("cli/own_texts.py", "labels = known_tasks.parse_labels(values.label_list)",
