@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-import helpers
+import forked
 import keras
 import numpy as np
 import pytest
@@ -100,14 +100,14 @@ class StepGraph:
 
     def __init__(self, config: AlbertConfig = CONFIG):
         train = train_step(config, mixed_precision="bfloat16")
-        helpers.optimise_graphs(True)  # TensorFlow's graph optimisation is part of the cost
+        forked.use_plain_graphs(False)  # TensorFlow's graph optimisation is part of the cost
         context.context().enable_graph_collection()
         try:
             take_steps(train, same_batch(), 2)
             metadata = context.context().export_run_metadata()
         finally:
             context.context().disable_graph_collection()
-            helpers.optimise_graphs(False)
+            forked.use_plain_graphs()
         [step] = train._step._list_all_concrete_functions()
         graphs = [f.graph for f in step.graph._functions.values() if f.graph]
         self.traced = max((g.get_operations() for g in graphs), key=len)  # with the gradients

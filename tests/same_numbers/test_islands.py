@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import forked
+import jobs
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_same_gradients
+from helpers import assert_same_gradients, metrics
 from test_cost import TASK
 from test_layer_loop import CONFIG, loss_and_gradients
 
@@ -42,6 +44,19 @@ def test_loss_and_gradients_are_those_of_plain_operations(options, changes):
         mine, gradients = loss_and_gradients(model)
     assert mine == pytest.approx(loss, rel=1e-5)
     assert_same_gradients(gradients, expected, noise=1e-6)
+
+
+def test_a_run_with_chains_computes_what_a_plain_one_does(whole, tmp_path):
+    forked.use_plain_graphs(False)
+    try:
+        flags = [*whole.flags, f"--output_dir={tmp_path}", "--until_step=4"]
+        assert jobs.pretrain(*flags, "--do_eval") == 0
+    finally:
+        forked.use_plain_graphs()
+    compiled, plain = (metrics(folder)[0] for folder in (tmp_path, whole.out))
+    assert compiled["step"] == plain["step"] == 4
+    for name in ("loss", "gradient_norm", "masked_lm_loss"):
+        assert compiled[name] == pytest.approx(plain[name], rel=1e-4)
 
 
 def test_in_half_precision_gradients_are_nearer_to_those_of_float32():

@@ -5,6 +5,7 @@ adopts: a normal child, with its own pid, signals, exit code and CPU time.
 """
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
 import functools
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -65,6 +67,24 @@ def can_serve(environment: dict[str, str], arguments: Sequence[str] = ()) -> boo
         return False
     changed = {name for name, _ in environment.items() ^ os.environ.items()} - READ_LATER
     return sys.platform == "linux" and not any(map(lambda n: n.startswith(READ_AT_START), changed))
+
+
+def use_plain_graphs(wanted: bool = True) -> None:
+    """Turns off what takes longer than a tiny run.
+
+    That is TensorFlow's graph optimisation, and the second form of each chain in a training step,
+    which XLA compiles and only larger models use.
+    """
+    import keras
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": wanted})
+    if keras.backend.backend() == "tensorflow":
+        from albert.model import islands
+        from albert.training import tf_engine
+
+        plain = types.SimpleNamespace(islands=lambda _=True: contextlib.nullcontext())
+        tf_engine.islands = plain if wanted else islands
 
 
 @functools.cache
@@ -154,9 +174,7 @@ def main() -> NoReturn:
 def _serve(connection: socket.socket) -> NoReturn:
     for name in MODULES:
         importlib.import_module(name)
-    sys.modules["tensorflow"].config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": True}  # as in conftest.py
-    )
+    use_plain_graphs()  # as in conftest.py
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         sys.exit(f"{threads} threads, which a fork would lose")
     gc.collect()

@@ -169,16 +169,7 @@ def cpu_seconds_of_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-@functools.cache
-def use_plain_graphs() -> None:
-    """Turns graph optimisation off: it takes longer than a tiny run."""
-    optimise_graphs(False)
-
-
-def optimise_graphs(is_wanted: bool) -> None:
-    import tensorflow as tf
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not is_wanted})
+use_plain_graphs = functools.cache(forked.use_plain_graphs)
 
 
 def setup_arguments() -> dict:
