@@ -46,15 +46,19 @@ def test_loss_and_gradients_are_those_of_plain_operations(options, changes):
     assert_same_gradients(gradients, expected, noise=1e-6)
 
 
-def test_a_run_with_chains_computes_what_a_plain_one_does(whole, tmp_path):
+def test_a_run_with_chains_computes_what_a_plain_one_does(whole, tmp_path, monkeypatch):
+    counts, padded_count = [], islands.padded_count
+    monkeypatch.setattr(islands, "padded_count", lambda n: counts.append(n) or padded_count(n))
     forked.use_plain_graphs(False)
     try:
         flags = [*whole.flags, f"--output_dir={tmp_path}", "--until_step=4"]
-        assert jobs.pretrain(*flags, "--do_eval") == 0
+        assert jobs.pretrain(*flags) == 0
+        trained = len(counts)
+        assert jobs.pretrain(*flags, "--nodo_train", "--do_eval") == 0
     finally:
         forked.use_plain_graphs()
     compiled, plain = (metrics(folder)[0] for folder in (tmp_path, whole.out))
-    assert compiled["step"] == plain["step"] == 4
+    assert compiled["step"] == plain["step"] == 4 and 0 < trained < len(counts)
     for name in ("loss", "gradient_norm", "masked_lm_loss"):
         assert compiled[name] == pytest.approx(plain[name], rel=1e-4)
 

@@ -129,6 +129,9 @@ ROWS = [
      "test_interrupted_records"),
     ("records/batches.py", "            position += len(rows)\n", "", "test_batches"),
     ("records/data_order.py", " & (sizes.sum() > GROUP_RECORDS)", "", "test_data_order"),
+    ("training/tf_engine.py", "islands.islands(not run.use_xla)", "islands.islands(False)",
+     "test_islands"),
+    ("training/tf_engine.py", "with islands.islands():", "with islands.islands(False):", "test_islands"),
     ("training/tf_engine.py", "_psum(loss_weights(batch))", "loss_weights(batch)",
      "test_distribution"),
     # Retention, the best checkpoint and files set aside
