@@ -59,7 +59,7 @@ class TokenVectors:
         """
         found, counts = np.unique(np.asarray(ids, np.int64), return_counts=True)
         weights = self.weights[found] * np.sqrt(counts)
-        # Of these tokens alone: those of the whole vocabulary would delay the first answer.
+        # Of these tokens alone: those of all tokens would delay the first answer.
         tokens = _unit(self._centred[found] @ self._whitening)
         words = np.unpackbits(self._bits[found], axis=1).astype(np.float32) * 2 - 1
         parts = {"states": states, "tokens": weights @ tokens, "words": weights @ words}
