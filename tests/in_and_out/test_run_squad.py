@@ -182,6 +182,7 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
     predicted, nbest, odds = (
         results_of(trained, name) for name in ("predictions", "nbest_predictions", "null_odds")
     )
+    threshold = results_of(trained, "eval_results")["null_score_diff_threshold"]
     asked = {
         qa["id"]: (qa["question"], paragraph["context"])
         for paragraph in results_of(workshop, "dev-v2")["data"][0]["paragraphs"]
@@ -192,8 +193,10 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
     shutil.copy(pretrained.open_path(str(trained)).vocabulary.spm_model_file, tmp_path)
     for model in (trained, tmp_path):
         answers = dict(zip(asked, albert.open_session(str(model)).answer(asked.values()), strict=True))
-        assert {qid: answer["answer"] for qid, answer in answers.items()} == predicted
         for qid, answer in answers.items():
+            # The threshold is the odds of a question, whose last digit depends on the order of sums.
+            if abs(odds[qid] - threshold) > 1e-4:
+                assert answer["answer"] == predicted[qid]
             assert answer["best_answer"] == nbest[qid][0]["text"]
             assert asked[qid][1][answer["start"] : answer["end"]] == answer["answer"]
             assert answer["answer"] or answer["start"] == answer["end"] == 0
