@@ -28,9 +28,9 @@ def _suits_cudnn(query, key) -> bool:
         return False
     import jax
 
-    capability = getattr(jax.devices()[0], "compute_capability", "0")  # only NVIDIA's have one
-    is_even = not (query.shape[2] % 2 or key.shape[2] % 2)
-    return is_even and query.shape[3] % 8 == 0 and float(capability) >= 8.0
+    device = jax.devices()[0]
+    is_able = device.device_kind.startswith("NVIDIA") and float(device.compute_capability) >= 8.0
+    return is_able and not (query.shape[2] % 2 or key.shape[2] % 2 or query.shape[3] % 8)
 
 
 def _by_cudnn(query, key, value, adder):

@@ -1,4 +1,4 @@
-"""Computes attention as on an NVIDIA GPU of compute capability ARGV[1], on a CPU with JAX.
+"""Computes attention as on a GPU of the kind ARGV[1] and the capability ARGV[2], on a CPU with JAX.
 
 Prints [implementation that JAX was asked for or null, largest difference from matrix products] of
 each case in JSON.
@@ -35,7 +35,8 @@ def attend(queries, keys, mask, dtype="bfloat16", dropout=NO_DROPOUT):
 
 
 jax.nn.dot_product_attention = attention_of_jax
-jax.devices = lambda: [types.SimpleNamespace(compute_capability=sys.argv[1])]
+device = types.SimpleNamespace(device_kind=sys.argv[1], compute_capability=sys.argv[2])
+jax.devices = lambda: [device]
 padding = (np.arange(16) < np.array([16, 9])[:, None])[:, None, None, :]
 examples = np.sort(np.random.default_rng(1).integers(0, 4, (2, 16)))
 packed = (examples[:, :, None] == examples[:, None, :])[:, None]
