@@ -113,26 +113,25 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
 
 def _snapshot(name: str, revision: str | None, with_weights: bool) -> str:
     """Returns the folder of a model's files, of which those that the cache lacks are downloaded."""
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import errors, hf_hub_download, snapshot_download
 
-    def get(*names: str) -> str:
-        patterns = [huggingface.CONFIG_FILE, *names]
-        return snapshot_download(
-            name, revision=revision, allow_patterns=patterns, local_files_only=not is_reachable
-        )
-
-    is_reachable = _answers(name, revision)
-    directory = get(*tokenizer_files.NAMES)
+    options = {"revision": revision, "local_files_only": not _answers(name, revision)}
+    small = [huggingface.CONFIG_FILE, *tokenizer_files.NAMES]
+    directory = snapshot_download(name, allow_patterns=small, **options)
     config = os.path.join(directory, huggingface.CONFIG_FILE)
     if not os.path.isfile(config):
         raise errors.EntryNotFoundError(huggingface.CONFIG_FILE)
     if not with_weights:
         return directory
     huggingface.check_kind(files.read_json(config), f"{name}/{huggingface.CONFIG_FILE}")
-    revision = os.path.basename(directory)  # all files must be from one commit
+    options["revision"] = os.path.basename(directory)  # all files must be from one commit
     for weights in huggingface.WEIGHTS_FILES:
-        if os.path.isfile(os.path.join(get(weights), weights)):
-            return directory
+        try:  # in this thread, which Ctrl-C interrupts
+            return os.path.dirname(hf_hub_download(name, weights, **options))
+        except errors.EntryNotFoundError as error:
+            is_cut = isinstance(error, errors.LocalEntryNotFoundError)
+            if is_cut and not options["local_files_only"]:
+                raise
     raise CheckpointError(f"{name} has no readable weights: none of "
                           f"{', '.join(huggingface.WEIGHTS_FILES)}")
 
