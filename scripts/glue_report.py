@@ -4,7 +4,7 @@
 
 Reads <directory>/<task>/eval_results.json; writes glue_results.md and .json. Of several
 comma-separated directories, the runs of run_glue.sh --seeds, it writes medians and standard
-deviations beside them. A task with two metrics counts as their mean, MNLI as the mean of its two dev sets; the
+deviations next to them. A task with two metrics counts as their mean, MNLI as the mean of its two dev sets; the
 average is over the tasks that were run (the benchmark's is over all tasks).
 """
 

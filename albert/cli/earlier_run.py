@@ -37,7 +37,7 @@ class TrainingData:
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What the ids in a run's records mean, and what it is trained on. None is not compared."""
+    """The meaning of the ids in a run's records, and its training data. None is not compared."""
 
     task: str
     tokenizer_sha256: str | None = None

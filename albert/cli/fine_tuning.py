@@ -127,7 +127,7 @@ class FineTuning:
 
     @functools.cached_property
     def identity(self) -> earlier_run.Identity:
-        """What the ids in the records mean, and what is trained on."""
+        """The meaning of the ids in the records, and the training data."""
         tokenizer, data = self.encoder.tokenizer, self.data
         training, examples = None, data.examples.get("train")
         if self.settings.do_eval:  # on rows that must not have been trained on

@@ -19,7 +19,7 @@ import numpy as np
 from albert.pretraining_data.rng import SequenceRng
 
 MAX_NGRAM = 32
-_STEPS_AT_ONCE = 16  # most sequences are done after so many n-grams
+_STEPS_AT_ONCE = 16  # most sequences are done after that many n-grams
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ the built-in ones, -runs, -max_total_time, -rss_limit_mb). At the first finding 
 the input to the working directory and exits with a code other than 0;
 `python scripts/maintainers/fuzz_readers.py tsv crash-...` reproduces the finding. Without
 atheris, `--replay FILE...` runs given inputs through the reader, and `torch --generated=200` runs
-pickles of PyTorch that were made to read what is not in them.
+pickles of PyTorch that were made to read memory outside of them.
 """
 
 import argparse

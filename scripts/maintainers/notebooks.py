@@ -3,7 +3,7 @@
   pip install nbclient ipykernel
   python scripts/maintainers/notebooks.py
 
-Each runs in a temporary folder of its own.
+Each runs in a separate temporary folder.
 """
 
 import os

@@ -44,7 +44,7 @@ class SquadV1Task(Task):
     n_best_size: int = 20
     max_answer_length: int = 30
     has_labels: bool = True
-    # What is predicted: see `predicting`.
+    # The predicted examples: see `predicting`.
     questions: Sequence[SquadExample] = ()
     windows: Sequence[Window] = ()
     answers: metrics.Answers | None = None  # to the questions; None if they are unknown

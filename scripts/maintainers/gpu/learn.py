@@ -55,7 +55,7 @@ class Learning:
         return os.path.join(self.work, name)
 
     def main(self) -> None:
-        # --- Records, and meanwhile the speed ---
+        # --- Records, and the speed at the same time ---
         packed = sorted(os.listdir(self.folder))
         text.unpack(self.folder, self.work, packed[:1])  # the held-out text
         made = [self.records(kind, "heldout") for kind in RECORDS]

@@ -1,6 +1,6 @@
 """Proof that albert trains right and fast on a GPU; see `gpu.sh`.
 
-First the runs that check numbers, all at once; then, by themselves, those that measure speed.
+First the runs that check numbers, all at once; then, one after another, those that measure speed.
 """
 
 import functools
