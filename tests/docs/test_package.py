@@ -80,7 +80,8 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_wor
         str(path.relative_to(REPO / "albert"))
         for path in [*(REPO / "albert").rglob("*.py*"), *models] if path.suffix != ".pyc"
     } | {str(path.relative_to(REPO)) for path in (REPO / "configs").rglob("*") if path.is_file()}
-    wanted |= {"py.typed", "cli/report_page.html"}
+    cards = (REPO / "albert/formats/cards").iterdir()
+    wanted |= {"py.typed", "cli/report_page.html", *(f"formats/cards/{path.name}" for path in cards)}
     assert {path for path in found if "__pycache__" not in path} == wanted
     for line in setup_arguments()["entry_points"]["console_scripts"]:
         assert (installed / line.split(" = ")[0]).is_file(), line
