@@ -119,7 +119,7 @@ def _write_answers(
                     stream.write(answering.as_json(answer).encode("utf-8", "replace") + b"\n")
                     stream.flush()
             except BaseException:
-                if not stream.tell():  # nothing to resume
+                if not os.path.getsize(kept):  # nothing to resume
                     os.unlink(kept)
                 raise
         if table and path.endswith(tables.WRITTEN):

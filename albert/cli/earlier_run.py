@@ -103,7 +103,8 @@ class Identity:
     ) -> None:
         flags, run = run_state.get("flags", {}), os.path.dirname(origin)
         if "training_data" not in flags:
-            return  # of version 0.3 or earlier
+            log.warning("%s is of version 0.3 or earlier: cannot check its training data", run)
+            return
         if flags["training_data"].get("sha256") == self.training.sha256:
             return
         what = self.training.difference(run_state)

@@ -167,8 +167,7 @@ class JaxEngine(Engine):
 
     def layer_engine(self, run) -> str:
         # An H100 takes a quarter less time for unrolled layers, and compiles them as fast.
-        is_unrolled = jax.default_backend() == "gpu" and not run.remat
-        return "unrolled" if is_unrolled else loop_engine()
+        return loop_engine() if run.remat or jax.default_backend() != "gpu" else "unrolled"
 
     def train_step(self, step, state, run) -> "TrainStep":
         return TrainStep(step, state, run, self.mesh)

@@ -45,18 +45,19 @@ def attention_on_a_gpu(kind, capability, support):
         [sys.executable, support / "on_a_gpu.py", kind, capability], capture_output=True, text=True,
         env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}, check=True,
     )
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_gpus_compute_it_by_the_kernel_of_cudnn_where_that_can(pytestconfig):
     support = pytestconfig.rootpath / "tests" / "support"
-    found = attention_on_a_gpu("NVIDIA A100", "8.0", support)
+    found, layers = attention_on_a_gpu("NVIDIA A100", "8.0", support)
+    assert layers == ["unrolled", "scan"]
     kernel = {name for name, (implementation, _) in found.items() if implementation == "cudnn"}
     assert kernel == {"padding", "packed", "float16", "few queries"}
     assert all(difference < 0.03 for name, (_, difference) in found.items() if name != "dropout")
     assert found["dropout"][1] > 0.1
     for other in (("NVIDIA T4", "7.5"), ("AMD Instinct MI300X", "gfx942")):
-        found = attention_on_a_gpu(*other, support)
+        found, _ = attention_on_a_gpu(*other, support)
         assert {implementation for implementation, _ in found.values()} == {None}
 
 

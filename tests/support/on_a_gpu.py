@@ -1,7 +1,7 @@
 """Computes attention as on a GPU of the kind ARGV[1] and the capability ARGV[2], on a CPU with JAX.
 
-Prints [implementation that JAX was asked for or null, largest difference from matrix products] of
-each case in JSON.
+Prints two lines of JSON: [implementation that JAX was asked for or null, largest difference from
+matrix products] of each case; how layers are applied, without and with --remat.
 """
 
 import json
@@ -15,6 +15,8 @@ from keras import ops
 from albert.model import attention
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.row_layout import mask_of
+from albert.training.jax_engine import JaxEngine
+from albert.training.run import RunConfig
 
 kernel, asked = jax.nn.dot_product_attention, []
 
@@ -46,3 +48,5 @@ print(json.dumps({
     "odd": attend(5, 16, padding), "float32": attend(16, 16, padding, "float32"),
     "dropout": attend(16, 16, padding, dropout=Dropout(np.array([1, 2], np.uint32))),
 }))
+jax.default_backend = lambda: "gpu"
+print(json.dumps([JaxEngine().layer_engine(RunConfig("", remat=remat)) for remat in (False, True)]))
