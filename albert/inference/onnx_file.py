@@ -27,21 +27,17 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def opened(
-    content: bytes, threads: int = 0
-) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+def opened(content: bytes) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
     """Returns a function that computes the outputs of an ONNX file from inputs by name.
 
     Args:
       content: of a file by `onnx_model`.
-      threads: number of threads; by default one per core.
 
     Raises:
       FlagError: onnxruntime is not installed.
     """
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     inputs = [one.name for one in session.get_inputs()]

@@ -19,6 +19,7 @@ from answers import (
 import albert
 from albert import engines
 from albert.errors import DataError, UserError
+from albert.inference.session import batched
 from albert.tokenization import FullTokenizer
 
 try:
@@ -58,6 +59,25 @@ def test_four_threads_load_once_and_get_the_answers_of_a_list(name, tmp_path, mo
     assert_same_answer(found, answers * 4)
     assert_same_answer(list(method(inputs[::-1])), answers[::-1])
     assert len(loads) == 1
+
+
+@pytest.mark.parametrize("lengths", [range(1, 65), [16, 64]], ids=["any", "few"])
+def test_a_batch_ends_before_its_padding_costs_more_than_a_call(lengths):
+    """But where each shape of a batch is compiled, batches are full."""
+    sizes, batches = np.random.default_rng(1).integers(2, 60, 40), []
+
+    def function(batch):
+        batches.append(batch["input_mask"])
+        return {"size": batch["input_mask"].sum(-1)}
+
+    rows = [{name: np.ones(size, np.int32) for name in ("input_ids", "input_mask")} for size in sizes]
+    found = dict(batched(function, 8, lengths)(rows))
+    assert [found[i]["size"] for i in range(40)] == list(sizes) and {len(b) for b in batches} <= set(range(1, 9))
+    assert all(b.shape[1] in lengths for b in batches)
+    if lengths == [16, 64]:
+        assert [len(b) for b in batches] == [8] * 5
+    else:
+        assert 5 < len(batches) < 20 and all((b == 0).sum() <= 24 for b in batches)
 
 
 def softmax(x):

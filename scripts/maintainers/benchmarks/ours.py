@@ -76,7 +76,7 @@ def _onnx_file(spec, head):
     from albert.inference import onnx_file, onnx_model
 
     source = pretrained.open_path(spec["model"])
-    return onnx_file.opened(onnx_model.model_file(EXPORT_HEADS[head], source), spec["threads"])
+    return onnx_file.opened(onnx_model.model_file(EXPORT_HEADS[head], source))
 
 
 def _run_config(spec):
