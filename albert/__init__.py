@@ -31,7 +31,7 @@ import sys
 import warnings
 from typing import Any
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 # The distribution `albert` is another project's, with the same import name. Installed beside this one,
 # it has overwritten some of these files.
