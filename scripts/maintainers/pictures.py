@@ -4,8 +4,10 @@
 
 docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text,
 cooccurrence and quarter_hour. The last two are the results.json of grids: cooccurrence, and
-one_hour with a quarter of its tokens. pipeline.svg and model.svg were written by hand; the colours
-and the rules for dark pages are the same.
+one_hour with a quarter of its tokens. The README's two panels, front_speed.svg and
+front_accuracy.svg, are from speed.json and fine_tuning_gains.json: each is as wide as a phone, and
+two fit next to each other on a wide screen. pipeline.svg and model.svg were written by hand; the
+colours and the rules for dark pages are the same.
 
 speed.json, for which any benchmark's rates will do:
 
@@ -72,6 +74,52 @@ def speed(results: dict, path: pathlib.Path) -> None:
     axes.margins(x=0.1)
     caption = f"Longer is faster. {results['machine']}"
     figure.supxlabel(textwrap.fill(caption, 110), color=MUTED, fontsize=9, x=0.01, ha="left")
+    _save(figure, path)
+
+
+def front_speed(results: dict, path: pathlib.Path) -> None:
+    """The README's first panel: texts per second of albert and others."""
+    speeds = results["works"][0]["speeds"]
+    bars = [("albert", speeds["albert"], OURS)] + [
+        (name, speeds[side], PALE) for name, side in (
+            ("onnxruntime, grouped", "onnxruntime, sorted by length"),
+            ("OpenVINO, grouped", "OpenVINO, sorted by length"),
+            ("transformers, grouped", "transformers, sorted by length"),
+            ("transformers, padded", "transformers, padded to the batch's longest"),
+            ("keras-hub, padded", "keras-hub, padded to 128"),
+        )
+    ]
+    _panel(bars, "Short texts per second",
+           "base model, two CPU cores; longer is faster;\ngrouped: texts of similar length in a batch", path)
+
+
+def front_accuracy(results: dict, path: pathlib.Path) -> None:
+    """The README's second panel: accuracy on SST-2 by labelled rows."""
+    bars = []
+    for task in (task for task in results["tasks"] if task["task"] == "SST-2"):
+        rows, ours = f"{task['rows']:,} rows", task["scores"][0]["mean"]
+        bars += [(f"TF-IDF, {rows}", 100 * task["tfidf"], PALE), (f"small_en, {rows}", 100 * ours, OURS)]
+    bars.append(("base v2, 67,349 rows", 92.9, PEER))  # published by the original's authors
+    _panel(bars, "Accuracy on SST-2, in percent", "the sentiment of sentences, by labelled rows;\n"
+           "base v2: as published", path)
+
+
+def _panel(bars: list[tuple[str, float, str]], title: str, subtitle: str, path: pathlib.Path) -> None:
+    """Bars in a picture of 400 x 280 pixels, with type that can be read on a phone."""
+    figure, axes = pyplot.subplots(figsize=(300 / 72, 210 / 72))
+    names, values, colours = zip(*bars, strict=True)
+    for y, (value, colour) in enumerate(zip(values, colours, strict=True)):
+        axes.barh(-y, value, 0.75, color=colour)
+        axes.annotate(f"{value:.1f}", (value, -y), (4, 0), textcoords="offset points", va="center",
+                      weight="bold" if colour == OURS else None, fontsize=10)
+    axes.set_yticks([-y for y in range(len(bars))], names, fontsize=10)
+    axes.tick_params(left=False, bottom=False, labelbottom=False, labelcolor=INK)
+    axes.grid(False)
+    for side in ("bottom", "left"):
+        axes.spines[side].set_visible(False)
+    axes.margins(x=0.2, y=0.02)
+    figure.suptitle(title, x=0.02, ha="left", fontsize=12, weight="bold")
+    figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9.5, color=MUTED)
     _save(figure, path)
 
 
@@ -197,9 +245,10 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (speed, cost, small_en, own_text, cooccurrence, quarter_hour):
+        evidence = {"front_speed": "speed", "front_accuracy": "fine_tuning_gains"}
+        for draw in (front_speed, front_accuracy, speed, cost, small_en, own_text, cooccurrence, quarter_hour):
             name = draw.__name__
-            results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
+            results = json.loads((DOCS / f"evidence/{evidence.get(name, name)}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")
 
 

@@ -167,8 +167,23 @@ def _model_flags(lines: dict[str, dict[str, str]]) -> str:
     return "\n".join(["| flag | meaning | commands |", "|---|---|---|", *rows])
 
 
+def _without_effect(lines: dict[str, dict[str, str]]) -> str:
+    """Takes the flags that have no effect out of `lines`, and returns a table of them."""
+    commands = collections.defaultdict(list)
+    for name, own in lines.items():
+        for flag in [flag for flag, line in own.items() if " | No effect" in line]:
+            reason = own.pop(flag).rpartition(" | No effect")[2].strip(" |.").removeprefix(": ")
+            commands[f"`--{flag}`", reason].append(name)
+    rows = collections.defaultdict(list)
+    for (flag, reason), names in commands.items():
+        rows[reason, ", ".join(names)].append(flag)
+    return "\n".join(["| flags | commands | why |", "|---|---|---|", *(
+        f"| {', '.join(flags)} | {names} | {reason} |" for (reason, names), flags in rows.items())])
+
+
 def commands() -> str:
     lines = {name: _flag_lines(name) for name in command_names()}
+    without_effect = _without_effect(lines)
     shared = _shared(lines)
     parts = [
         "# Commands", FROM,
@@ -190,6 +205,7 @@ def commands() -> str:
         parts += [f"## {name}", _indented(text)]
         parts += [_flag_table(alone)] if alone else []
         parts += [f"[Shared flags](#shared-flags): {', '.join(others)}"] if others else []
+    parts += ["## Flags without effect", "Accepted because the original has them.", without_effect]
     return "\n\n".join(parts) + "\n"
 
 

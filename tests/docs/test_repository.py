@@ -190,11 +190,22 @@ def test_drawings_have_colours_for_dark_pages_and_speed_is_drawn_from_its_figure
             assert f"{rate / work['speeds'][work['baseline']]:.1f}×" in texts["speed.svg"], work
     speeds = works[0]["speeds"]
     for side in {*speeds} - {"transformers, padded to 128"}:
-        assert f"\n{speeds[side]:.1f}\n" in texts["front.svg"], side
+        assert f"\n{speeds[side]:.1f}\n" in texts["front_speed.svg"], side
     gains = json.loads((DOCS / "evidence/fine_tuning_gains.json").read_text("utf-8"))["tasks"]
-    few, many = ([100 * task["scores"][0]["mean"], 100 * task["tfidf"]] for task in gains if task["task"] == "SST-2")
-    for shown in (f"small_en: {few[0]:.1f}", f"TF-IDF: {few[1]:.1f}", f"{many[0]:.1f} and {many[1]:.1f}"):
-        assert shown in texts["front.svg"]
+    for task in (task for task in gains if task["task"] == "SST-2"):
+        for name, accuracy in (("small_en", task["scores"][0]["mean"]), ("TF-IDF", task["tfidf"])):
+            assert f"\n{100 * accuracy:.1f}\n" in texts["front_accuracy.svg"]
+            assert f"\n{name}, {task['rows']:,} rows\n" in texts["front_accuracy.svg"]
+
+
+@pytest.mark.parametrize("name", ["front_speed.svg", "front_accuracy.svg"])
+def test_the_first_pictures_can_be_read_on_a_phone(name):
+    picture = ElementTree.parse(DOCS / "pictures" / name).getroot()
+    width = float(picture.get("width").removesuffix("pt")) / 0.75  # in pixels
+    sizes = [float(size) for size in re.findall(
+        r"font: .*?([\d.]+)px", (DOCS / "pictures" / name).read_text("utf-8"))]
+    on_a_phone = 380 / (width * 0.75)  # pixels for a unit of the picture
+    assert sizes and min(sizes) * on_a_phone >= 11 and 2 * width <= 832  # beside each other on a screen
 
 
 def test_what_pages_name_is_there(monkeypatch):
