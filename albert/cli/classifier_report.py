@@ -19,11 +19,11 @@ _MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters to show
 _LARGER = "Start from a larger model, such as albert/albert-base-v2, or label more texts."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
-_ORDER = ("Use its probabilities to rank texts, not as chances of being right. Fewer epochs lower them: a "
+_ORDER = ("Use the probabilities to rank texts, not as chances of being right. Fewer epochs lower them: a "
           "smaller `--num_train_epochs` in another `--output_dir`.")
 _NEVER = "**Never predicts"
 _WEIGHTS = "Add `--class_weights=balanced`, so that rare labels count as much as common ones."
-_USE = "It is better than both baselines: use it. A larger model, or more labelled texts, may gain more."
+_USE = "The model is better than both baselines: use it. A larger one, or more labelled texts, may gain more."
 _LESS_ERROR = "less error on average"
 _USAGE = """## Use it
 
@@ -220,7 +220,7 @@ def overconfidence(right: np.ndarray, confidence: np.ndarray) -> list[str]:
     over = confidence.mean() - accuracy
     if over <= max(0.05, 2 * math.sqrt(accuracy * (1 - accuracy) / len(right))):
         return []
-    return [f"Overconfident: its mean confidence is {100 * confidence.mean():.0f} %, its accuracy "
+    return [f"Overconfident: the mean confidence is {100 * confidence.mean():.0f} %, the accuracy "
             f"{100 * accuracy:.0f} %."]
 
 
@@ -263,7 +263,7 @@ def _comparison(name: str, count: int, gain: float, low: float, high: float, uni
     if high < 0:
         return f"**Worse than {name}** ({span})."
     if count < ENOUGH_ROWS:
-        return f"**{count} rows cannot tell** whether it is better than {name} ({span})."
+        return f"**{count} rows cannot tell** whether the model is better than {name} ({span})."
     return f"**No clear difference from {name}** on {count:,} rows ({span})."
 
 

@@ -184,8 +184,8 @@ class OwnTexts:
             | (_scale_of(trained) if values.regression else {}),
             trained_on=examples["train"], is_split=not values.dev_file,
         )
-        self.report("file", values.train_file)
-        self.report("columns", ", ".join(filter(None, [*names, *values.label_columns])))
+        named = ", ".join(filter(None, [*names, *values.label_columns]))
+        self.choices += [("file", values.train_file), ("columns", named)]  # the log has both already
         self.report("held out", held_out)
         if labels:
             self.report("labels", ", ".join(labels))

@@ -130,7 +130,7 @@ def training_flags(
         "num_warmup_steps": max(round(WARMUP * steps), 1),
         "num_decay_steps": round(DECAY * steps),
         "save_checkpoints_steps": math.ceil(steps / saves),
-        "log_steps": math.ceil(steps / 100),
+        "log_steps": math.ceil(steps / 20),
         "eval_batch_size": EVAL_BATCH,
         # All evaluations together read a quarter as many sequences as training does, each in a third
         # of the time.

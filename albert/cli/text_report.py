@@ -91,17 +91,17 @@ def _verdict(results: dict[str, float], evaluations: Sequence[dict[str, float]],
     losses, accuracies = ([one[key] for one in evaluations] for key in ("loss", "masked_lm_accuracy"))
     if losses[-1] > min(losses) + _RISE:
         part = (1 + losses.index(min(losses))) / len(losses)
-        return (f"It overfits: the held-out loss was lowest after {100 * part:.0f} % of the training, and "
-                "rose since. More text helps; more --hours don't.\n")
+        return (f"The model overfits: the held-out loss was lowest after {100 * part:.0f} % of the training, "
+                "and has risen since. More text helps; more --hours don't.\n")
     accuracy, baseline = (results[f"masked_lm_accuracy{x}"] for x in ("", "_baseline"))
-    known = "It knows words and short phrases." if accuracy < 0.35 else "It predicts words from their sentences."
+    known = "knows words and short phrases" if accuracy < 0.35 else "predicts words from their sentences"
     if accuracy < max(1.5 * baseline, baseline + 0.05):
-        known = ("It has learned little more than token frequencies; for English, --start_from=small_en "
-                 "gets further.")
+        known = ("has learned little more than token frequencies; from an English text, a model learns more "
+                 "with --start_from=small_en")
     gain = 100 * (accuracies[-1] - accuracies[(len(accuracies) - 1) // 2])
     if epochs > 0.99 * text_plan.MAX_PASSES:
-        return f"{known} It has read your text {epochs:.0f} times, the maximum: only more text helps much.\n"
-    return (f"{known} The second half of the training gained {gain:.1f} points of masked tokens; expect at "
+        return f"The model {known}. It has read your text {epochs:.0f} times, the maximum: only more text helps much.\n"
+    return (f"The model {known}. The second half of the training gained {gain:.1f} points of masked tokens; expect at "
             "most as much from twice the --hours.\n")
 
 

@@ -92,8 +92,8 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
     except errors.LocalEntryNotFoundError as error:
         is_offline = constants.HF_HUB_OFFLINE
         why = "HF_HUB_OFFLINE is set" if is_offline else f"{constants.ENDPOINT} can't be reached"
-        raise CheckpointError(f"{flag}: no directory {path!r} here, and no complete model of this "
-                              f"name in the cache ({why})") from error
+        raise CheckpointError(f"{flag}: no directory {path!r} here, and no complete model of this name in "
+                              f"the cache ({why}). Built-in models: {', '.join(shipped.names())}") from error
     except errors.EntryNotFoundError as error:
         raise CheckpointError(
             f"{flag}: {name} at {constants.ENDPOINT} has no {huggingface.CONFIG_FILE}"

@@ -229,9 +229,8 @@ class Predictor:
             )
         if num_cut:
             self.session.once(("truncated", type(self)), lambda: log.warning(
-                "%s of %s %s (%.0f %%) are longer than max_seq_length=%d and were truncated",
-                f"{num_cut:,}", f"{num_counted:,}", self.counted,
-                100 * num_cut / num_counted, self.session.max_seq_length,
+                "truncated %s of %s %s (%.1f %%) to max_seq_length=%d", f"{num_cut:,}", f"{num_counted:,}",
+                self.counted, 100 * num_cut / num_counted, self.session.max_seq_length,
             ))
 
 

@@ -121,5 +121,5 @@ def encode_pairs(
 def log_truncated(name: str, num_cut: int, num_all: int, max_seq_length: int) -> None:
     """Warns of truncated inputs with their share."""
     if num_cut:
-        log.warning("%s: %s of %s (%.0f %%) are longer than --max_seq_length=%d and were truncated",
+        log.warning("%s: truncated %s of %s (%.1f %%) to --max_seq_length=%d",
                     name, f"{num_cut:,}", f"{num_all:,}", 100 * num_cut / num_all, max_seq_length)

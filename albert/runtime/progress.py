@@ -18,20 +18,21 @@ def duration(seconds: float) -> str:
 class Progress:
     """A line that is updated on a terminal; elsewhere a log line every 30 seconds."""
 
-    def __init__(self, label: str, total: float | None, unit: str, done: float = 0):
+    def __init__(self, label: str, total: float | None, unit: str):
         """`total` is None if it is unknown; then the remaining time is not shown."""
         self._label, self._total, self._unit = label, total, unit
         self._on_terminal = sys.stderr.isatty()
-        self._start = self._shown = time.monotonic()
-        self._done_before = done
+        self._shown = time.monotonic()
+        self._first: tuple[float, float] | None = None  # time, and what was done by then
 
     def update(self, done: float, detail: str = "") -> None:
         """Shows the progress, if enough time has passed since the last time."""
         now = time.monotonic()
+        self._first = self._first or (now, done)  # what comes before, such as compiling, isn't repeated
         if now - self._shown < (0.2 if self._on_terminal else 30):
             return
         self._shown = now
-        rate = (done - self._done_before) / max(now - self._start, 1e-9)
+        rate = (done - self._first[1]) / max(now - self._first[0], 1e-9)
         text = f"{self._label} {_number(done)}"
         if self._total is not None:
             left = duration((self._total - done) / rate) if rate > 0 else "?"

@@ -288,8 +288,8 @@ class Overflow:
             (self.sentences, "sentences", "split into windows"), (self.words, "words", "truncated"),
         ):
             if count:
-                log.warning("%s: %s %s are longer than --max_seq_length=%d and were %s", origin,
-                            f"{count:,}", what, max_seq_length, effect)
+                log.warning("%s: %s longer than --max_seq_length=%d, %s: %s", origin, what, max_seq_length,
+                            effect, f"{count:,}")
 
 
 def sentence_rows(

@@ -94,8 +94,8 @@ def find_columns(
             columns[2] = left()[0]
     for number, name in ((columns[0], "text"), (columns[2] if needs_label else 0, "label")):
         if number is None:
-            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named}; or "
-                            "numbers from 0, if these are data")
+            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named}. If these are "
+                            "data, give --notsv_header, and columns by number: --text_column=0")
     used = [n for n in (*columns, *flags) if n is not None]
     if len(set(used)) < len(used):
         raise FlagError(
@@ -134,11 +134,11 @@ def _log_columns(
     def listed(numbers):
         return ", ".join(table.names[n] for n in numbers)
 
-    is_named = list(table.names) != [str(n) for n in range(len(table.names))]
+    is_recognized = table.names[used[0]].lower() in (*TEXTS, *map(str, range(len(table.names))))
     log.info("%s: columns %s%s%s", table.path, listed(used),
              f"; not used: {listed(unused)}" if unused else "",
-             "; --notsv_header if its first line is data" if is_named and ending(table.path) not in NAMED
-             else "")
+             "" if is_recognized or ending(table.path) in NAMED else
+             "; --notsv_header if its first line is data")
     if unused_texts:
         log.warning("%s: texts that are not used: %s; --text_column and --text_pair_column choose",
                     table.path, listed(unused_texts))

@@ -41,8 +41,8 @@ class Table:
 
     @property
     def named(self) -> str:
-        """The names of the columns, for messages."""
-        return ", ".join(filter(None, self.names))[:300]
+        """The names of the columns, for messages; the beginnings of those that are texts."""
+        return ", ".join(n if len(n) <= 30 else f"{n[:30]}..." for n in self.names if n)[:300]
 
     def cell(self, row: int, column: int) -> Any:
         """Returns a cell as text, or a list of texts or a dict."""

@@ -119,7 +119,7 @@ def _begun(
         writer = MetricsWriter(run.output_dir, state.step) if engine.is_chief else None
         if writer:
             stack.callback(writer.close)
-        progress = Progress(task.name, run.last_step, "steps", state.step)
+        progress = Progress("trained", run.last_step, "steps")
         stack.callback(progress.clear)
         evaluator = Evaluator(task, config, run, state, eval_files, writer, checkpointer, preemption)
         if state.step >= run.last_step:

@@ -223,8 +223,8 @@ class Checkpointer:
                 stream.write(self.config.to_json_string())
         size = sum(int(np.prod(v.shape)) for v in state.weights.values())
         log.info(
-            "%s: %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
-            self.task.name, f"{size:,}", state.step, run.last_step, run.train_batch_size,
+            "training %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
+            f"{size:,}", state.step, run.last_step, run.train_batch_size,
             "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision,
             run.output_dir,
         )

@@ -118,6 +118,7 @@ def _panel(bars: list[tuple[str, float, str]], title: str, subtitle: str, path: 
     for side in ("bottom", "left"):
         axes.spines[side].set_visible(False)
     axes.margins(x=0.2, y=0.02)
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.12)  # inches: two panels may be stacked
     figure.suptitle(title, x=0.02, ha="left", fontsize=12, weight="bold")
     figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9.5, color=MUTED)
     _save(figure, path)

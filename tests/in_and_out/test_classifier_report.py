@@ -53,8 +53,8 @@ def test_a_classifier_is_compared_row_by_row_with_the_most_frequent_label_and_th
 
 def test_few_rows_decide_only_what_they_can():
     text = said(answered(44, 42, 60, 42))
-    assert "**60 rows cannot tell** whether it is better than TF-IDF" in text
-    assert "**60 rows cannot tell** whether it is better than the most frequent label" in text
+    assert "**60 rows cannot tell** whether the model is better than TF-IDF" in text
+    assert "**60 rows cannot tell** whether the model is better than the most frequent label" in text
     assert "orse" not in text
     advice = advised(answered(44, 42, 60, 42))
     assert "`--cross_validation=5`" in advice and "larger model" not in advice
@@ -106,7 +106,7 @@ def test_overconfidence_and_a_checkpoint_chosen_on_the_same_rows_are_said():
         right = np.arange(count) < accuracy * count
         return classifier_report.overconfidence(right, np.full(count, confidence))
 
-    assert over(0.8, 0.95, 1000) == ["Overconfident: its mean confidence is 95 %, its accuracy 80 %."]
+    assert over(0.8, 0.95, 1000) == ["Overconfident: the mean confidence is 95 %, the accuracy 80 %."]
     assert not over(0.8, 0.82, 1000) and not over(0.8, 0.849, 1000) and over(0.8, 0.851, 1000)
     # With 100 rows, two standard errors are 8 points.
     assert not over(0.8, 0.879, 100) and over(0.8, 0.881, 100)
@@ -148,7 +148,7 @@ def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_pa
     # a|b: 2 * 2 / (4 + 3).
     assert ("| micro F1 | 0.750 |\n" in report and "| the most frequent label: micro F1 | 0.571 |\n" in report
             and "| TF-IDF: micro F1 | 0.857 |\n" in report)
-    assert "**3 rows cannot tell** whether it is better than TF-IDF" in report
+    assert "**3 rows cannot tell** whether the model is better than TF-IDF" in report
     assert "| a\\|b | 1.000 | 0.500 | 0.667 | 2 |" in report
     assert "| two | a\\|b | yes | 0.200 |\n| one | c | no | 0.700 |\n" in report
 

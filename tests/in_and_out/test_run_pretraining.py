@@ -23,7 +23,7 @@ from albert.formats import checkpoint_files, checkpoints
 from albert.model import costs
 from albert.records import batches, manifests, tfrecord
 from albert.records.record_files import RecordFiles
-from albert.runtime import processor
+from albert.runtime import processor, progress
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import metrics as training_metrics
 from albert.training.metrics import History
@@ -334,3 +334,14 @@ def test_the_default_warm_up_is_a_part_of_the_steps(job, begin):
     ):
         (_, _, _, optimizer, _), options = begin(jobs.pretrain, *job, f"--num_train_steps={steps}", *more)
         assert optimizer.num_warmup_steps == options["flags"]["num_warmup_steps"] == expected
+
+
+def test_the_time_left_is_that_of_steps_after_the_first_which_compiles(monkeypatch, caplog):
+    clock = iter([0.0, 40.0, 45.0, 80.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    caplog.set_level("INFO")
+    shown = progress.Progress("trained", 100, "steps")
+    for step in (1, 2, 9):
+        shown.update(step)
+    assert "trained 1/100 steps, 0.0 steps/s, ? left" in caplog.text  # one step says nothing yet
+    assert "trained 9/100 steps, 0.2 steps/s, 7m35s left" in caplog.text

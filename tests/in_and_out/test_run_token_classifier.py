@@ -114,6 +114,6 @@ def test_word_classes_are_judged_by_accuracy_and_long_sentences_split(tmp_path, 
         (tmp_path / f"{split}.txt").write_text("w2 NN\n. ,\nw2 NN\nw3 NN\n. ,\n\nw1 VB\n" * 4)
     (task, *_), options = begin(
         jobs.label_words, *flags, "--scheme=none", "--do_train", "--do_eval")
-    assert "sentences are longer than --max_seq_length=6 and were split" in capsys.readouterr().err
+    assert "sentences longer than --max_seq_length=6, split into windows: " in capsys.readouterr().err
     assert task.best_metric == "eval_accuracy" and task.score({}) == {}
     assert options["flags"]["labels"] == [",", "NN", "VB"]

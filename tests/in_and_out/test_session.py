@@ -113,7 +113,7 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
     session = albert.open_session(str(tmp_path), max_seq_length=6)
     session.classify("w1 w2 w3 w4")
     assert "truncated" not in caplog.text
-    said = "1 of 3 inputs (33 %) are longer than max_seq_length=6 and were truncated"
+    said = "truncated 1 of 3 inputs (33.3 %) to max_seq_length=6"
     for _ in range(2):  # said once
         session.classify(["w1", "w1 w2 w3 w4 w5", "w2"])
         assert caplog.text.count(said) == caplog.text.count("truncated") == 1

@@ -142,8 +142,10 @@ REFUSED = [
     ("a.json", '[\n{"text": "a", "label": 1},\n7]', r"a\.json:3: expected a JSON object, got 7"),
     ("a.json", '[{"text": "a", "label": 1}', r"a\.json: the list is not closed"),
     ("a.parquet", "no", r"a\.parquet: damaged or truncated Parquet"),
-    ("a.csv", "id,what,kind,\n1,2,3,\n", "give --text_column; its columns are id, what, kind; "
-     "or numbers from 0, if these are data"),
+    ("a.csv", "id,what,kind,\n1,2,3,\n", r"give --text_column; its columns are id, what, kind\. "
+     "If these are data, give --notsv_header, and columns by number: --text_column=0"),
+    ("a.csv", f"a text {'of many words ' * 9},good,1\nb,bad,2\n",
+     r"its columns are a text of many words of many w\.\.\., good, 1\. If these"),
 ]
 
 

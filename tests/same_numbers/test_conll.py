@@ -166,8 +166,8 @@ def test_long_sentences_are_split_and_counted(tokenizer, caplog):
     assert [row["continues"] for row in rows] == [0] + [1] * (len(rows) - 1)
     assert counts == conll.Overflow(sentences=1, words=1)
     counts.report("train.txt", 12)
-    assert "1 sentences are longer than --max_seq_length=12" in caplog.text
-    assert "1 words are longer" in caplog.text
+    assert "sentences longer than --max_seq_length=12, split into windows: 1" in caplog.text
+    assert "words longer than --max_seq_length=12, truncated: 1" in caplog.text
 
 
 def test_predictions_have_the_layout_of_the_file(tmp_path):
