@@ -86,7 +86,7 @@ def write(
         table(("", *(one.name for one in rows)), [
             ("accuracy", *(_accuracy(one) for one in rows)),
             ("macro F1", *(f"{_macro_f1(one, labels):.3f}" for one in rows)),
-            *_of_baselines(rows, lambda one, given: f"{np.mean(given == one.expected):.3f}"),
+            *_of_baselines(rows, lambda one, given: f"{np.mean(given == one.expected):.3f}", ": accuracy"),
         ]),
         _listed(findings + over),
         "## What to do next\n",

@@ -9,7 +9,7 @@ from albert.formats.model_card import table
 from albert.storage import files
 
 _MAX_LINES = 12  # of a learning curve
-_BAR = 20  # characters of the longest bar
+_BAR = 12  # characters of the longest bar
 _PAGE = os.path.splitext(__file__)[0] + ".html"
 
 

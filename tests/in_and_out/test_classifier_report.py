@@ -198,7 +198,7 @@ def test_the_curve_has_the_evaluations_of_the_run_and_always_the_last(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     head, _, *shown = report_page.curve(str(tmp_path), "eval_accuracy").splitlines()
     assert head == "| step | loss | eval accuracy |  |" and 5 <= len(shown) <= 12
-    assert shown[-1] == f"| 50 | 4.500 | 0.500 | {20 * '█'} |"
+    assert shown[-1] == f"| 50 | 4.500 | 0.500 | {12 * '█'} |"
 
 
 # --- The command ---

@@ -289,7 +289,7 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
     assert surest in report and "text 0" not in report
     assert "| accuracy | 0.500 (95 % interval: 0.150 to 0.850)" in report
     assert "| macro F1 | 0.500 |" in report
-    assert "| the most frequent label | 0.750 |" in report
+    assert "| the most frequent label: accuracy | 0.750 |" in report
 
 
 # --- The command ---
