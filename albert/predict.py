@@ -127,13 +127,13 @@ def _write_answers(
                 tables.write_table(path, *_with_answers(table, map(json.loads, lines)))
         else:
             files.publish_copy(kept, path)
+    flags.log.info("wrote %s answers: %s", f"{len(inputs):,}", path)
 
 
 def _answers(predictor: TaskPredictor, inputs: Sequence, has_progress: bool = False) -> Iterator:
     """Yields the answer to each input, and None for None."""
     given = [columns for columns in inputs if columns is not None]
-    progress = Progress("predicted", len(given), "lines") if has_progress else None
-    answers = predictor.predict(given, progress)
+    answers = predictor.predict(given, Progress("predicted", len(given), "lines") if has_progress else None)
     for columns in inputs:
         yield None if columns is None else next(answers)
     next(answers, None)  # logs how many were truncated

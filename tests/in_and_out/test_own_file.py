@@ -305,7 +305,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
                 "--cross_validation=0"]
     assert classify(*given, *training) == 0
     said = capsys.readouterr().err
-    assert "columns: Review, sentiment" in said and "held out: 11 of 120 rows" in said
+    assert "columns Review, sentiment" in said and "held out: 11 of 120 rows" in said
     assert "--max_seq_length: 32 (" in said
     # 11 rows cannot tell which of the ten epochs was best.
     assert "11 held-out rows are too few to choose" in said

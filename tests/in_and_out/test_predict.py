@@ -176,6 +176,7 @@ def test_an_interrupted_prediction_resumes_after_its_complete_lines(
     assert done == [20, 13]
     assert ask(tmp_path, classifier, lines) == close(expected)
     assert "answers.jsonl: resumes after 14 of 20 answers" in caplog.text
+    assert "wrote 20 answers: " in caplog.text
     assert not kept.parent.exists()
     # Other texts, or another model: nothing of the interrupted run is used.
     out.unlink()
