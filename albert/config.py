@@ -75,7 +75,7 @@ class AlbertConfig:
     max_position_embeddings: int = 512  # maximum sequence length in tokens
     type_vocab_size: int = 2  # number of segments
     initializer_range: float = 0.02  # standard deviation of the initial weights (truncated normal)
-    # What the layers of a group share (paper, Table 4); released configs don't have this key.
+    # What the layers of a group share: all, attention, ffn or none (paper, table 4).
     parameter_sharing: str = "all"
     # Unknown keys of the file: written back unchanged, but not used.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -36,7 +36,7 @@ def hold(directory: str) -> Iterator[None]:
         lock = filelock.FileLock(path, blocking=False)
         lock.acquire()
     except filelock.Timeout as error:
-        raise RunDirBusyError(f"{url} is in use by {_text_of(path)}") from error
+        raise RunDirBusyError(f"{url} is in use by {_text_of(path)}: wait for it, or stop it") from error
     except OSError as error:
         raise UserError(f"cannot lock {path}: {error.strerror}") from error
     try:

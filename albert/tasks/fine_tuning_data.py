@@ -1,5 +1,6 @@
 """Examples for fine-tuning, their record files, and tables of predictions. No TensorFlow."""
 
+import collections
 import dataclasses
 import hashlib
 import logging
@@ -65,12 +66,13 @@ def warn_of_copies(examples: Mapping[str, Sequence[Any]]) -> None:
 
 
 def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> None:
-    """Warns if the training data have only one label, or lack a known one."""
-    occurring = set(labels)
-    if len(occurring) == 1:
-        log.warning("%s: every label is %s: there is nothing to learn", origin, *occurring)
-    elif absent := [label for label in known if label not in occurring]:
-        log.warning("%s: no example has the label %s", origin, ", ".join(absent))
+    """Warns if the training data have only one label, or lack a known one, or have it only once."""
+    counts = collections.Counter(labels)
+    if len(counts) == 1:
+        log.warning("%s: every label is %s: there is nothing to learn", origin, *counts)
+    for count, said in ((0, "no example has the label %s"), (1, "only one example has the label %s (misspelt?)")):
+        if labels_of_count := [label for label in known if counts[label] == count]:
+            log.warning(f"%s: {said}", origin, ", ".join(labels_of_count))
 
 
 def keep_records(

@@ -102,7 +102,7 @@ def find_columns(
             f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
             f"columns, got {', '.join(table.names[n] for n in used)}"
         )
-    _log_columns(table, used, left(), others)
+    _log_columns(table, text, used, left(), others)
     return Columns(*columns, flags)
 
 
@@ -112,10 +112,7 @@ def _common_column(
     """Returns the unused column with the first of these names, in any case."""
     names = [None if n in used else name.lower() for n, name in enumerate(table.names)]
     name = next((name for name in common if name in names), None)
-    if names.count(name) > 1 and name:
-        raise DataError(f"{table.path}:1: two columns are named {name!r}: rename one, or give "
-                        f"--{flag}_column a number")
-    return names.index(name) if name else None
+    return _column(table, name, f"{flag}_column", names)
 
 
 def _holds_texts(table: Table, column: int) -> bool:
@@ -128,32 +125,34 @@ def _holds_texts(table: Table, column: int) -> bool:
 
 
 def _log_columns(
-    table: Table, used: Sequence[int], unused: Sequence[int], unused_texts: Sequence[int]
+    table: Table, text: str | None, used: Sequence[int], unused: Sequence[int], unused_texts: Sequence[int]
 ) -> None:
     """Logs which columns are used and which are not; warns of texts that are not."""
     def listed(numbers):
         return ", ".join(table.names[n] for n in numbers)
 
-    is_recognized = table.names[used[0]].lower() in (*TEXTS, *map(str, range(len(table.names))))
+    # Without a header, columns are named by their numbers.
+    known = (*TEXTS, str(text).lower(), *map(str, range(len(table.names))))
     log.info("%s: columns %s%s%s", table.path, listed(used),
              f"; not used: {listed(unused)}" if unused else "",
-             "" if is_recognized or ending(table.path) in NAMED else
+             "" if table.names[used[0]].lower() in known or ending(table.path) in NAMED else
              "; --notsv_header if its first line is data")
     if unused_texts:
         log.warning("%s: texts that are not used: %s; --text_column and --text_pair_column choose",
                     table.path, listed(unused_texts))
 
 
-def _column(table: Table, value: str | None, flag: str) -> int | None:
-    """Returns the column of a name, or else of a number."""
+def _column(table: Table, value: str | None, flag: str, names: Sequence[str | None] = ()) -> int | None:
+    """Returns the column of a name, or else of a number; `names` are by default the table's."""
     if value is None:
         return None
-    count = table.names.count(value)
+    names = names or table.names
+    count = names.count(value)
     if count > 1:
         raise DataError(f"{table.path}:1: two columns are named {value!r}: rename one, or give "
                         f"--{flag} a number")
     if count:
-        return table.names.index(value)
+        return names.index(value)
     if value.isdecimal() and int(value) < len(table.names):
         return int(value)
     raise FlagError(f"--{flag}={value}: {table.path} has no such column ({table.named})")

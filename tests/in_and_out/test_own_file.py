@@ -135,6 +135,13 @@ def test_two_columns_of_texts_are_a_pair_and_no_text_is_left_out_silently(tmp_pa
     # A flag that names a text decides; the other text is named as unused.
     columns = own_file.find_columns(table, "note", None, None)
     assert columns.texts == [2] and "texts that are not used: text, heading;" in caplog.text
+    assert "first line is data" not in caplog.text  # where a column has the name that is looked for
+
+
+def test_the_log_asks_about_a_header_whose_names_say_nothing(caplog):
+    caplog.set_level("INFO", "albert")
+    own_file.find_columns(tables.Table("x.csv", ("good film", "1"), [["bad film", "0"]], [2]), None, None, "1")
+    assert "columns good film, 1; --notsv_header if its first line is data" in caplog.text
 
 
 def test_a_label_that_marks_a_missing_value_is_refused_unless_it_is_named(encoder, tmp_path, capsys):

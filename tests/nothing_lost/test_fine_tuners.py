@@ -82,7 +82,8 @@ def test_a_fine_tuner_refuses_a_directory_that_it_cannot_use_and_leaves_it_as_it
     said = refused(jobs.TUNERS[other].run, *stranger, f"--output_dir={run.out}")
     assert f"was trained for {tuner.task}, not {jobs.TUNERS[other].task}" in said
     with locks.hold(str(run.out)):
-        assert f"is in use by pid {os.getpid()} on host" in refused(tuner.run, *run.flags)
+        line = refused(tuner.run, *run.flags)
+        assert f"is in use by pid {os.getpid()} on host" in line and "wait for it, or stop it" in line
     for path in run.out.glob("model.ckpt-[0-9]*.index"):
         os.truncate(path, 10)
     assert "no checkpoint in" in refused(tuner.run, *run.flags)
@@ -184,6 +185,8 @@ def test_labels_that_are_all_the_same_or_absent_are_warned_about(tmp_path, capsy
     for task, labels, warning in (
         ("RTE", ["entailment"] * 2, "every label is entailment: there is nothing to learn"),
         ("MNLI", ["entailment", "neutral"], "no example has the label contradiction"),
+        ("QNLI", ["entailment"] * 2 + ["not_entailment"],
+         "only one example has the label not_entailment (misspelt?)"),
     ):
         flags = jobs.classifier_flags(tmp_path, task_name=task)
         (tmp_path / task).mkdir()
