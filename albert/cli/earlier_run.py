@@ -113,8 +113,8 @@ class Identity:
         ):
             log.warning("%s: training continues on other data (%s)", run, what)
         elif is_resumed or self.is_split:
-            raise DataError(f"{origin} was trained on other data ({what}): put them back, or use "
-                            "another --output_dir")
+            raise DataError(f"{origin} was trained on other data ({what}): to train on these, use another "
+                            "--output_dir")
         else:
             log.warning("%s was trained on other data (%s), which may have the evaluated rows", origin,
                         what)

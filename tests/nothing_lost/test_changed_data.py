@@ -135,7 +135,7 @@ def test_other_training_data_and_seeds_are_refused(name, is_finished, change, st
         message = "was trained with --seed=12345, not 99: use another --output_dir"
     else:
         change_data(name, tmp_path, change)
-        message = ": put them back, or use another --output_dir"
+        message = ": to train on these, use another --output_dir"
     capsys.readouterr()
     with untouched(tmp_path / "out"):
         assert command(*flags) == 2
