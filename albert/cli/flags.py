@@ -208,7 +208,7 @@ _OF_OTHERS = {
     "albert_directory": "model", "model_dir": "model model_name_or_path",
     "train_file": "data dataset", "dev_file": "validation_file", "dev_share": "test_size",
     "text_column": "text_column_name", "label_column": "label_column_name",
-    "input_file": "input", "output_file": "output", "output_dir": "output",
+    "input_file": "input", "output_file": "output", "output_dir": "output", "hours": "epochs num_train_epochs",
 }
 
 
@@ -238,7 +238,7 @@ def parse_with_arguments(
         rest = values([_with_local_file(argument) for argument in argv])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         near = [ours for ours, theirs in _OF_OTHERS.items()
-                if ours in values and error.flagname in theirs.split()]
+                if ours in values and error.flagname.replace("-", "_") in theirs.split()]
         near = near or difflib.get_close_matches(error.flagname, list(values), n=1)
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error

@@ -90,8 +90,7 @@ def _download(path: str, flag: str, with_weights: bool) -> str:
             f"{', '.join(shipped.names())}. Of the hub, for example: albert/albert-base-v2"
         ) from error
     except errors.LocalEntryNotFoundError as error:
-        is_offline = constants.HF_HUB_OFFLINE
-        why = "HF_HUB_OFFLINE is set" if is_offline else f"{constants.ENDPOINT} can't be reached"
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} can't be reached"
         raise CheckpointError(f"{flag}: no directory {path!r} here, and no complete model of this name in "
                               f"the cache ({why}). Built-in models: {', '.join(shipped.names())}") from error
     except errors.EntryNotFoundError as error:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from albert.errors import DataError, UserError
+from albert.storage import shipped
 from albert.storage.fsspec_calls import (
     AbsentError,
     Identity,
@@ -206,10 +207,10 @@ def represent(path: str, url: str) -> str:
 
 
 def as_given(text: str) -> str:
-    """Returns a text with addresses instead of the paths that represent them."""
+    """Returns a text with addresses, and names of built-in models, instead of their paths."""
     for path, url in _addresses.items():
         text = text.replace(path, url)
-    return text
+    return text.replace(os.path.join(shipped.FOLDER, ""), "")
 
 
 def address_of(path: str) -> str:

@@ -124,6 +124,7 @@ def test_flags_of_other_programs_are_answered_with_ours(capsys):
         ("run_race", "max_length", "max_seq_length"), ("predict", "max_length", "max_seq_length"),
         ("run_classifier", "learning_rat", "learning_rate"), ("run_classifier", "fp16", "mixed_precision"),
         ("predict", "model_name_or_path", "model"), ("run_classifier", "validation_file", "dev_file"),
+        ("pretrain_from_text", "epochs", "hours"), ("run_classifier", "batch-size", "train_batch_size"),
     ):
         module = importlib.import_module(f"albert.{command}")
         assert run_here(module, f"--{given}=3") == 2

@@ -80,9 +80,9 @@ def test_the_first_minute(tmp_path, capsys):
         assert {array.shape for array in arrays.values()} == {(2, width)}
     # Errors name what the model was not trained to do, and the next step.
     for command, arguments, message in (
-        (predict, flags_of_input, "is pretrained, not fine-tuned"),
+        (predict, flags_of_input, f"error: {NAMES[0]} is pretrained, not fine-tuned"),
         (export_model, (f"--model_dir={NAMES[0]}", f"--export_path={tmp_path}/e"),
-         "is pretrained, not fine-tuned"),
+         f"error: {NAMES[0]} is pretrained, not fine-tuned"),
         (predict, ("--model=small_xx", "--input_file=/dev/null"), NAMES[0]),
     ):
         capsys.readouterr()
