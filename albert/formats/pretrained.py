@@ -276,7 +276,7 @@ def load(
         raise CheckpointError(f"{source.path} has no trained {some(needed)}: it was trained for "
                               "something else")
     if new:
-        log.warning("%s: new, to be trained: %s", source.path, some(new))
+        log.warning("%s: new, to be trained: %s", filesystem.as_given(source.path), some(new))
     # The task belongs to the head, the preprocessing of texts to the encoder.
     metadata = source.metadata if is_same and not needed else Metadata(text=source.metadata.text)
     model.metadata = dataclasses.replace(metadata, architecture=kind.__name__)

@@ -42,6 +42,12 @@ def test_a_model_is_opened_by_its_name_and_is_small_and_its_card_tells_licence_a
 
 
 @EACH
+def test_a_new_head_is_announced_with_the_models_name(name, caplog):
+    modeling.AlbertForSequenceClassification.from_pretrained(name, num_labels=2)
+    assert f"{name}: new, to be trained: output_weights; output_bias" in caplog.messages
+
+
+@EACH
 def test_it_knows_english(name):
     session = albert.open_session(name)
     texts = {
