@@ -13,8 +13,17 @@ TOOLS = REPO / "scripts/maintainers"
 sys.path.append(str(TOOLS))
 
 from benchmarks import turns  # noqa: E402
+from mutants.rows import ROWS  # noqa: E402
 
 quickstart = jobs.script("text", "scripts/quickstart")
+
+
+def test_each_mutation_is_of_one_place_and_names_tests_that_there_are():
+    names = {path.stem: path.read_text("utf-8") for path in (REPO / "tests").rglob("test_*.py")}
+    for file, old, new, tests in ROWS:
+        assert (REPO / "albert" / file).read_text("utf-8").count(old) == 1 and new != old, (file, old)
+        for module, _, test in (name.partition("::") for name in tests.split()):
+            assert "def " + test.split("[")[0] in names[module], tests
 
 
 # --- Benchmarks ---
