@@ -192,7 +192,7 @@ class FullTokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(
-        self, texts: Sequence[str | bytes], num_threads: int = 1, is_preprocessed: bool = False
+        self, texts: Sequence[str | bytes], is_preprocessed: bool = False
     ) -> list[list[int]]:
         """Returns the ids of each text; faster than `encode_text`.
 
@@ -201,7 +201,7 @@ class FullTokenizer:
         """
         def encode(parts: Sequence[str | bytes]) -> list[list[int]]:
             if self.is_spm:
-                return self._sentencepiece_ids(parts, num_threads, is_preprocessed)
+                return self._sentencepiece_ids(parts, is_preprocessed)
             return [self._wordpiece_ids(part) for part in parts]
 
         if not self.added.ids:
@@ -209,13 +209,13 @@ class FullTokenizer:
         return self.added.encode([convert_to_unicode(text) for text in texts], encode)
 
     def _sentencepiece_ids(
-        self, texts: Sequence[str | bytes], num_threads: int, is_preprocessed: bool
+        self, texts: Sequence[str | bytes], is_preprocessed: bool
     ) -> list[list[int]]:
         clean = convert_to_unicode if is_preprocessed else self.preprocess
         cleaned = [scrub_surrogates(clean(text)) for text in texts]
         if "," not in self.vocab:  # unknown tokens may end in a comma, too
             return [encode_ids(self.sp_model, text) for text in cleaned]
-        all_ids = self.sp_model.EncodeAsIds(cleaned, num_threads=num_threads)
+        all_ids = self.sp_model.EncodeAsIds(cleaned, num_threads=1)
         split = self.comma_ids
         for index, ids in enumerate(all_ids if split else ()):
             if not split.keys().isdisjoint(ids):

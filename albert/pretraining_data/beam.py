@@ -24,7 +24,7 @@ from albert.pretraining_data.job import Job, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import publish
 from albert.pretraining_data.pairs import PAIR
 from albert.runtime import workers
-from albert.storage import filesystem, locks, mirrors
+from albert.storage import filesystem, fsspec_calls, locks, mirrors
 from albert.text.documents import ReadingCounts
 
 log = logging.getLogger("albert")
@@ -67,7 +67,7 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
     ):
         _set_up_logging()
         beam_pipeline = _make_pipeline(runner, arguments)
-        fs = _file_system(work)
+        fs, _ = fsspec_calls.file_system(work)
         with open(job.recipe.vocabulary, "rb") as stream:
             fs.pipe_file(f"{work}/{_VOCABULARY}", stream.read())
         _build(beam_pipeline, job, work, _done(fs, work))
@@ -77,16 +77,10 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
         if filesystem.is_remote(work):
             mirrors.open_mirror(work).check_owner()
         publish(job, [
-            parts.read_output(job, split, number, work, _KEY)
+            parts.read_output(split, number, work, _KEY)
             for split in job.splits for number in range(len(split.outputs))
-        ], counts, lambda source, path: fs.mv(source, path))
+        ], counts)
     log.info("finished in %.1f s", time.monotonic() - started)
-
-
-def _file_system(path: str):
-    from fsspec.core import url_to_fs
-
-    return url_to_fs(path, use_listings_cache=False)[0]
 
 
 @contextlib.contextmanager
@@ -101,13 +95,14 @@ def _work_folder(job: Job, identity: str) -> Iterator[str]:
             try:
                 yield work
             except BaseException:
-                if not _done(_file_system(work), work):  # then there is nothing to resume
+                if not _done(fsspec_calls.file_system(work)[0], work):  # nothing to resume
                     for name in {_COUNTS, _VOCABULARY} & set(os.listdir(work)):
                         os.unlink(f"{work}/{name}")
                 raise
         return
     folder, name = posixpath.split(output)
-    work, fs = posixpath.join(folder, f".{name}.work"), _file_system(output)
+    work = posixpath.join(folder, f".{name}.work")
+    fs, _ = fsspec_calls.file_system(work)
     owned = mirrors.open_mirror(work)
     with locks.hold(work):
         owned.own()
@@ -161,7 +156,8 @@ def _recipe(job: Job, work: str) -> Recipe:
     """Returns the recipe, after loading its tokenizer on this machine."""
     def fetch(folder: str) -> str:
         path = os.path.join(folder, os.path.basename(job.recipe.vocabulary))
-        _file_system(work).get_file(f"{work}/{_VOCABULARY}", path)
+        fs, _ = fsspec_calls.file_system(work)
+        fs.get_file(f"{work}/{_VOCABULARY}", path)
         return path
 
     load_tokenizer(job.recipe, fetch)
@@ -172,7 +168,8 @@ def _read_blocks(_, job: Job, work: str) -> Iterator[shuffle.BlockTask]:
     _recipe(job, work)
     counts = ReadingCounts()
     yield from shuffle.block_tasks(job, pipeline.read(job, counts), _MACHINES)
-    _file_system(work).pipe_file(f"{work}/{_COUNTS}", json.dumps(dataclasses.asdict(counts)).encode())
+    fs, _ = fsspec_calls.file_system(work)
+    fs.pipe_file(f"{work}/{_COUNTS}", json.dumps(dataclasses.asdict(counts)).encode())
 
 
 # (number of the block, its first pass, pairs, tokens) of one bucket
@@ -216,7 +213,7 @@ def _with_output(bucket: _Bucket, job: Job) -> tuple[tuple[str, int], int]:
 def _join(output: tuple[tuple[str, int], Iterable[int]], job: Job, work: str) -> None:
     (name, number), buckets = output
     (split,) = (split for split in job.splits if split.name == name)
-    parts.join(job, split, number, work, _KEY, buckets)
+    parts.join(split, number, work, _KEY, buckets)
 
 
 # === Beam itself ===

@@ -9,7 +9,6 @@ Shapes: B batch, L sequence, P predictions.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -96,12 +95,6 @@ def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:
 
 
 # === Manifests ===
-
-
-def manifest_info(special_ids: SpecialIds, pairs: PairSettings) -> dict[str, Any]:
-    """Returns what dynamic masking needs in the manifest."""
-    ids = {name: int(value) for name, value in special_ids._asdict().items()}
-    return ids | {"sentence_objective": pairs.sentence_objective}
 
 
 def files_without_masks(source: RecordFiles) -> list[str]:

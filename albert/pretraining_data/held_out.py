@@ -30,39 +30,34 @@ class HeldOut:
         side = text_bytes * min(fraction, 1 - fraction, _MAX_FRACTION)
         self._stretch = max(_STRETCH * side, _MIN_STRETCH)
 
-    def split(self, document: Document, characters: int) -> Iterator[tuple[bool, Document, int]]:
-        """Yields (is held out, document, characters): the document, or parts of a long one."""
+    def split(self, document: Document) -> Iterator[tuple[bool, Document]]:
+        """Yields (is held out, document): the document, or parts of a long one."""
         if not self._fraction:
-            yield False, document, characters
+            yield False, document
             return
-        stretches = [(document, characters)]
-        if characters * _BYTES_PER_CHARACTER > self._stretch:
+        stretches = [document]
+        if sum(map(len, document)) * _BYTES_PER_CHARACTER > self._stretch:
             [sentences] = split_documents([document], self._language)
-            stretches = list(self._stretches(sentences, sum(map(len, sentences))))
+            stretches = list(self._stretches(sentences))
         # Of every 1 / fraction stretches in a row, one is held out.
         due = self._uniform(document) + self._fraction * np.arange(len(stretches) + 1)
         sides = zip(np.diff(np.floor(due)) > 0, stretches, strict=True)
         for is_held_out, group in itertools.groupby(sides, key=lambda one: bool(one[0])):
-            parts, sizes = zip(*(stretch for _, stretch in group), strict=True)
-            yield is_held_out, list(itertools.chain(*parts)), sum(sizes)
+            yield is_held_out, [line for _, stretch in group for line in stretch]
 
     def _uniform(self, document: Document) -> float:
         """Returns a number of [0, 1) that depends on the document's text and the seed."""
         text = "\n".join((str(self._seed), *document)).encode("utf-8", "surrogatepass")
         return int.from_bytes(hashlib.sha256(text).digest()[:6], "little") / 2**48
 
-    def _stretches(self, lines: Document, characters: int) -> Iterator[tuple[Document, int]]:
-        """Yields (lines, characters) of the stretches of a document."""
+    def _stretches(self, lines: Document) -> Iterator[Document]:
+        """Yields the stretches of a document."""
         sizes = [len(line.encode("utf-8", "surrogatepass")) for line in lines]
-        left, rest = self._stretch, sum(sizes)
-        if rest <= self._stretch:
-            yield lines, characters
-            return
-        first = 0
-        for number, size in enumerate(sizes):
+        first, left, rest = 0, self._stretch, sum(sizes)
+        for number, size in enumerate(sizes if rest > self._stretch else ()):
             if left <= 0 and rest >= self._stretch / 2:  # no tiny stretch at the end
-                yield lines[first:number], sum(map(len, lines[first:number]))
+                yield lines[first:number]
                 first, left = number, self._stretch
             left -= size
             rest -= size
-        yield lines[first:], sum(map(len, lines[first:]))
+        yield lines[first:]

@@ -1,15 +1,13 @@
 """From shuffled pairs to serialized records, their statistics, and text for people to read."""
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from albert.pretraining_data.features import SEGMENT_LENGTHS, mask_sequences, sequence_lengths
 from albert.pretraining_data.job import Recipe, load_tokenizer, vocabulary_info
 from albert.pretraining_data.masking import token_boundaries
-from albert.pretraining_data.rng import random_keys
 from albert.pretraining_data.shuffle import Bucket
 from albert.records.examples import frame_examples
 
@@ -17,68 +15,17 @@ _BATCH = 1024  # records masked and serialized at once
 _EXAMPLES = 3  # records shown in the log
 
 
-Blocks = list[tuple[int, int]]  # (records, bytes) of consecutive parts of a record file
-
-
-class Frames(NamedTuple):
-    """Serialized records in TFRecord framing."""
-
-    content: bytes
-    count: int
-
-
-def write_frames(frames: Iterable[Frames], stream: BinaryIO) -> Blocks:
-    """Writes serialized records; returns their blocks."""
-    blocks = []
-    for content, count in frames:
-        stream.write(content)
-        blocks.append((count, len(content)))
-    return blocks
-
-
-@dataclasses.dataclass
-class Statistics:
-    """Counts over records, for the report."""
-
-    label_1: int = 0  # records
-    tokens: int = 0  # in records, without special ones
-    lost: int = 0  # tokens truncated, or in no pair
-    unknown: int = 0  # unknown tokens in records
-    records: int = 0
-
-    def __add__(self, other: "Statistics") -> "Statistics":
-        both = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Statistics(*map(sum, both))
-
-    @classmethod
-    def of_bucket(cls, recipe: Recipe, bucket: Bucket) -> "Statistics":
-        """Counts the pairs of a bucket."""
-        pairs = bucket.pairs
-        sums = (int(values.sum(dtype=np.int64)) for values in (
-            pairs["label"], _segments(pairs), pairs["lost"],
-            bucket.ids == load_tokenizer(recipe).unk_id,
-        ))
-        return cls(*sums, len(pairs))
-
-
-@dataclasses.dataclass
-class TrainingInstance:
-    """One pair with its predictions, for people to read."""
-
-    tokens: list[str]
-    segment_ids: list[int]
-    masked_lm_positions: list[int]
-    masked_lm_labels: list[str]
-    is_random_next: bool
-    token_boundary: list[int]
-
-    def __str__(self) -> str:
-        lines = []
-        for name, value in vars(self).items():
-            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            if text:  # records without masks have no predictions
-                lines.append(f"{name}: {text}")
-        return "\n".join(lines) + "\n"
+def statistics_of(recipe: Recipe, bucket: Bucket) -> dict[str, int]:
+    """Returns counts over the pairs of a bucket, for the report."""
+    pairs = bucket.pairs
+    counted = {
+        "label_1": pairs["label"],
+        "tokens": _segments(pairs),  # in records, without special ones
+        "lost": pairs["lost"],  # truncated, or in no pair
+        "unknown": bucket.ids == load_tokenizer(recipe).unk_id,
+    }
+    sums = {name: int(values.sum(dtype=np.int64)) for name, values in counted.items()}
+    return sums | {"records": len(pairs)}
 
 
 def _segments(pairs: np.ndarray) -> np.ndarray:
@@ -88,8 +35,11 @@ def _segments(pairs: np.ndarray) -> np.ndarray:
 
 def frame_bucket(
     recipe: Recipe, split: str, number: int, bucket: Bucket, examples: list[str] | None = None
-) -> Iterator[Frames]:
-    """Shuffles, masks and serializes bucket `number` of a split; appends text to `examples`."""
+) -> Iterator[tuple[bytes, int]]:
+    """Shuffles, masks and serializes bucket `number` of a split; appends text to `examples`.
+
+    Yields (bytes, number of records) of successive blocks.
+    """
     rng = np.random.default_rng(recipe.seed(split, "bucket", number))
     order, spec = rng.permutation(len(bucket.pairs)), recipe.feature_spec()
     for first in range(0, len(order), _BATCH):
@@ -97,7 +47,7 @@ def frame_bucket(
         batch = make_features(recipe, bucket.ids, pairs, rng)
         if examples is not None and not first:
             examples += (describe(recipe, batch, row) for row in range(len(pairs))[:_EXAMPLES])
-        yield Frames(frame_examples(batch, spec), len(pairs))
+        yield frame_examples(batch, spec), len(pairs)
 
 
 def make_features(
@@ -125,24 +75,26 @@ def make_features(
     features: dict[str, Any] = {"token_boundary": boundary, SEGMENT_LENGTHS: segments}
     if not recipe.static_masks:
         return features | {"input_ids": unmasked, "next_sentence_labels": labels}
-    keys = random_keys(len(pairs), rng)
+    keys = rng.integers(0, 1 << 64, len(pairs), np.uint64)
     return features | mask_sequences(
         unmasked, segments, boundary, labels, special_ids, recipe.masking, keys
     )
 
 
 def describe(recipe: Recipe, batch: Mapping[str, np.ndarray], row: int) -> str:
-    """Returns a row of `make_features` as text."""
+    """Returns a row of `make_features` as text, for people to read."""
     record = {name: values[row].tolist() for name, values in batch.items()}
     names = load_tokenizer(recipe).convert_ids_to_tokens
     lengths = batch[SEGMENT_LENGTHS][row : row + 1]
     length_a, length = record[SEGMENT_LENGTHS][0], int(sequence_lengths(lengths)[0])
     count = int(sum(record.get("masked_lm_weights", ())))
-    return str(TrainingInstance(
-        tokens=names(record["input_ids"][:length]),
-        segment_ids=[0] * (length_a + 2) + [1] * (length - length_a - 2),
-        masked_lm_positions=record.get("masked_lm_positions", [])[:count],
-        masked_lm_labels=names(record.get("masked_lm_ids", [])[:count]),
-        is_random_next=bool(record["next_sentence_labels"][0]),
-        token_boundary=record["token_boundary"][:length],
-    ))
+    shown = {
+        "tokens": names(record["input_ids"][:length]),
+        "segment_ids": [0] * (length_a + 2) + [1] * (length - length_a - 2),
+        "masked_lm_positions": record.get("masked_lm_positions", [])[:count],
+        "masked_lm_labels": names(record.get("masked_lm_ids", [])[:count]),
+        "is_random_next": [bool(record["next_sentence_labels"][0])],
+        "token_boundary": record["token_boundary"][:length],
+    }
+    # Records without masks have no predictions.
+    return "".join(f"{name}: {' '.join(map(str, v))}\n" for name, v in shown.items() if v)

@@ -101,7 +101,8 @@ def mask_batch(
     words = _find_words(ids, lengths, boundary, special_ids, settings)
     budget = num_to_predict(lengths, settings)
     rng = SequenceRng(keys)
-    positions = _tokens_of(words, _choose(words, budget, settings, rng))
+    is_chosen = _choose(words, budget, settings, rng)
+    positions = np.flatnonzero(is_chosen.ravel().take(words.index) & words.is_token)  # in [B * L]
     _replace(output, positions, special_ids, settings.mask_token_share, rng)
     return _gather_predictions(ids, output, positions, shape)
 
@@ -201,11 +202,6 @@ def _random_order(count: np.ndarray, width: int, rng: SequenceRng) -> np.ndarray
     keys.sort(axis=1)
     keys &= np.uint64((1 << bits) - 1)
     return keys.view(np.int64)
-
-
-def _tokens_of(words: _Words, is_chosen: np.ndarray) -> np.ndarray:
-    """Returns the flat positions of chosen tokens in [B, L], ascending."""
-    return np.flatnonzero(is_chosen.ravel().take(words.index) & words.is_token)
 
 
 # === Replacing tokens ===

@@ -5,16 +5,14 @@ import hashlib
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections import Counter
 from typing import Any
 
 from albert.errors import DataError
-from albert.pretraining_data import dynamic_masking
-from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, OutputSplit, load_tokenizer, vocabulary_info
 from albert.pretraining_data.report import Report
 from albert.records import manifests
-from albert.storage import files
+from albert.storage import files, filesystem, fsspec_calls
 from albert.storage.temporary import temporary_dir
 from albert.text.documents import ReadingCounts
 from albert.tokenization import tokenizer_digest
@@ -29,32 +27,26 @@ class Output:
     split: OutputSplit
     path: str  # to publish it at
     work_path: str  # current path
-    blocks: Blocks = dataclasses.field(default_factory=list)
-    statistics: Statistics = dataclasses.field(default_factory=Statistics)
+    blocks: list[list[int]] = dataclasses.field(default_factory=list)  # see `manifests.Sizes`
+    # See `instances.statistics_of`.
+    statistics: Counter[str] = dataclasses.field(default_factory=Counter)
     examples: list[str] = dataclasses.field(default_factory=list)  # some records as text
     sha256: str = ""  # of its content
 
-    def add(self, blocks: Blocks, statistics: Statistics) -> None:
-        """Counts records that were appended."""
-        self.blocks += map(tuple, blocks)
-        self.statistics += statistics
+    def add(
+        self, blocks: list[list[int]], statistics: dict[str, int], examples: list[str]
+    ) -> None:
+        """Counts records that were appended, by the JSON of their part."""
+        self.blocks += blocks
+        self.statistics.update(statistics)  # adds
+        self.examples += examples
 
-    @property
-    def bytes(self) -> int:
-        return sum(size for _, size in self.blocks)
 
-
-def publish(
-    job: Job, outputs: list[Output], counts: ReadingCounts,
-    publish_file: Callable[[str, str], None] = lambda source, path: _publish_file(source, path),
-) -> None:
+def publish(job: Job, outputs: list[Output], counts: ReadingCounts) -> None:
     """Publishes all record files, then their manifests, and logs a report.
 
     Until its manifest is complete, a file is marked as unfinished, so that no reader takes old and
     new files for one data set.
-
-    Args:
-      publish_file: moves or copies a file from its work path.
 
     Raises:
       DataError: an output is empty.
@@ -63,30 +55,32 @@ def publish(
     for example in itertools.chain.from_iterable(output.examples for output in outputs):
         log.info("a record:\n%s", example)
     vocabulary = _vocabulary_content(job)
-    total = sum((output.statistics for output in outputs), Statistics())
+    total = sum((output.statistics for output in outputs), Counter())
     report = Report(job.recipe.pairs, job.unknown_characters, counts, total)
-    texts = [
+    made = [
         manifests.Manifest.of(output.blocks, job.recipe.feature_spec(),
-                            _manifest_info(job, output, outputs, counts, report)).text()
+                              _manifest_info(job, output, outputs, counts, report))
         for output in outputs
     ]
     for output in outputs:
         manifests.mark_unfinished(output.path)
     for output in outputs:
-        publish_file(output.work_path, output.path)
+        _publish_file(output.work_path, output.path)
     for path in vocabulary_copies(job).values():
         with files.atomic_write(path, "wb") as stream:
             stream.write(vocabulary)
-    for output, text in zip(outputs, texts, strict=True):
-        with files.atomic_write(manifests.manifest_path(output.path)) as stream:
-            stream.write(text)
-        log.info("%s: %s records, %.1f MB", output.path, f"{output.statistics.records:,}",
-                 output.bytes / 1e6)
+    for output, manifest in zip(outputs, made, strict=True):
+        files.write_sealed_json(manifests.manifest_path(output.path), manifest.to_json())
+        log.info("%s: %s records, %.1f MB", output.path, f"{manifest.records:,}",
+                 manifest.bytes / 1e6)
     report.log()
 
 
 def _publish_file(source: str, path: str) -> None:
-    """Publishes a file that stays in the work folder until all are published."""
+    """Publishes a file; a local one stays in the work folder until all are published."""
+    if filesystem.is_remote(path):
+        fsspec_calls.call(path, "write", lambda fs, name: fs.mv(source, name))
+        return
     with temporary_dir(path) as folder:
         link = os.path.join(folder, "file")
         try:
@@ -115,7 +109,7 @@ def _vocabulary_content(job: Job) -> bytes:
 def _check(job: Job, outputs: list[Output], documents: int) -> None:
     for split in job.splits:
         of_split = [output for output in outputs if output.split == split]
-        total = sum(output.statistics.records for output in of_split)
+        total = sum(output.statistics["records"] for output in of_split)
         if not total:
             which = "held out" if split.name == "eval" else "left for training"
             raise DataError(
@@ -142,8 +136,15 @@ def _manifest_info(
         "tokenizer_sha256": tokenizer_digest(
             recipe.vocabulary_sha256, bool(recipe.spm_model_file), load_tokenizer(recipe).settings
         ),
-        "vocabulary": _vocabulary(job, output.path),
-        **dynamic_masking.manifest_info(vocabulary_info(recipe)[1], recipe.pairs),
+        # Its path as given, that of its copy, and its settings.
+        "vocabulary": {
+            **{key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")},
+            "beside": os.path.basename(vocabulary_copies(job)[os.path.dirname(output.path)]),
+            **dataclasses.asdict(load_tokenizer(recipe).settings),
+        },
+        # What masks that are drawn later need.
+        **vocabulary_info(recipe)[1]._asdict(),
+        "sentence_objective": recipe.pairs.sentence_objective,
         "documents": counts.documents,
         "shards": {
             os.path.relpath(os.path.abspath(shard.path), folder): shard.sha256
@@ -151,13 +152,4 @@ def _manifest_info(
         },
         "flags": job.flags,
         "report": report.to_json(),
-    }
-
-
-def _vocabulary(job: Job, path: str) -> dict[str, Any]:
-    """Returns the vocabulary's path as given, that of its copy, and its settings."""
-    return {
-        **{key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")},
-        "beside": os.path.basename(vocabulary_copies(job)[os.path.dirname(path)]),
-        **dataclasses.asdict(load_tokenizer(job.recipe).settings),
     }

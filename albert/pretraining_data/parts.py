@@ -5,18 +5,17 @@ A run that was interrupted makes those that are missing. Paths may be addresses.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from albert.pretraining_data import instances
-from albert.pretraining_data.instances import Statistics
-from albert.pretraining_data.job import Job, OutputSplit, Recipe
+from albert.pretraining_data.job import OutputSplit, Recipe
 from albert.pretraining_data.outputs import Output
 from albert.pretraining_data.shuffle import Bucket
-from albert.storage import files, filesystem
+from albert.records import manifests
+from albert.storage import files, filesystem, fsspec_calls
 from albert.text import text_files
 
 
@@ -30,8 +29,8 @@ def write(recipe: Recipe, split: str, number: int, bucket: Bucket, path: str) ->
     examples: list[str] | None = None if number or split != "train" else []
     with _create(path) as stream:
         frames = instances.frame_bucket(recipe, split, number, bucket, examples)
-        blocks = instances.write_frames(frames, stream)
-    _write_json(path, [blocks, dataclasses.astuple(Statistics.of_bucket(recipe, bucket)), examples or []])
+        blocks = manifests.write_blocks(frames, stream)
+    _write_json(path, [blocks, instances.statistics_of(recipe, bucket), examples or []])
 
 
 def is_complete(path: str) -> bool:
@@ -43,7 +42,7 @@ def is_complete(path: str) -> bool:
 
 
 def join(
-    job: Job, split: OutputSplit, number: int, folder: str, key: str, buckets: Iterable[int]
+    split: OutputSplit, number: int, folder: str, key: str, buckets: Iterable[int]
 ) -> Output:
     """Concatenates the parts of output `number` of a split, and writes what `read_output` reads.
 
@@ -55,28 +54,24 @@ def join(
     with _create(output.work_path) as stream:
         for bucket in sorted(buckets):
             path = path_of(folder, key, split.name, bucket)
-            blocks, statistics, output_examples = files.read_json(f"{path}.json")
-            output.add(blocks, Statistics(*statistics))
-            output.examples += output_examples
+            output.add(*files.read_json(f"{path}.json"))
             with filesystem.open_read(path) as content:
                 for chunk in text_files.chunks(content):
                     digest.update(chunk)
                     stream.write(chunk)
     output.sha256 = digest.hexdigest()
     _write_json(output.work_path, [
-        output.blocks, dataclasses.astuple(output.statistics), output.examples, output.sha256
+        output.blocks, output.statistics, output.examples, output.sha256
     ])
     return output
 
 
-def read_output(job: Job, split: OutputSplit, number: int, folder: str, key: str) -> Output:
+def read_output(split: OutputSplit, number: int, folder: str, key: str) -> Output:
     """Returns an output that another machine joined; an empty one if there was nothing to join."""
     output = Output(split, split.outputs[number], f"{folder}/{split.name}-{key}-{number}.records")
     if is_complete(output.work_path):
-        blocks, statistics, output.examples, output.sha256 = files.read_json(
-            f"{output.work_path}.json"
-        )
-        output.add(blocks, Statistics(*statistics))
+        *counts, output.sha256 = files.read_json(f"{output.work_path}.json")
+        output.add(*counts)
     return output
 
 
@@ -87,9 +82,7 @@ def _create(path: str) -> Iterator[BinaryIO]:
         with files.atomic_write(path, "wb") as stream:
             yield stream
         return
-    from fsspec.core import url_to_fs
-
-    fs, name = url_to_fs(path)
+    fs, name = fsspec_calls.file_system(path)
     with fs.open(name, "wb") as stream:
         yield stream
 

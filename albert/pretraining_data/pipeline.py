@@ -27,7 +27,7 @@ from albert.text.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
-_LAYOUT = 8  # version of the work folder; others are emptied
+_LAYOUT = 9  # version of the work folder; others are emptied
 _CHECKED_DISK = 64 << 20  # bytes of text times passes from which disk space is checked
 
 
@@ -48,7 +48,7 @@ def make_records(job: Job, processes: int) -> None:
                 for output in _write_split(job, split, paths[split.name], work, pool)
             ]
         publish(job, outputs, counts)
-    seconds, total = time.monotonic() - started, sum(o.statistics.records for o in outputs)
+    seconds, total = time.monotonic() - started, sum(o.statistics["records"] for o in outputs)
     log.info("wrote %s records in %.1f s (%s/s)", f"{total:,}", seconds, f"{total / seconds:,.0f}")
 
 
@@ -164,7 +164,7 @@ def _write_split(
         progress.update(done)
     progress.clear()
     count = len(split.outputs)
-    return [parts.join(job, split, number, work, key, range(number, buckets, count))
+    return [parts.join(split, number, work, key, range(number, buckets, count))
             for number in range(count)]
 
 

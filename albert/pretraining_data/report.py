@@ -2,11 +2,10 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from albert.errors import DataError
-from albert.pretraining_data.instances import Statistics
 from albert.pretraining_data.job import Job
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.text.documents import ReadingCounts
@@ -49,12 +48,12 @@ class Report:
     settings: PairSettings
     unknown_characters: str
     counts: ReadingCounts
-    total: Statistics
+    total: Mapping[str, int]  # see `instances.statistics_of`
 
     @property
     def label_1(self) -> float:
         """Fraction of records with label 1, after later swaps."""
-        label = self.total.label_1 / self.total.records
+        label = self.total["label_1"] / self.total["records"]
         if self.settings.is_swapped_later:
             label += (1 - label) * self.settings.swap_prob
         return label
@@ -62,18 +61,18 @@ class Report:
     @property
     def lost(self) -> float:
         """Fraction of tokens that are in no record."""
-        return self.total.lost / max(1, self.total.lost + self.total.tokens)
+        return self.total["lost"] / max(1, self.total["lost"] + self.total["tokens"])
 
     @property
     def unknown(self) -> float:
         """Fraction of the tokens in records that are unknown."""
-        return self.total.unknown / max(1, self.total.tokens)
+        return self.total["unknown"] / max(1, self.total["tokens"])
 
     def to_json(self) -> dict[str, Any]:
         """Returns the values for manifests."""
         return {
-            "documents": self.counts.documents, "records": self.total.records,
-            "tokens": self.total.tokens, "label_1": round(self.label_1, 6),
+            "documents": self.counts.documents, "records": self.total["records"],
+            "tokens": self.total["tokens"], "label_1": round(self.label_1, 6),
             "cut_tokens": round(self.lost, 6), "unknown_tokens": round(self.unknown, 6),
         }
 
@@ -88,7 +87,7 @@ class Report:
     def warnings(self) -> Iterator[str]:
         """Yields unusual values, each with a remedy."""
         expected = sum(SENTENCE_OBJECTIVES[self.settings.sentence_objective])
-        tolerance = _LABEL_RANGE + 1 / self.total.records**0.5
+        tolerance = _LABEL_RANGE + 1 / self.total["records"] ** 0.5
         if abs(self.label_1 - expected) > tolerance:
             message = (f"{100 * self.label_1:.1f} % of the records have label 1; "
                        f"{100 * expected:.0f} % are expected")

@@ -11,11 +11,6 @@ def keys_at(seed: int, positions: np.ndarray) -> np.ndarray:
     return _mix(start + _STEP * positions.astype(np.uint64))
 
 
-def random_keys(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns random keys; uint64 [count]."""
-    return rng.integers(0, 1 << 64, count, np.uint64)
-
-
 def _mix(state: np.ndarray) -> np.ndarray:
     """Applies SplitMix64's output function to `state`, and returns it; uint64."""
     part = np.empty_like(state)  # twice as fast as a new array for each operation

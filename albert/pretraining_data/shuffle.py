@@ -4,6 +4,7 @@ Random numbers depend on the seed, the block, the pass and the bucket, never on 
 any division of the work gives the same bytes.
 """
 
+import itertools
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,10 +54,7 @@ def block_tasks(
     held_out = HeldOut(
         job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes, job.recipe.language
     )
-    parts = (
-        part for document in documents
-        for part in held_out.split(document, sum(map(len, document)))
-    )
+    parts = itertools.chain.from_iterable(map(held_out.split, documents))
     for which, index, block in cut_blocks(parts, job.block_characters):
         split, crc = job.splits[which], 0
         for line in (line for document in block for line in (*document, "")):
@@ -122,15 +120,6 @@ def gather(ids: np.ndarray, pairs: np.ndarray, dtype: np.dtype) -> Iterator[np.n
         yield ids[index].astype(dtype)
 
 
-def relocate(pairs: np.ndarray) -> np.ndarray:
-    """Returns pairs as ranges of their gathered tokens."""
-    pairs = pairs.copy()
-    sizes = pairs["a_length"].astype(np.int64) + pairs["b_length"]
-    pairs["a_start"] = np.cumsum(sizes) - sizes
-    pairs["b_start"] = pairs["a_start"] + pairs["a_length"]
-    return pairs
-
-
 def write_block(recipe: Recipe, task: BlockTask, folder: str) -> None:
     """Writes the files of a task that are not complete yet, pairs in the order of their buckets.
 
@@ -157,45 +146,35 @@ def write_block(recipe: Recipe, task: BlockTask, folder: str) -> None:
 
 def is_complete(path: str, num_buckets: int, dtype: np.dtype) -> bool:
     """Whether a file has as many pairs and tokens as its header states."""
-    header = 16 * (num_buckets + 1)
     try:
-        with open(path, "rb") as stream:
-            pairs, tokens = np.frombuffer(stream.read(header)[-16:], "<i8")
-        return os.path.getsize(path) == header + pairs * PAIR.itemsize + tokens * dtype.itemsize
+        pairs, tokens = np.fromfile(path, "<i8", 2, offset=16 * num_buckets)
     except (FileNotFoundError, ValueError):
         return False
+    size = 16 * (num_buckets + 1) + pairs * PAIR.itemsize + tokens * dtype.itemsize
+    return os.path.getsize(path) == size
 
 
 def read_bucket(paths: Sequence[str], bucket: int, num_buckets: int, dtype: np.dtype) -> Bucket:
     """Reads one bucket from the files of all blocks, in their order."""
     parts = []
     for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            def read(count: int, dtype: np.dtype, offset: int, descriptor=descriptor) -> np.ndarray:
-                return np.frombuffer(os.pread(descriptor, count * dtype.itemsize, offset), dtype)
-
-            number = np.dtype("<i8")
-            first, start, last, end = read(4, number, 16 * bucket).tolist()
-            if first == last:
-                continue
-            total = read(2, number, 16 * num_buckets)[0]
-            at_pairs = 16 * (num_buckets + 1)
-            at_tokens = at_pairs + int(total) * PAIR.itemsize
-            parts.append((
-                read(last - first, PAIR, at_pairs + first * PAIR.itemsize),
-                read(end - start, dtype, at_tokens + start * dtype.itemsize),
-            ))
-        finally:
-            os.close(descriptor)
+        first, start, last, end = np.fromfile(path, "<i8", 4, offset=16 * bucket).tolist()
+        [total] = np.fromfile(path, "<i8", 1, offset=16 * num_buckets).tolist()
+        at_pairs = 16 * (num_buckets + 1)
+        at_tokens = at_pairs + total * PAIR.itemsize
+        parts.append((
+            np.fromfile(path, PAIR, last - first, offset=at_pairs + first * PAIR.itemsize),
+            np.fromfile(path, dtype, end - start, offset=at_tokens + start * dtype.itemsize),
+        ))
     return join_buckets(parts, dtype)
 
 
 def join_buckets(parts: Iterable[tuple[np.ndarray, np.ndarray]], dtype: np.dtype) -> Bucket:
-    """Returns one bucket of the pairs and tokens of several."""
-    pairs, ids = [np.zeros(0, PAIR)], [np.zeros(0, dtype)]
-    for part, tokens in parts:
-        pairs.append(part)
-        ids.append(tokens)
-    return Bucket(relocate(np.concatenate(pairs)), np.concatenate(ids))
+    """Returns one bucket of the pairs and tokens of several; the pairs are ranges of its tokens."""
+    pairs, ids = zip((np.zeros(0, PAIR), np.zeros(0, dtype)), *parts, strict=True)
+    joined = np.concatenate(pairs)
+    sizes = joined["a_length"].astype(np.int64) + joined["b_length"]
+    joined["a_start"] = np.cumsum(sizes) - sizes
+    joined["b_start"] = joined["a_start"] + joined["a_length"]
+    return Bucket(joined, np.concatenate(ids))
 

@@ -114,7 +114,9 @@ class EvalBatches:
     def _batches(self) -> Iterator[Batch]:
         batches = _batched(Prefetcher(self._groups(), 1), self._batch_size)
         for batch, positions in itertools.islice(batches, self._num_batches or None):
-            batch = fill_up(complete(batch, positions, self._spec, self._is_cut), self._batch_size)
+            batch = complete(batch, positions, self._spec, self._is_cut)
+            missing = self._batch_size - len(positions)  # padded, with `is_real_example` 0
+            batch = {name: _padded(values, missing) for name, values in batch.items()}
             for part in _parts(batch, self._share):
                 yield pack(part, self._spec, self._is_cut, self._packed_rows)
 
@@ -147,12 +149,6 @@ def complete(
 def has_several_lengths(spec: FeatureSpec) -> bool:
     """Returns whether the sequences of such records can be trimmed."""
     return bool(spec.row_length) and len(packing.row_lengths(spec.row_length)) > 1
-
-
-def fill_up(batch: Mapping[str, np.ndarray], batch_size: int) -> Batch:
-    """Returns a batch padded to `batch_size` with zeros, whose `is_real_example` is 0."""
-    missing = batch_size - len(batch["is_real_example"])
-    return {name: _padded(values, missing) for name, values in batch.items()}
 
 
 def pack(

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from albert import __version__
@@ -29,7 +29,8 @@ def cached_records(
 
     The key is a digest of `depends_on` and the code's version, so that a file made from other inputs
     is never used. `rows` is only iterated over if the file or its manifest is missing or damaged. Of
-    several processes that need the same file, one writes it and the others wait.
+    several processes that need the same file, one writes it and the others wait. Where a directory
+    cannot be locked, all do the work, and publish the same bytes.
     """
     info = {
         **depends_on,
@@ -38,7 +39,9 @@ def cached_records(
     }
     key = hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()[:12]
     path, manifest = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record"), None
-    with _lock(directory):
+    with contextlib.ExitStack() as lock:
+        with contextlib.suppress(OSError):
+            lock.callback(os.close, lock_directory(directory, wait=True))
         try:
             manifest = Manifest.read(path)
         except DataError as error:
@@ -49,15 +52,3 @@ def cached_records(
             manifests.write_records(path, rows, spec, info)
             log.info("wrote features to %s", path)
     return path
-
-
-@contextlib.contextmanager
-def _lock(directory: str) -> Iterator[None]:
-    """Waits for other processes that write there.
-
-    Where a directory cannot be locked, several processes do the work, and publish the same bytes.
-    """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            stack.callback(os.close, lock_directory(directory, wait=True))
-        yield

@@ -7,7 +7,7 @@ in the manifest reveals it. Files without a manifest, such as the original's, ar
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Manifest:
     bytes: int = 0
     features: Mapping[str, tuple[str, int | None]] = dataclasses.field(default_factory=dict)
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # JSON values
-    blocks: Sizes | None = None  # None in manifests of early versions
+    blocks: Sizes = ()  # none in manifests of early versions
 
     @classmethod
     def of(cls, blocks: Sizes, spec: FeatureSpec, info: Mapping[str, Any]) -> "Manifest":
@@ -64,7 +64,7 @@ class Manifest:
                             "still running: rerun that command, then this one")
         try:
             features = {str(n): (str(kind), size and int(size)) for n, kind, size in value["features"]}
-            blocks = None if "blocks" not in value else tuple(map(tuple, value["blocks"]))
+            blocks = tuple(map(tuple, value.get("blocks", ())))
             info = dict(value["info"])
             int(info.get("vocab_size") or 0)
             return cls(value["records"], value["bytes"], features, info, blocks)
@@ -73,19 +73,14 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON object that `read` reads."""
-        blocks = {} if self.blocks is None else {"blocks": list(map(list, self.blocks))}
         return {
             "format_version": FORMAT_VERSION,
             "records": self.records,
             "bytes": self.bytes,
-            **blocks,
+            "blocks": list(map(list, self.blocks)),
             "features": [[name, *feature] for name, feature in self.features.items()],
             "info": dict(self.info),
         }
-
-    def text(self) -> str:
-        """Returns the text of the file."""
-        return files.sealed_json_text(self.to_json())
 
     # --- How the records were made ---
 
@@ -149,17 +144,27 @@ def write_records(
     Raises:
       DataError: a feature is missing or has another length; UserError: cannot write.
     """
-    return publish_frames(path, frame_rows(rows, spec), spec, info)
+    with files.atomic_write(path, "wb") as stream:
+        blocks = write_blocks(_frame_rows(rows, spec), stream)
+        mark_unfinished(path)  # so that the manifest of an earlier file never describes this one
+    manifest = Manifest.of(blocks, spec, info)
+    files.write_sealed_json(manifest_path(path), manifest.to_json())
+    return manifest.records
 
 
-def frame_rows(
+def write_blocks(frames: Iterable[tuple[bytes, int]], stream: BinaryIO) -> list[tuple[int, int]]:
+    """Writes (bytes, number of records) of successive blocks; returns their `Sizes`."""
+    blocks = []
+    for content, count in frames:
+        stream.write(content)
+        blocks.append((count, len(content)))
+    return blocks
+
+
+def _frame_rows(
     rows: Iterable[Mapping[str, Any]], spec: FeatureSpec
 ) -> Iterator[tuple[bytes, int]]:
-    """Yields (bytes, number of records) of successive blocks; `rows` as in `write_records`.
-
-    Raises:
-      DataError: a feature is missing or has another length.
-    """
+    """Yields (bytes, number of records) of successive blocks; `rows` as in `write_records`."""
     batch, filled, total = spec.zeros(BATCH), 0, 0
     for row in rows:
         for name, (_, length) in spec.features.items():
@@ -176,25 +181,6 @@ def frame_rows(
     if filled:
         rest = {name: values[:filled] for name, values in batch.items()}
         yield frame_examples(rest, spec), filled
-
-
-def publish_frames(
-    path: str, frames: Iterable[tuple[bytes, int]], spec: FeatureSpec, info: Mapping[str, Any]
-) -> int:
-    """Publishes the blocks of a record file, then its manifest; returns the number of records.
-
-    The manifest of an earlier file never describes this one.
-    """
-    blocks = []
-    with files.atomic_write(path, "wb") as stream:
-        for content, count in frames:
-            stream.write(content)
-            blocks.append((count, len(content)))
-        mark_unfinished(path)
-    manifest = Manifest.of(blocks, spec, info)
-    with files.atomic_write(manifest_path(path)) as stream:
-        stream.write(manifest.text())
-    return manifest.records
 
 
 def refuse_foreign(path: str) -> None:

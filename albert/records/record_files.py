@@ -22,7 +22,6 @@ from albert.records.tfrecord import (
     read_block,
     read_records,
     scan,
-    size_of,
 )
 from albert.storage import files, filesystem
 
@@ -287,13 +286,13 @@ def _in_file(path: str, error: ExampleError, first: int) -> DataError:
 
 def _scanned_blocks(path: str) -> Sizes:
     starts, _ = scan(path)
-    begins = np.append(starts[:: manifests.BATCH] - HEADER_BYTES, size_of(path))
+    begins = np.append(starts[:: manifests.BATCH] - HEADER_BYTES, filesystem.size(path))
     counts = np.diff(np.append(np.arange(0, len(starts), manifests.BATCH), len(starts)))
     return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
 
 
 def _check_manifest(path: str, manifest: Manifest, expected: FeatureSpec) -> None:
-    size = size_of(path)
+    size = filesystem.size(path)
     if size != manifest.bytes:
         count = count_records(path)
         raise DataError(

@@ -6,6 +6,7 @@ Many records are processed at once, without TensorFlow.
 import functools
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -26,15 +27,18 @@ def masked_crc32c(content: bytes) -> int:
     return mask_crc(google_crc32c.value(content))
 
 
-def mask_crc(crc: int) -> int:
-    """Rotates and shifts a CRC-32C, as TensorFlow does for data that may contain CRCs."""
+def mask_crc(crc: Any) -> Any:
+    """Rotates and shifts a CRC-32C, or an array of them (uint64), as TensorFlow does.
+
+    Data may contain CRCs themselves.
+    """
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _masked_crcs(contents: Sequence[bytes]) -> np.ndarray:
     """Returns `masked_crc32c` of each content, uint32 [N]."""
-    crcs = np.fromiter(map(google_crc32c.value, contents), np.uint32, len(contents))
-    return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(0xA282EAD8)
+    crcs = np.fromiter(map(google_crc32c.value, contents), np.uint64, len(contents))
+    return mask_crc(crcs).astype(np.uint32)
 
 
 # === Writing ===
@@ -79,7 +83,7 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
     Raises:
       DataError: the block cannot be read or is damaged; names record and byte.
     """
-    content = read_span(path, offset, size)
+    [content] = filesystem.read_ranges(path, [(offset, offset + size)])
     starts, sizes = _split(path, content, offset, first)
     payloads = _payloads(path, content, starts, sizes, offset, first)
     end = int(starts[-1] + sizes[-1]) + FOOTER_BYTES if len(starts) else 0
@@ -107,28 +111,11 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(starts), np.concatenate(sizes)
 
 
-def size_of(path: str) -> int:
-    """Returns the size of a file in bytes; a DataError if it cannot be read."""
-    try:
-        return filesystem.size(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-
-def read_span(path: str, offset: int, size: int) -> bytes:
-    """Returns up to `size` bytes of a file from an offset; a DataError if it cannot be read."""
-    try:
-        [content] = filesystem.read_ranges(path, [(offset, offset + size)])
-        return content
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-
 def _chunks(path: str) -> Iterator[tuple[bytes, np.ndarray, np.ndarray, int, int]]:
     """Yields (content, starts, sizes, first byte, first record) of successive chunks of records."""
-    offset, first, end, size = 0, 0, size_of(path), _CHUNK_BYTES
+    offset, first, end, size = 0, 0, filesystem.size(path), _CHUNK_BYTES
     while offset < end:
-        content = read_span(path, offset, min(size, end - offset))
+        [content] = filesystem.read_ranges(path, [(offset, min(offset + size, end))])
         starts, sizes = _split(path, content, offset, first)
         if not len(starts):
             if len(content) < size:

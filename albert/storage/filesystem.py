@@ -68,8 +68,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
     """Returns the bytes [start, end) of each range; concurrently from a remote file.
 
     Raises:
-      DataError: a remote file is missing or unreadable, or a file is too short; OSError: a local file
-        is missing or unreadable.
+      DataError: the file is missing, unreadable or too short.
     """
     def fetch(fs, name: str) -> list[bytes]:
         starts, ends = zip(*ranges, strict=True)
@@ -83,7 +82,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
     if ranges and is_remote(path):
         contents = call(path, "read", fetch)
     elif ranges:
-        with open(path, "rb", buffering=0) as stream:
+        with _local_errors(path), open(path, "rb", buffering=0) as stream:
             contents = [os.pread(stream.fileno(), end - start, start) for start, end in ranges]
     for content, (start, end) in zip(contents, ranges, strict=True):
         if len(content) != end - start:
@@ -96,14 +95,24 @@ def stamp(path: str) -> Identity:
     """Returns the size and a time stamp of a file, one of which changes with the file.
 
     Raises:
-      DataError: a remote file is missing or unreadable; OSError: a local one is.
+      DataError: the file is missing or unreadable.
     """
     if is_remote(path):
         if info := find_info(path):
             return stamp_of(info)
         raise AbsentError(f"no such file: {path}")
-    info = os.stat(path)
-    return info.st_size, info.st_mtime_ns
+    with _local_errors(path):
+        info = os.stat(path)
+        return info.st_size, info.st_mtime_ns
+
+
+@contextlib.contextmanager
+def _local_errors(path: str) -> Iterator[None]:
+    """Turns an OSError in the block into a DataError that names the local file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def size(path: str) -> int:

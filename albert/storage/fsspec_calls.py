@@ -34,7 +34,7 @@ def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
     Raises:
       AbsentError: there is no such file; DataError: any other error.
     """
-    fs, path = _file_system(url)
+    fs, path = file_system(url)
     try:
         return do(fs, path)
     except UserError:
@@ -46,7 +46,12 @@ def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
         raise DataError(f"cannot {verb} {url}: {_reason(error)}") from error
 
 
-def _file_system(url: str):
+def file_system(url: str) -> tuple[Any, str]:
+    """Returns fsspec's file system of an address or a path, and its name in it.
+
+    Raises:
+      DataError: a package or credentials are missing.
+    """
     scheme = url.split("://", 1)[0].lower()
     install = f"pip install 'albert-keras[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else ""
     if importlib.util.find_spec("fsspec") is None:
@@ -68,7 +73,7 @@ def require_bucket(url: str) -> None:
     scheme, rest = url.split("://", 1)
     bucket = f"{scheme}://{rest.split('/', 1)[0]}"
     if _EXTRAS.get(scheme, "hdfs") != "hdfs":
-        fs, path = _file_system(bucket)
+        fs, path = file_system(bucket)
         try:
             fs.ls(path, detail=False)
         except FileNotFoundError as error:
@@ -77,12 +82,8 @@ def require_bucket(url: str) -> None:
             pass
 
 
-def _is_of_credentials(error: BaseException) -> bool:
-    return "Credential" in type(error).__name__ or "credentials" in str(error).lower()
-
-
 def _reason(error: BaseException) -> str:
-    if _is_of_credentials(error):
+    if "Credential" in type(error).__name__ or "credentials" in str(error).lower():
         return f"no credentials ({first_line(error)})"
     if isinstance(error, PermissionError):
         return f"permission denied ({first_line(error)})"

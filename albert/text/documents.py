@@ -26,7 +26,6 @@ def read_documents(
     counts: ReadingCounts,
     break_between_files: bool = True,
     form: Form = Form(),
-    longest: int | None = None,
 ) -> Iterator[Document]:
     """Yields the documents of files in order, updating `counts`.
 
@@ -35,12 +34,10 @@ def read_documents(
       break_between_files: whether documents end with their file; otherwise the next file's first
         lines continue them, as in the original.
       form: how the files contain documents.
-      longest: maximum characters of a document; by default `LONGEST_DOCUMENT`.
 
     Raises:
       DataError: a file cannot be read or, at the end, too many lines are not UTF-8.
     """
-    longest = LONGEST_DOCUMENT if longest is None else longest
     document: Document = []
     size = 0
     lines = _read_files(paths, preprocess, counts, break_between_files, form)
@@ -51,7 +48,7 @@ def read_documents(
             counts.words += text.count(" ") + 1
             counts.tags += len(_TAG.findall(text)) if "<" in text else 0
             size += len(text)
-        if document and (is_end or size >= longest):
+        if document and (is_end or size >= LONGEST_DOCUMENT):
             counts.documents += 1
             counts.cut_documents += not is_end
             yield document
@@ -136,7 +133,7 @@ def split_documents(documents: Sequence[Document], language: str | None) -> list
 
 
 def cut_blocks(
-    documents: Iterable[tuple[bool, Document, int]], size: int
+    documents: Iterable[tuple[bool, Document]], size: int
 ) -> Iterator[tuple[bool, int, list[Document]]]:
     """Yields (is held out, number of the block of its kind, documents) for each block.
 
@@ -144,14 +141,14 @@ def cut_blocks(
     from it. So a single document at the end joins the previous block.
 
     Args:
-      documents: (is held out, document, characters), in order.
+      documents: (is held out, document), in order.
     """
     current: list[list[Document]] = [[], []]  # by kind
     previous: list[list[Document]] = [[], []]
     characters, numbers = [0, 0], [0, 0]
-    for kind, document, more in documents:
+    for kind, document in documents:
         current[kind].append(document)
-        characters[kind] += more
+        characters[kind] += sum(map(len, document))
         if characters[kind] >= size and len(current[kind]) > 1:
             if previous[kind]:
                 yield kind, numbers[kind], previous[kind]

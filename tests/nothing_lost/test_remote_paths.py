@@ -261,7 +261,7 @@ def test_errors_of_file_systems_are_one_line_with_the_address(monkeypatch):
             raise error
 
         fs = types.SimpleNamespace(info=info)
-        monkeypatch.setattr(fsspec_calls, "_file_system", lambda url, fs=fs: (fs, url))
+        monkeypatch.setattr(fsspec_calls, "file_system", lambda url, fs=fs: (fs, url))
         with pytest.raises(DataError, match=f"cannot read {url}: .*{message}"):
             filesystem.size(url)
 
@@ -277,7 +277,7 @@ def test_globs_keep_the_host(monkeypatch):
             glob=lambda *_, path=path, **__: {f"{path}/d/x1": {"type": "file"}},
         )
         monkeypatch.setattr(
-            fsspec_calls, "_file_system", lambda url, fs=fs, path=path: (fs, f"{path}/d/x*")
+            fsspec_calls, "file_system", lambda url, fs=fs, path=path: (fs, f"{path}/d/x*")
         )
         assert filesystem.glob(f"{root}/d/x*") == [f"{root}/d/x1"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from albert.pretraining_data import dynamic_masking, masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
-from albert.pretraining_data.rng import SequenceRng, keys_at, random_keys
+from albert.pretraining_data.rng import SequenceRng, keys_at
 
 CLS, SEP, MASK = 2, 3, 4
 V = 50  # ids 5..29 begin words, 30..49 continue them
@@ -47,7 +47,7 @@ def draws(count):
 
 def mask(ids, lengths, settings, rng):
     boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
-    keys = random_keys(len(ids), rng)
+    keys = rng.integers(0, 1 << 64, len(ids), np.uint64)
     return masking.mask_batch(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
 
 

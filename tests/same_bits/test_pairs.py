@@ -34,8 +34,8 @@ def test_random_numbers_of_pairs_are_those_of_pythons_randrange():
 
 def test_blocks_have_two_documents_wherever_there_are_two():
     def sizes(lengths, size):
-        sized = ((False, ["x" * n], n) for n in lengths)
-        return [len(block) for _, _, block in documents.cut_blocks(sized, size)]
+        of_length = ((False, ["x" * n]) for n in lengths)
+        return [len(block) for _, _, block in documents.cut_blocks(of_length, size)]
 
     assert sizes([5] * 7, 10) == [2, 2, 3]
     assert sizes([100, 1, 100, 100], 10) == [2, 2]

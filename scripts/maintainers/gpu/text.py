@@ -64,8 +64,7 @@ def _parts(texts):
         job.inputs, load_tokenizer(job.recipe).preprocess, ReadingCounts(),
         job.break_between_files, job.form,
     ):
-        for is_held_out, part, _ in held_out.split(document, sum(map(len, document))):
-            yield is_held_out, part
+        yield from held_out.split(document)
 
 
 def _pack(folder: str, name: str, text: str) -> None:
