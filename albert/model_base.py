@@ -39,13 +39,14 @@ class PretrainedModel(KerasMethods):
       dtype: a Keras dtype policy, such as "mixed_bfloat16".
     """
 
+    default_name: str
     reads_all = False  # whether the head reads all tokens, not only `[CLS]` and `_positions`
 
     def __init__(
-        self, config: AlbertConfig, name: str, encoder_options: EncoderOptions = EncoderOptions(),
-        dtype: Any = None,
+        self, config: AlbertConfig, name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(), dtype: Any = None,
     ):
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name or self.default_name, dtype=dtype)
         if getattr(self, "_remat_mode", None) is not None:
             raise ValueError("albert's models take EncoderOptions(remat=True), no keras.RematScope")
         self.config, self.encoder_options = config, encoder_options
@@ -300,13 +301,8 @@ class AlbertModel(PretrainedModel):
       ((2, 7, 384), (2, 384))
     """
 
+    default_name = "bert"
     weight_scope = "bert/"  # within a model with a head, its name
-
-    def __init__(
-        self, config: AlbertConfig, name: str = "bert",
-        encoder_options: EncoderOptions = EncoderOptions(), dtype: Any = None,
-    ):
-        super().__init__(config, name, encoder_options, dtype)
 
     def _make_layers(self) -> None:
         self.embeddings = FactorizedEmbedding(self.config)
@@ -359,14 +355,6 @@ class AlbertModel(PretrainedModel):
 
 class ModelWithHead(PretrainedModel):
     """The encoder, `bert`, with a head."""
-
-    default_name: str
-
-    def __init__(
-        self, config: AlbertConfig, name: str | None = None,
-        encoder_options: EncoderOptions = EncoderOptions(), dtype: Any = None,
-    ):
-        super().__init__(config, name or self.default_name, encoder_options, dtype)
 
     def _make_layers(self) -> None:
         self.bert = AlbertModel(self.config, encoder_options=self.encoder_options)

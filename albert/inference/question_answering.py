@@ -23,6 +23,7 @@ class QuestionAnswerer(TaskPredictor):
 
     task = "question_answering"
     class_name = "AlbertForQuestionAnswering"
+    decoder = staticmethod(squad_decode.decode_v1)
 
     def __post_init__(self):
         self.max_query_length()
@@ -66,7 +67,7 @@ class QuestionAnswerer(TaskPredictor):
     def decode(self, context, outputs):
         examples, windows = context
         rows = [row for of_one in outputs for row in of_one]
-        _, nbest, *odds = self._decode(
+        _, nbest, *odds = self.decoder(
             examples, windows,
             {w.unique_id: self._result(w, row) for w, row in zip(windows, rows, strict=True)},
             **self.sizes,
@@ -83,11 +84,8 @@ class QuestionAnswerer(TaskPredictor):
             yield parts if self.top_k else parts[0]
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
-        """Returns the outputs of a window that `_decode` reads, without those of padding."""
+        """Returns the outputs of a window that `decoder` reads, without those of padding."""
         return {name: row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")}
-
-    def _decode(self, *inputs, **options):
-        return squad_decode.decode_v1(*inputs, **options)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -106,6 +104,7 @@ class BeamQuestionAnswerer(QuestionAnswerer):
     """Like QuestionAnswerer, but passages may have no answer (SQuAD 2.0)."""
 
     class_name = "AlbertForBeamQuestionAnswering"
+    decoder = staticmethod(squad_decode.decode_v2)
 
     @property
     def threshold(self) -> float:
@@ -127,6 +126,3 @@ class BeamQuestionAnswerer(QuestionAnswerer):
 
     def _result(self, window, row):
         return row
-
-    def _decode(self, *inputs, **options):
-        return squad_decode.decode_v2(*inputs, **options)

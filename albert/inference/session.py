@@ -83,11 +83,8 @@ class Session:
         Args:
           max_seq_length: maximum sequence length, by default that of fine-tuning, else the model's.
         """
+        source.config.check_length(max_seq_length, source.path)
         limit = source.config.max_position_embeddings
-        if (max_seq_length or 0) > limit:
-            raise FlagError(
-                f"max_seq_length={max_seq_length} exceeds max_position_embeddings {limit} of {source.path}"
-            )
         default = source.metadata.max_seq_length or source.vocabulary.max_length or limit
         return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
 

@@ -323,21 +323,6 @@ def sentence_rows(
         }
 
 
-def sentences_rows(
-    sentences: Sequence[Sentence],
-    labels: Sequence[str],
-    tokenizer: "FullTokenizer",
-    max_seq_length: int,
-    overflow: Overflow,
-) -> Iterator[dict[str, Any]]:
-    """Yields the records of all sentences; words without labels get the first label."""
-    ids = {label: i for i, label in enumerate(labels)}
-    for sentence in sentences:
-        pieces = encode_words(tokenizer, sentence.words)
-        numbers = [ids[label] for label in sentence.labels or [labels[0]] * len(pieces)]
-        yield from sentence_rows(pieces, numbers, tokenizer, max_seq_length, overflow)
-
-
 # === Writing ===
 
 

@@ -92,10 +92,11 @@ class TokenClassificationTask(Task):
         return [self.labels[i] for i in ids]
 
     def rows(self, examples, tokenizer, split):
-        overflow = conll.Overflow()
-        yield from conll.sentences_rows(
-            examples, self.labels, tokenizer, self.max_seq_length, overflow
-        )
+        overflow, ids = conll.Overflow(), {label: i for i, label in enumerate(self.labels)}
+        for sentence in examples:
+            words = conll.encode_words(tokenizer, sentence.words)
+            numbers = [ids[label] for label in sentence.labels or self.labels[:1] * len(words)]
+            yield from conll.sentence_rows(words, numbers, tokenizer, self.max_seq_length, overflow)
         overflow.report(f"{split}.txt", self.max_seq_length)
 
     def write_predictions(self, examples, predictions, directory, origin=""):

@@ -13,6 +13,7 @@ from albert import tokenization
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
 from albert.tasks import conll
+from albert.tasks.token_classification import TokenClassificationTask
 
 SAMPLE = """-DOCSTART- -X- O O
 
@@ -140,33 +141,30 @@ def tokenizer(tmp_path):
     return tokenization.FullTokenizer(str(tmp_path / "vocab.txt"))
 
 
-def test_the_label_is_on_the_first_piece_of_each_word(tokenizer):
+def test_the_label_is_on_the_first_piece_of_each_word(tokenizer, caplog):
     # Case, punctuation inside a word, and words that become empty.
     words = ("PARIS", "(Paris)", "playing", "U.S.", "\u0301", "\u200b")
     sentence = conll.Sentence(words, ("O", "B-X", "O", "B-X", "O", "B-X"), 1)
-    counts = conll.Overflow()
-    (row,) = conll.sentences_rows([sentence], ("O", "B-X", "I-X"), tokenizer, 20, counts)
+    task = TokenClassificationTask(20, ("O", "B-X", "I-X"))
+    (row,) = task.rows([sentence], tokenizer, "train")
     ids = tokenizer.convert_ids_to_tokens(row["input_ids"])
     labelled = [(ids[i], int(label)) for i, label in enumerate(row["label_ids"]) if label]
     assert labelled == [
         ("paris", 1), ("(", 2), ("play", 1), ("u", 2), ("[UNK]", 1), ("[UNK]", 2)
     ]
     assert row["input_mask"].sum() == 2 + 1 + 3 + 2 + 4 + 1 + 1
-    assert counts == conll.Overflow()
+    assert not caplog.text
 
 
 def test_long_sentences_are_split_and_counted(tokenizer, caplog):
     caplog.set_level("WARNING", logger="albert")
     words = ("paris",) * 30 + ("s" * 3 + ".",) + ("." * 20,)
     sentence = conll.Sentence(words, tuple("OB"[i % 2] for i in range(32)), 1)
-    counts = conll.Overflow()
-    rows = list(conll.sentences_rows([sentence], ("O", "B"), tokenizer, 12, counts))
+    rows = list(TokenClassificationTask(12, ("O", "B")).rows([sentence], tokenizer, "train"))
     labels = np.concatenate([row["label_ids"][row["label_ids"] > 0] for row in rows])
     assert labels.tolist() == [1 + i % 2 for i in range(32)]
     assert [row["continues"] for row in rows] == [0] + [1] * (len(rows) - 1)
-    assert counts == conll.Overflow(sentences=1, words=1)
-    counts.report("train.txt", 12)
-    assert "sentences longer than --max_seq_length=12, split into windows: 1" in caplog.text
+    assert "train.txt: sentences longer than --max_seq_length=12, split into windows: 1" in caplog.text
     assert "words longer than --max_seq_length=12, truncated: 1" in caplog.text
 
 

@@ -63,8 +63,7 @@ def decode_v1(
             yield start, end, float(starts[start]), float(ends[end])
 
     fallback = _Candidate(NO_ANSWER, 0.0, 0.0)
-    nbest = _n_best(examples, windows, results, pairs, n_best_size, fallback)
-    return {qid: entries[0]["text"] for qid, entries in nbest.items()}, nbest
+    return _n_best(examples, windows, results, pairs, n_best_size, fallback)
 
 
 def decode_v2(
@@ -95,8 +94,7 @@ def decode_v2(
             yield int(starts[k]), int(ends[k]), float(start_scores[k]), float(end_scores[k])
 
     fallback = _Candidate("", -1e6, -1e6)
-    nbest = _n_best(examples, windows, results, pairs, n_best_size, fallback)
-    answers = {qid: entries[0]["text"] for qid, entries in nbest.items()}
+    answers, nbest = _n_best(examples, windows, results, pairs, n_best_size, fallback)
     return answers, nbest, _null_odds(examples, windows, results)
 
 
@@ -187,17 +185,19 @@ def _n_best(
     pairs: Callable[[Window, Any], Iterable[Pair]],
     n_best_size: int,
     fallback: _Candidate,
-) -> dict[str, list[Entry]]:
+) -> tuple[dict[str, str], dict[str, list[Entry]]]:
+    """Returns ({question id: answer}, {question id: n-best list})."""
     candidates = collections.defaultdict(list)
     for window in windows:
         index = window.example_index
         candidates[index] += _candidates(
             examples[index], window, pairs(window, results[window.unique_id])
         )
-    return {
+    nbest = {
         example.qas_id: _entries(_best(candidates[i], n_best_size) or [fallback])
         for i, example in enumerate(examples)
     }
+    return {qid: entries[0]["text"] for qid, entries in nbest.items()}, nbest
 
 
 def _candidates(
