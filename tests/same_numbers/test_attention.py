@@ -40,25 +40,22 @@ def test_half_precision_is_near_the_full_one(policy):
     assert np.abs(found - expected).mean() < 0.02
 
 
-def attention_on_a_gpu(kind, capability, support):
-    done = subprocess.run(
-        [sys.executable, support / "on_a_gpu.py", kind, capability], capture_output=True, text=True,
-        env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}, check=True,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def test_gpus_compute_it_by_the_kernel_of_cudnn_where_that_can(pytestconfig):
-    support = pytestconfig.rootpath / "tests" / "support"
-    found, layers = attention_on_a_gpu("NVIDIA A100", "8.0", support)
+    program = pytestconfig.rootpath / "tests/support/on_a_gpu.py"
+    done = subprocess.run(
+        [sys.executable, program, "NVIDIA A100:8.0", "NVIDIA T4:7.5", "AMD Instinct MI300X:gfx942"],
+        capture_output=True, text=True, env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+        check=True,
+    )
+    found, *others, layers = map(json.loads, done.stdout.splitlines())
     assert layers == ["unrolled", "scan"]
     kernel = {name for name, (implementation, _) in found.items() if implementation == "cudnn"}
     assert kernel == {"padding", "packed", "float16", "few queries"}
     assert all(difference < 0.03 for name, (_, difference) in found.items() if name != "dropout")
     assert found["dropout"][1] > 0.1
-    for other in (("NVIDIA T4", "7.5"), ("AMD Instinct MI300X", "gfx942")):
-        found, _ = attention_on_a_gpu(*other, support)
-        assert {implementation for implementation, _ in found.values()} == {None}
+    assert len(others) == 2
+    for other in others:
+        assert {implementation for implementation, _ in other.values()} == {None}
 
 
 def test_an_unknown_engine_is_refused():

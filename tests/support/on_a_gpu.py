@@ -1,7 +1,7 @@
-"""Computes attention as on a GPU of the kind ARGV[1] and the capability ARGV[2], on a CPU with JAX.
+"""Computes attention as on GPUs of each KIND:CAPABILITY among the arguments, on a CPU with JAX.
 
-Prints two lines of JSON: [implementation that JAX was asked for or null, largest difference from
-matrix products] of each case; how layers are applied, without and with --remat.
+Prints a line of JSON for each: [implementation that JAX was asked for or null, largest difference
+from matrix products] by case. And a last one: how layers are applied, without and with --remat.
 """
 
 import json
@@ -37,16 +37,18 @@ def attend(queries, keys, mask, dtype="bfloat16", dropout=NO_DROPOUT):
 
 
 jax.nn.dot_product_attention = attention_of_jax
-device = types.SimpleNamespace(device_kind=sys.argv[1], compute_capability=sys.argv[2])
+device = types.SimpleNamespace()
 jax.devices = lambda: [device]
 padding = (np.arange(16) < np.array([16, 9])[:, None])[:, None, None, :]
 examples = np.sort(np.random.default_rng(1).integers(0, 4, (2, 16)))
 packed = (examples[:, :, None] == examples[:, None, :])[:, None]
-print(json.dumps({
-    "padding": attend(16, 16, padding), "packed": attend(16, 16, packed),
-    "float16": attend(16, 16, padding, "float16"), "few queries": attend(6, 16, padding),
-    "odd": attend(5, 16, padding), "float32": attend(16, 16, padding, "float32"),
-    "dropout": attend(16, 16, padding, dropout=Dropout(np.array([1, 2], np.uint32))),
-}))
+for argument in sys.argv[1:]:
+    device.device_kind, device.compute_capability = argument.split(":")
+    print(json.dumps({
+        "padding": attend(16, 16, padding), "packed": attend(16, 16, packed),
+        "float16": attend(16, 16, padding, "float16"), "few queries": attend(6, 16, padding),
+        "odd": attend(5, 16, padding), "float32": attend(16, 16, padding, "float32"),
+        "dropout": attend(16, 16, padding, dropout=Dropout(np.array([1, 2], np.uint32))),
+    }))
 jax.default_backend = lambda: "gpu"
 print(json.dumps([JaxEngine().layer_engine(RunConfig("", remat=remat)) for remat in (False, True)]))
