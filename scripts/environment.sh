@@ -37,6 +37,10 @@ find_python() {
 
 ensure_environment() {
   local extras="${1:-}" environment="$repository/${2:-.venv}" stamp wanted base
+  local versions="$repository/requirements.txt"
+  if [[ ",$extras," == *,beam,* ]]; then
+    versions=/dev/null  # Beam wants other ones, such as protobuf 6
+  fi
   python="$environment/bin/python"
   stamp="$environment/installed.stamp"
   if ! "$python" -c '' 2>/dev/null; then
@@ -52,7 +56,7 @@ ensure_environment() {
   fi
   echo "installing the project${extras:+ with extra $extras} (a few minutes the first time)" >&2
   "$python" -m pip install --quiet --disable-pip-version-check \
-    -r "$repository/requirements.txt" -e "$repository${extras:+[$extras]}" >&2 ||
+    -r "$versions" -e "$repository${extras:+[$extras]}" >&2 ||
     fail "installation failed (see above); run the same command again"
   # Extras add up as long as the versions are the same.
   if grep -qF "$wanted extras=" "$stamp" 2>/dev/null; then
