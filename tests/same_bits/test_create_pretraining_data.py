@@ -360,7 +360,7 @@ def test_a_gigabyte_takes_400_mb_of_memory_however_its_documents_are(
         peak = jobs.peak_of_data_creation(
             f"--input_file={tmp_path}/corpus.txt.gz", f"--output_file={tmp_path}/out.tfrecord",
             f"--spm_model_file={golden_path('spm/30k-clean.model')}", "--max_seq_length=512",
-            "--nostatic_masks", "--num_processes=1",
+            "--nostatic_masks", "--num_processes=1", "--document_layout=blank_lines",
         )
         num_documents = manifest_of(tmp_path).info["documents"]
         assert num_documents > 1.8e6 if breaks_every else num_documents < 200  # of 8 MB
