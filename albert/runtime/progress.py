@@ -29,7 +29,7 @@ class Progress:
         """Shows the progress, if enough time has passed since the last time."""
         now = time.monotonic()
         self._first = self._first or (now, done)  # what comes before, such as compiling, isn't repeated
-        if now - self._shown < (0.2 if self._on_terminal else 30):
+        if done == self._first[1] or now - self._shown < (0.2 if self._on_terminal else 30):
             return
         self._shown = now
         rate = (done - self._first[1]) / max(now - self._first[0], 1e-9)

@@ -71,8 +71,8 @@ def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> 
     if len(counts) == 1:
         log.warning("%s: every label is %s: there is nothing to learn", origin, *counts)
     for count, said in ((0, "no example has the label %s"), (1, "only one example has the label %s (misspelt?)")):
-        if labels_of_count := [label for label in known if counts[label] == count]:
-            log.warning(f"%s: {said}", origin, ", ".join(labels_of_count))
+        if len(counts) > 1 and (rare := [label for label in known if counts[label] == count]):
+            log.warning(f"%s: {said}", origin, ", ".join(rare))
 
 
 def keep_records(

@@ -165,6 +165,7 @@ def test_the_python_of_the_first_pages_runs_and_prints_what_they_show(
 
 
 @NEEDS_JAX
+@pytest.mark.slow
 def test_the_readmes_python_runs_unchanged_on_jax(tmp_path):
     [code] = [code for language, code in examples("README.md") if language == "python"]
     (tmp_path / "readme.py").write_text(code)

@@ -240,11 +240,13 @@ def labelled(kind, size, labels, ids=IDS):
 
 @pytest.mark.parametrize("kind, size, labels", [
     ("SequenceClassification", {"num_labels": 3}, {"labels": [2, 0]}),
-    ("SequenceClassification", {"num_labels": 1}, {"labels": [0.5, 2]}),
-    ("SequenceClassification", {"num_labels": 3}, {"labels": SEVERAL}),
-    ("TokenClassification", {"num_labels": 4}, {"labels": TAGS}),
     ("MaskedLM", {}, {"labels": WORDS}),
-    ("QuestionAnswering", {}, {"start_positions": [1, 2], "end_positions": [2, 1]}),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("SequenceClassification", {"num_labels": 1}, {"labels": [0.5, 2]}),
+        ("SequenceClassification", {"num_labels": 3}, {"labels": SEVERAL}),
+        ("TokenClassification", {"num_labels": 4}, {"labels": TAGS}),
+        ("QuestionAnswering", {}, {"start_positions": [1, 2], "end_positions": [2, 1]}),
+    )),
 ])
 def test_sample_weights_weigh_the_loss_of_labels_among_the_inputs(kind, size, labels):
     model, inputs = labelled(kind, size, labels)

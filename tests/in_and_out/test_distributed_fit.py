@@ -52,7 +52,7 @@ for name in "input_mask", None:  # our name of the mask; and ids alone, all of w
     pytest.param(DATA_PARALLEL, {
         "KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
         "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-    }, marks=helpers.NEEDS_JAX),
+    }, marks=(helpers.NEEDS_JAX, pytest.mark.slow)),
 ], ids=["tf.distribute", "keras.distribution"])
 def test_two_devices_give_the_losses_of_one(program, environment, tmp_path):
     (tmp_path / "fit.py").write_text(FIT)

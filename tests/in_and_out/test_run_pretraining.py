@@ -177,7 +177,9 @@ def test_the_log_has_the_share_of_the_peak_where_it_is_known(whole, tmp_path, mo
     assert ", mfu " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("precision, noise", [("bfloat16", 0.2), ("float16", 0.05)])
+@pytest.mark.parametrize("precision, noise", [
+    ("bfloat16", 0.2), pytest.param("float16", 0.05, marks=pytest.mark.slow)
+])
 def test_mixed_precision_trains_like_float32_and_keeps_float32_weights_and_the_policy(
     precision, noise, whole, tmp_path, capsys
 ):
@@ -343,5 +345,5 @@ def test_the_time_left_is_that_of_steps_after_the_first_which_compiles(monkeypat
     shown = progress.Progress("trained", 100, "steps")
     for step in (1, 2, 9):
         shown.update(step)
-    assert "trained 1/100 steps, 0.0 steps/s, ? left" in caplog.text  # one step says nothing yet
+    assert "trained 1/100" not in caplog.text  # one step says nothing yet
     assert "trained 9/100 steps, 0.2 steps/s, 7m35s left" in caplog.text

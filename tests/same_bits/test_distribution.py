@@ -262,7 +262,7 @@ sys.exit(flags.run_command("", run_pretraining.define_flags, run_pretraining.mai
 
 
 @NEEDS_JAX
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_worker_that_waits_ends_at_the_first_signal_or_says_who_is_missing(index, job, tmp_path):
     def wait(seconds):
         return subprocess.Popen(

@@ -40,6 +40,7 @@ def test_half_precision_is_near_the_full_one(policy):
     assert np.abs(found - expected).mean() < 0.02
 
 
+@pytest.mark.slow
 def test_gpus_compute_it_by_the_kernel_of_cudnn_where_that_can(pytestconfig):
     program = pytestconfig.rootpath / "tests/support/on_a_gpu.py"
     done = subprocess.run(

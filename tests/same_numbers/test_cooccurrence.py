@@ -82,6 +82,7 @@ def test_masked_records_give_the_vectors_of_the_text_below_the_masks(tmp_path):
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow
 def test_pretraining_starts_with_them_and_resumes_without_counting_again(tmp_path, monkeypatch, capsys):
     assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
     vocabulary = jobs.write_vocabulary(tmp_path)

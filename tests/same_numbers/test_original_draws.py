@@ -341,7 +341,9 @@ def test_instances_are_the_originals_token_for_token(random_next, golden):
         assert ours.token_boundary == theirs["boundary"]
 
 
-@pytest.mark.parametrize("setting", ["default", "random_next", "permutation"])
+@pytest.mark.parametrize(
+    "setting", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in ("random_next", "permutation"))]
+)
 def test_records_are_the_originals(setting, golden_path):
     folder = golden_path("pretraining_data")
     chosen = json.loads((folder / "stats.json").read_text())[setting]
