@@ -17,11 +17,8 @@ to evaluate on, the last weights are kept instead of the best.
 A task of GLUE, with the flags of the original:
 
   python -m albert.run_classifier --data_dir=glue --task_name=MNLI --output_dir=out \\
-      --init_checkpoint=albert_base/model.ckpt-best \\
-      --albert_config_file=albert_base/albert_config.json \\
-      --spm_model_file=albert_base/30k-clean.model --do_train --do_eval --do_predict \\
-      --max_seq_length=128 --learning_rate=3e-5 --train_step=10000 --warmup_step=1000 \\
-      --save_checkpoints_steps=100
+      --init_checkpoint=albert/albert-base-v2 --do_train --do_eval --do_predict \\
+      --max_seq_length=128 --learning_rate=3e-5 --train_step=10000 --warmup_step=1000
 
 With --do_eval every checkpoint is evaluated and the best is kept, which is the one that later
 evaluations, predictions and exports use. Rerun a command and it resumes from the newest checkpoint

@@ -1,11 +1,7 @@
 """Fine-tunes ALBERT on RACE, evaluates it and predicts the test questions.
 
-  python -m albert.run_race --data_dir=data --output_dir=out \\
-      --init_checkpoint=albert_base/model.ckpt-best \\
-      --albert_config_file=albert_base/albert_config.json \\
-      --spm_model_file=albert_base/30k-clean.model --do_predict \\
-      --max_seq_length=512 --max_qa_length=128 --train_batch_size=32 \\
-      --learning_rate=1e-5 --train_step=12000 --warmup_step=1000 --save_checkpoints_steps=100
+  python -m albert.run_race --data_dir=data --output_dir=out --do_predict \\
+      --init_checkpoint=albert/albert-base-v2
 
 data/RACE/{train,dev,test}/{middle,high}/ holds the files of the official archive,
 or all.txt. Training and evaluation are on unless --nodo_train or --nodo_eval

@@ -1,10 +1,8 @@
 """Fine-tunes ALBERT on SQuAD 1.1, and predicts the answers of any file in its layout.
 
-  python -m albert.run_squad_v1 --albert_config_file=albert_base/albert_config.json \\
-      --spm_model_file=albert_base/30k-clean.model --init_checkpoint=albert_base/model.ckpt-best \\
-      --train_file=train-v1.1.json --predict_file=dev-v1.1.json --output_dir=out \\
-      --do_train --do_predict --max_seq_length=384 --doc_stride=128 --train_batch_size=48 \\
-      --learning_rate=5e-5 --num_train_epochs=2 --warmup_proportion=.1
+  python -m albert.run_squad_v1 --init_checkpoint=albert/albert-base-v2 --output_dir=out \\
+      --train_file=train-v1.1.json --predict_file=dev-v1.1.json --do_train --do_predict \\
+      --train_batch_size=48 --learning_rate=5e-5 --num_train_epochs=2
 
 If --predict_file has answers, every checkpoint is evaluated. The best one by f1
 writes predictions.json and nbest_predictions.json. Rerun the command and it

@@ -1,14 +1,10 @@
 """Fine-tunes ALBERT on SQuAD 2.0, where a question may have no answer, and predicts.
 
-  python -m albert.run_squad_v2 --albert_config_file=albert_base/albert_config.json \\
-      --spm_model_file=albert_base/30k-clean.model --init_checkpoint=albert_base/model.ckpt-best \\
-      --train_file=train-v2.0.json --predict_file=dev-v2.0.json --output_dir=out \\
-      --do_train --do_predict --max_seq_length=384 --doc_stride=128 --train_batch_size=48 \\
-      --learning_rate=3e-5 --num_train_epochs=2 --warmup_proportion=.1
+  python -m albert.run_squad_v2 --init_checkpoint=albert/albert-base-v2 --output_dir=out \\
+      --train_file=train-v2.0.json --predict_file=dev-v2.0.json --do_train --do_predict \\
+      --train_batch_size=48 --learning_rate=3e-5 --num_train_epochs=2
 
-If --predict_file has answers, every checkpoint is evaluated. The best one by f1
-writes predictions.json, nbest_predictions.json and null_odds.json. Rerun the
-command and it resumes from the newest checkpoint of --output_dir.
+Like run_squad_v1, and also writes null_odds.json.
 """
 
 from albert.cli import flags, question_answering

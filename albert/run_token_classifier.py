@@ -1,11 +1,8 @@
 """Fine-tunes ALBERT for token classification (named entities, parts of speech) on CoNLL files.
 
   python -m albert.run_token_classifier --data_dir=conll2003 --output_dir=out \\
-      --init_checkpoint=albert_base/model.ckpt-best \\
-      --albert_config_file=albert_base/albert_config.json \\
-      --spm_model_file=albert_base/30k-clean.model --do_train --do_eval --do_predict \\
-      --max_seq_length=128 --learning_rate=3e-5 --train_step=2500 --warmup_step=250 \\
-      --save_checkpoints_steps=250
+      --init_checkpoint=albert/albert-base-v2 --do_train --do_eval --do_predict \\
+      --max_seq_length=128 --learning_rate=3e-5 --train_step=2500 --warmup_step=250
 
 --data_dir holds train.txt, dev.txt and test.txt: one word per line, with columns
 separated by blanks or tabs (the word first, its label last), and an empty line after
