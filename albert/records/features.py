@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albert")
 
+
 def classification_spec(
     max_seq_length: int, is_regression: bool, num_choices: int = 1, num_flags: int | None = None
 ) -> FeatureSpec:

@@ -29,7 +29,8 @@ class FineTuningData:
     """Examples to train on, to evaluate on and to predict."""
 
     task: str  # its name in `formats.known_tasks`
-    examples: Mapping[str, Sequence[Any]]  # of each split in use: train, dev, test
+    # Of each split in use (train, dev, test), as instances of a data class.
+    examples: Mapping[str, Sequence[Any]]
     # In the order of their ids; empty for a regression, None without classification.
     labels: tuple[str, ...] | None = None
     # Properties of the data that a run records with its flags.

@@ -34,7 +34,7 @@ Outputs = Mapping[str, Any]
 
 
 class Task(abc.ABC):
-    """Everything specific to a task; the rest is in trainer.py.
+    """Everything specific to a task; the rest is in `albert.training`.
 
     Methods that take a batch are traced by TensorFlow (without AutoGraph) or by JAX. So they use
     `keras.ops`, and no `if` or `for` in them may depend on the value of a tensor.
