@@ -138,15 +138,14 @@ def answered(
     predictions: Mapping[str, np.ndarray],
 ) -> Rows:
     """Returns rows with the answers to them, and those of the baselines."""
-    train, texts = _texts_of(train_rows), _texts_of(rows)
+    train, texts = ([(row.text_a, row.text_b) for row in each] for each in (train_rows, rows))
     trained = np.array([task.id_of(row.label) for row in train_rows])
     expected, names = predictions["label_ids"], ("the most frequent label", "TF-IDF with logistic regression")
+    tfidf = baselines.tfidf_answers(train, trained, texts)
     if not task.labels:
         names = "the mean", "TF-IDF with ridge regression"
         usual, predicted = trained.mean(), predictions["logits"][:, 0]
-        tfidf = baselines.tfidf_values(train, trained, texts)
     else:
-        tfidf = baselines.tfidf_answers(train, trained, texts)
         predicted = predictions["logits"].argmax(-1)
         usual = np.bincount(trained.ravel()).argmax()
     if task.threshold is not None:
@@ -213,10 +212,6 @@ def _check_folds(rows: Sequence[Example], count: int, is_balanced: bool) -> None
     if is_balanced and 1 in rare.values():
         raise FlagError(f"--cross_validation={count} with --class_weights=balanced: a label has only "
                         "one text, without which it cannot be trained; label more, or leave one out")
-
-
-def _texts_of(rows: Sequence[Example]) -> list[str]:
-    return [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows]
 
 
 def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
@@ -295,7 +290,9 @@ def write_report(
     texts: own_texts.OwnTexts, tuning: FineTuning, result: TrainingResult, rows: Sequence[Rows]
 ) -> None:
     """Publishes the report of held-out rows, those of a cross-validation, and of a test file."""
-    shown = tuning.settings.output_dir, _texts_of(texts.data.examples["dev"])
+    shown = tuning.settings.output_dir, [
+        " | ".join(filter(None, (row.text_a, row.text_b))) for row in texts.data.examples["dev"]
+    ]
     labels, choices = tuning.task.labels, texts.choices
     probabilities = result.evaluations["dev"].predictions["probabilities"]
     if not labels:

@@ -1,48 +1,48 @@
-"""Baselines for models of texts: TF-IDF with logistic or ridge regression."""
+"""A baseline for models of texts: TF-IDF with logistic or ridge regression."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+Rows = Sequence[tuple[str, str | None]]  # a text, and the second one of a pair
 
-def tfidf_answers(
-    train_texts: Sequence[str], train_labels: Sequence[str] | np.ndarray, texts: Sequence[str]
-) -> np.ndarray:
-    """Returns the labels predicted by logistic regression on TF-IDF of words and word pairs.
 
-    Where a text may have several labels, `train_labels` and the result say whether it has each, [N, C].
+def tfidf_answers(train_rows: Rows, answers: Sequence[Any] | np.ndarray, rows: Rows) -> np.ndarray:
+    """Returns the answers to rows by a regression on TF-IDF: ridge for floating-point numbers, else logistic.
+
+    Where a text may have several labels, `answers` and the result say whether it has each, [N, C].
     """
     # Imported here, because it takes a second.
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
 
-    regression = LogisticRegression(C=10.0, max_iter=1000)
-    if np.ndim(train_labels) == 2:
+    answers = np.asarray(answers)
+    regression = Ridge() if answers.dtype.kind == "f" else LogisticRegression(C=10.0, max_iter=1000)
+    if answers.ndim == 2:
         regression = OneVsRestClassifier(regression)
-    elif len({*train_labels}) == 1:  # which logistic regression refuses
-        return np.repeat(np.asarray(train_labels)[:1], len(texts))
-    return _answers(regression, train_texts, train_labels, texts)
+    elif len({*answers.tolist()}) == 1:  # which logistic regression refuses
+        return np.repeat(answers[:1], len(rows))
+    given, asked = _features(train_rows, rows)
+    return regression.fit(given, answers).predict(asked)
 
 
-def tfidf_values(
-    train_texts: Sequence[str], train_values: Sequence[float], texts: Sequence[str]
-) -> np.ndarray:
-    """Returns the numbers predicted by ridge regression."""
-    from sklearn.linear_model import Ridge
+def _features(*parts: Rows) -> list[Any]:
+    """Returns for rows to learn from, and for others, TF-IDF of their words and word pairs.
 
-    return _answers(Ridge(), train_texts, train_values, texts)
-
-
-def _answers(regression, train_texts, train_answers, texts) -> np.ndarray:
+    Of pairs of texts also the similarity of the two: the cosine of TF-IDF of 2-4 characters.
+    """
+    from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import make_pipeline
 
-    def fitted(**options):
-        model = make_pipeline(TfidfVectorizer(sublinear_tf=True, **options), regression)
-        return model.fit(list(train_texts), np.asarray(train_answers))
-
+    joined = [[" ".join(filter(None, row)) for row in rows] for rows in parts]
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True).fit(joined[0])
     try:
-        model = fitted(ngram_range=(1, 2))
+        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(joined[0])
     except ValueError:  # no text has a word
-        model = fitted(analyzer="char")
-    return model.predict(list(texts))
+        words = characters
+    found = [words.transform(texts) for texts in joined]
+    if not any(second for _, second in parts[0]):
+        return found
+    sides = [[characters.transform([row[i] or "" for row in rows]) for i in (0, 1)] for rows in parts]
+    return [hstack([x, a.multiply(b).sum(1).reshape(-1, 1)]) for x, (a, b) in zip(found, sides, strict=True)]

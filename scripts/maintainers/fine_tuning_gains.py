@@ -83,14 +83,15 @@ def score(folder: pathlib.Path, data: pathlib.Path, task: str, flags: list[str],
     return results["pearson" if task == "STS-B" else "eval_accuracy"]
 
 
-def baseline(task: str, train: list, measured: list) -> dict[str, float | None]:
-    """Returns the scores of the most frequent label and of TF-IDF with logistic regression."""
+def baseline(task: str, train: list, measured: list) -> dict[str, float]:
+    """Returns the scores of the most frequent label and of TF-IDF with a regression."""
+    answers, labels = ([float(row[2]) if task == "STS-B" else row[2] for row in rows]
+                       for rows in (train, measured))
+    found = baselines.tfidf_answers(
+        [row[:2] for row in train], answers, [row[:2] for row in measured])
     if task == "STS-B":
-        return {"most_frequent": 0.0, "tfidf": None}
-    texts = [[f"{row[0]} {row[1]}" for row in rows] for rows in (train, measured)]
-    found = baselines.tfidf_answers(texts[0], [row[2] for row in train], texts[1])
-    most_frequent = statistics.mode(row[2] for row in train)
-    labels = [row[2] for row in measured]
+        return {"most_frequent": 0.0, "tfidf": statistics.correlation(labels, found.tolist())}
+    most_frequent = statistics.mode(answers)
     return {"most_frequent": labels.count(most_frequent) / len(labels),
             "tfidf": sum(map(str.__eq__, found, labels)) / len(labels)}
 
@@ -102,7 +103,7 @@ def table(results: dict) -> str:
         names = list(results["starts"])
     rows = [
         (one["task"], f"{one['rows']:,}", *(f"{x['mean']:.3f} ± {x['error']:.3f}" for x in one["scores"]),
-         *("" if one[x] is None else f"{one[x]:.3f}" for x in ("tfidf", "most_frequent")))
+         f"{one['tfidf']:.3f}", f"{one['most_frequent']:.3f}")
         for one in results["tasks"]
     ]
     return model_card.table(("task", "rows", *names, "TF-IDF", "most frequent label"), rows)

@@ -154,19 +154,34 @@ def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_pa
 
 
 def test_tfidf_learns_words_and_numbers():
+    def rows(*texts):
+        return [(text, None) for text in texts]
+
     texts = ["a fine film", "fine acting", "a dull film", "dull acting"] * 5
     labels = ["good", "good", "bad", "bad"] * 5
-    found = baselines.tfidf_answers(texts, labels, ["fine", "dull", "so dull a film"])
+    found = baselines.tfidf_answers(rows(*texts), labels, rows("fine", "dull", "so dull a film"))
     assert found.tolist() == ["good", "bad", "bad"]
     several = np.array([[label == "good", "acting" in text] for label, text in zip(labels, texts)])
-    found = baselines.tfidf_answers(texts, several, ["fine acting", "a dull film"])
+    found = baselines.tfidf_answers(rows(*texts), several, rows("fine acting", "a dull film"))
     assert found.tolist() == [[1, 1], [0, 0]]
     # Without words, characters.
-    assert baselines.tfidf_answers(["!", "?"], ["good", "bad"], ["!"]).tolist() == ["good"]
-    assert baselines.tfidf_answers(texts[:2], labels[:2], ["dull"]).tolist() == ["good"]
+    assert baselines.tfidf_answers(rows("!", "?"), ["good", "bad"], rows("!")).tolist() == ["good"]
+    assert baselines.tfidf_answers(rows(*texts[:2]), labels[:2], rows("dull")).tolist() == ["good"]
     values = [1000.0 if label == "good" else 0.0 for label in labels]
-    high, low = baselines.tfidf_values(texts, values, ["fine", "dull"])
+    high, low = baselines.tfidf_answers(rows(*texts), values, rows("fine", "dull"))
     assert high > 700 and low < 300
+
+
+def test_the_baseline_of_pairs_sees_how_similar_the_two_texts_are():
+    rng = np.random.default_rng(1)
+    rows = [[" ".join(rng.choice([*"abcdefghijklmnop"], 6) + "x") for _ in range(2)] for _ in range(200)]
+    answers = np.arange(200) % 2
+    for row, is_same in zip(rows, answers):
+        row[1] = " ".join(rng.permutation(row[0].split())) if is_same else row[1]
+    found = baselines.tfidf_answers(rows[:100], answers[:100], rows[100:])
+    assert (found == answers[100:]).mean() > 0.9
+    numbers = baselines.tfidf_answers(rows[:100], answers[:100] * 10.0, rows[100:])
+    assert np.corrcoef(numbers, answers[100:])[0, 1] > 0.8
 
 
 def test_every_row_is_held_out_in_one_part_and_labels_are_spread_evenly():
@@ -261,7 +276,7 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
         assert settings.save_checkpoints_steps == settings.train_step < whole.train_step
         assert not settings.do_predict
     for (train, texts), of_run in zip(fitted, (rows, others, last), strict=True):
-        assert (train, texts) == (of_run["train"], of_run["dev"])
+        assert ([a for a, _ in train], [a for a, _ in texts]) == (of_run["train"], of_run["dev"])
         assert not {*train} & {*texts}
     report = (tmp_path / "out/report.md").read_text()
     assert re.search(r"\|  \| \d+ held-out rows \| 61 rows in 2 of 2 folds \|", report)
