@@ -75,13 +75,13 @@ def write(
       num_evaluations: how many evaluations on the held-out rows chose the checkpoint.
       is_balanced: whether all labels counted the same in training.
     """
-    held_out, confidence = rows[0], probabilities.max(-1)
-    expected, predicted = held_out.expected, held_out.predicted
+    confidence, expected, predicted = probabilities.max(-1), rows[0].expected, rows[0].predicted
     confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
     cells, right = [_cell(label) for label in labels], predicted == expected
     worst = np.argsort(-confidence * ~right, kind="stable")[:_MAX_ERRORS]
     findings, over = verdict(rows, labels, num_evaluations), overconfidence(right, confidence)
-    needs_weights = not is_balanced and any(line.startswith(_NEVER) for line in findings)
+    is_uneven = 2 * confusion.sum(1).min() < confusion.sum(1).mean()
+    needs_weights = is_uneven and not is_balanced and any(line.startswith(_NEVER) for line in findings)
     return _publish(directory, f"Classifier with {len(labels)} labels", [
         table(("", *(one.name for one in rows)), [
             ("accuracy", *(_accuracy(one) for one in rows)),
@@ -91,7 +91,7 @@ def write(
         _listed(findings + over),
         "## What to do next\n",
         _listed(advice(rows, gain_over, needs_weights) + [_ORDER] * len(over)),
-        *_by_label(held_out, labels),
+        *_by_label(rows[0], labels),
         "## Confusion\n",
         table(("actual \\ predicted", *cells), [
             (f"**{label}**", *counts) for label, counts in zip(cells, confusion, strict=True)

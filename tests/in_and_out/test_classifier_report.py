@@ -87,7 +87,7 @@ def test_the_report_says_how_many_rows_would_tell():
     assert "would show it" not in advised(answered(620, 600, 1000, 500))  # rows enough
 
 
-def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advised():
+def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advised(tmp_path):
     expected, ham = np.array([0] * 995 + [1] * 5), np.zeros(1000, int)
     rows = Rows("1,000 held-out rows", expected, ham, {"the most frequent label": ham, "TF-IDF": ham})
     text = said(rows)
@@ -96,6 +96,14 @@ def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advis
     assert "--class_weights=balanced" in advised(rows, needs_weights=True)
     assert "larger model" not in advised(rows, needs_weights=True)
     assert "larger model, such as albert/albert-base-v2, or label more texts" in advised(rows)
+    for rare, is_advised in ((5, True), (500, False)):  # weights change nothing where labels are even
+        expected = np.array([0] * (1000 - rare) + [1] * rare)
+        rows = Rows("1,000 held-out rows", expected, ham, {"TF-IDF": expected})
+        classifier_report.write(
+            str(tmp_path), ["text"] * 1000, ("ham", "spam"), [rows], np.tile([0.6, 0.4], (1000, 1)), [])
+        report = (tmp_path / "report.md").read_text()
+        assert "**Worse than TF-IDF**" in report and "**Never predicts spam**" in report
+        assert ("--class_weights=balanced" in report) == is_advised == ("larger model" not in report)
     absent = Rows("9 held-out rows", *(np.zeros(9, int),) * 2, {"x": np.zeros(9, int)})
     assert "No row has the label spam, so nothing is measured for it." in said(absent)
     assert "Never predicts" not in said(absent)
