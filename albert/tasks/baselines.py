@@ -30,19 +30,21 @@ def tfidf_answers(train_rows: Rows, answers: Sequence[Any] | np.ndarray, rows: R
 def _features(*parts: Rows) -> list[Any]:
     """Returns for rows to learn from, and for others, TF-IDF of their words and word pairs.
 
-    Of pairs of texts also the similarity of the two: the cosine of TF-IDF of 2-4 characters.
+    Of pairs of texts also the similarity of the two: the cosine of TF-IDF of three characters.
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     joined = [[" ".join(filter(None, row)) for row in rows] for rows in parts]
-    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True).fit(joined[0])
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 3), sublinear_tf=True)
     try:
-        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(joined[0])
+        words.fit(joined[0])
     except ValueError:  # no text has a word
-        words = characters
+        words = characters.fit(joined[0])
     found = [words.transform(texts) for texts in joined]
     if not any(second for _, second in parts[0]):
         return found
+    characters.fit(joined[0])
     sides = [[characters.transform([row[i] or "" for row in rows]) for i in (0, 1)] for rows in parts]
     return [hstack([x, a.multiply(b).sum(1).reshape(-1, 1)]) for x, (a, b) in zip(found, sides, strict=True)]

@@ -212,8 +212,7 @@ def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[
     Words are encoded separately, so that no token belongs to two words. A word of which cleaning
     leaves nothing (a lone accent, an invisible character) becomes the unknown token.
     """
-    unknown = unknown_id(tokenizer)
-    return [ids or [unknown] for ids in tokenizer.encode_batch(words)]
+    return [ids or [unknown_id(tokenizer)] for ids in tokenizer.encode_batch(words)]
 
 
 def unknown_id(tokenizer: "FullTokenizer") -> int:

@@ -106,8 +106,7 @@ class TokenClassificationTask(Task):
 
     def _full(self, x: Any) -> Any:
         """Returns [B, L]: trimmed sequences, padded with zeros again."""
-        missing = self.max_seq_length - ops.shape(x)[1]
-        return ops.pad(x, [[0, 0], [0, missing]])
+        return ops.pad(x, [[0, 0], [0, self.max_seq_length - ops.shape(x)[1]]])
 
 
 def _losses(batch, outputs) -> Any:  # [B, L]
