@@ -16,6 +16,7 @@ from albert.cli.encoder import open_encoder
 from albert.errors import FlagError
 from albert.formats.model_card import table
 from albert.tasks import baselines, own_file
+from albert.tasks.classification import ClassificationTask
 from albert.tasks.glue import Example
 
 LABELS = ("ham", "spam")
@@ -186,10 +187,13 @@ def test_the_baseline_of_pairs_sees_how_similar_the_two_texts_are():
     answers = np.arange(200) % 2
     for row, is_same in zip(rows, answers):
         row[1] = " ".join(rng.permutation(row[0].split())) if is_same else row[1]
-    found = baselines.tfidf_answers(rows[:100], answers[:100], rows[100:])
-    assert (found == answers[100:]).mean() > 0.9
     numbers = baselines.tfidf_answers(rows[:100], answers[:100] * 10.0, rows[100:])
     assert np.corrcoef(numbers, answers[100:])[0, 1] > 0.8
+    examples = [Example("", *row, "no yes".split()[i]) for row, i in zip(rows, answers)]
+    task = ClassificationTask("tsv", 8, ("no", "yes"))
+    given = {"label_ids": answers[100:], "logits": np.zeros((100, 2))}
+    found = run_classifier.answered("", task, examples[:100], examples[100:], given)
+    assert (found.baselines["TF-IDF with logistic regression"] == answers[100:]).mean() > 0.9
 
 
 def test_every_row_is_held_out_in_one_part_and_labels_are_spread_evenly():
