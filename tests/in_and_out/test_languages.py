@@ -156,6 +156,12 @@ def test_a_model_file_sets_nothing_else(tmp_path):
     assert spm_model.trained_with(str(path)) == {"keep_accents": True}
 
 
+def test_a_directory_without_settings_takes_those_of_its_model_file(tmp_path):
+    for flag, is_kept in (("--keep_accents", True), ("--nokeep_accents", False)):
+        assert train(tmp_path, "spiece", flag) == 0
+        assert tokenizer_files.find(str(tmp_path)).text.keep_accents == is_kept
+
+
 def test_a_few_marks_are_not_warned_of(caplog):
     for line, is_warned in (("the café " + "x" * 193, False), ("the café " + "x" * 192, True)):
         caplog.clear()

@@ -255,6 +255,17 @@ def test_a_dev_file_that_was_trained_on_is_refused_or_loses_its_copies(tmp_path,
     )
 
 
+def test_other_rows_are_held_out_with_another_seed(tmp_path, encoder):
+    flags_given = [encoder, f"--train_file={write(tmp_path / 'train.csv', list(rows(40)))}", "--do_train",
+                   "--do_eval", f"--output_dir={tmp_path / 'out'}"]
+    held_out = []
+    for seed in (1, 2, 1):
+        values = flags.parse(run_classifier.define_flags, ["command", *flags_given, f"--seed={seed}"])
+        texts = own_texts.OwnTexts(values, open_encoder(values, None))
+        held_out.append({one.text_a for one in texts.data.examples["dev"]})
+    assert held_out[0] == held_out[2] != held_out[1]
+
+
 # --- Labels ---
 
 

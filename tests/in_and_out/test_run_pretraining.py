@@ -178,7 +178,7 @@ def test_the_log_has_the_share_of_the_peak_where_it_is_known(whole, tmp_path, mo
 
 
 @pytest.mark.parametrize("precision, noise", [
-    ("bfloat16", 0.2), pytest.param("float16", 0.05, marks=pytest.mark.slow)
+    pytest.param("bfloat16", 0.2, marks=pytest.mark.slow), ("float16", 0.05)
 ])
 def test_mixed_precision_trains_like_float32_and_keeps_float32_weights_and_the_policy(
     precision, noise, whole, tmp_path, capsys

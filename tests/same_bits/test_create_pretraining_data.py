@@ -50,6 +50,13 @@ def test_the_records_follow_from_the_seed(tiny):
     assert made[0] == made[1] != made[2]
 
 
+def test_text_is_passed_over_forty_times_by_default_and_once_without_masks(tiny):
+    plain = flags_of(tiny, dupe_factor=None)
+    for more, passes in (([], 40), (["--nostatic_masks"], 1), (["--nostatic_masks", "--dupe_factor=3"], 3)):
+        found = command.job_of(flags.parse(command.define_flags, ["command", *plain, *more]))
+        assert found.splits[0].passes == passes
+
+
 def test_records_are_spread_evenly_and_shuffled_over_the_files_of_a_manifest(tiny):
     outputs = [tiny / f"out-{i}.tfrecord" for i in range(3)]
     make(tiny, output_file=",".join(map(str, outputs)))

@@ -71,6 +71,17 @@ def test_the_command_changes_the_vocabularys_tables_alone(folder, tmp_path):
     albert.AlbertModel.from_pretrained(str(out))
 
 
+def test_special_tokens_keep_their_rows_though_the_two_kinds_of_vocabulary_name_them_differently(folder, tmp_path):
+    (tmp_path / "new.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe"]))
+    old, new = tokenizers(folder)[0], tokenization.FullTokenizer(str(tmp_path / "new.txt"))
+    for one, other in ((old, new), (new, old)):
+        table = np.random.default_rng(2).normal(size=(one.vocab_size, 4)).astype("float32")
+        found = vocabulary_transfer.plan(one, other).rows(table)
+        for names in (("[PAD]", "<pad>"), ("[UNK]", "<unk>"), ("[SEP]", "[SEP]")):
+            mine, theirs = (tokenizer.vocab[names[tokenizer.is_spm]] for tokenizer in (other, one))
+            np.testing.assert_array_equal(found[mine], table[theirs])
+
+
 CLASSES = "cat cow hen pig yak", "bites finds likes sees", "corn hay oats seed rye"
 NEW = "yak", "rye"
 

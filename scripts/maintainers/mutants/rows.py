@@ -282,7 +282,7 @@ ROWS = [
     ("cli/own_texts.py", "split_off(rows, values.dev_share, values.seed)",
      "split_off(rows, 0.1, values.seed)", f"{EFFECT}[own_table]"),
     ("cli/own_texts.py", "split_off(rows, values.dev_share, values.seed)",
-     "split_off(rows, values.dev_share, 12345)", f"{EFFECT}[own_table]"),
+     "split_off(rows, values.dev_share, 12345)", "test_own_file"),
     ("cli/question_answering.py", "* settings.num_train_epochs)", "* 3.0)", f"{EFFECT}[squad]"),
     ("cli/question_answering.py", 'len(examples["train"]), values.warmup_proportion)',
      'len(examples["train"]), 0.1)', f"{EFFECT}[squad]"),
@@ -306,7 +306,7 @@ ROWS = [
     ("run_token_classifier.py", "labels = known_tasks.parse_labels(values.label_list, of_words=True)",
      "labels = tuple(sorted(known_tasks.parse_labels(values.label_list, of_words=True)))", f"{EFFECT}[tokens]"),
     ("run_token_classifier.py", "sentences, layout = {}, layout_of(values)",
-     "sentences, layout = {}, conll.Layout()", "test_run_token_classifier"),
+     "sentences, layout = {}, conll.Layout()", f"{EFFECT}[tokens]"),
     # Pretraining
     ("run_pretraining.py", "OptimizerConfig(values.optimizer, **", 'OptimizerConfig("lamb", **',
      f"{EFFECT}[pretraining]"),
