@@ -30,7 +30,8 @@ RELEASED = tuple(
     f"{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge")
     for version in ("v1", "v2")
 )
-BUILT_IN = ("quickstart", "tiny", "mini", "small")  # of configs/; docs/guides/pretrain.md compares them
+# Of configs/; docs/guides/pretrain.md compares them.
+BUILT_IN = ("one_layer", "quickstart", "tiny", "mini", "small")
 # Keys that a file must have.
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",

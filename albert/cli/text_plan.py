@@ -1,7 +1,7 @@
 """Formulas by which pretrain_from_text chooses a model for a text and a time budget.
 
-A size is affordable if text and time provide `TOKENS_PER_PARAMETER` tokens for each of its compute
-parameters (counted as if nothing were shared, since that determines the cost of a token). The
+A size is affordable if text and time provide enough tokens for each of its compute parameters
+(counted as if nothing were shared, since that determines the cost of a token). The
 largest affordable size is trained until the time is up, but for at most `MAX_PASSES` epochs.
 docs/guides/pretrain.md has the resulting table.
 """
@@ -16,8 +16,9 @@ from albert.model import costs
 # to be worth an embedding.
 BYTES_PER_TOKEN = 4.5
 USES_OF_ENTRY = 50
-# Hoffmann et al. 2022 (arXiv 2203.15556) find 20 for models that share nothing.
-TOKENS_PER_PARAMETER = 10
+# Tokens to train each compute parameter on, in the time (Hoffmann et al. 2022, arXiv 2203.15556: with
+# less, a smaller model learns more), and in all passes over the text.
+TIME_TOKENS, TEXT_TOKENS = 20, 10
 MAX_PASSES = 30
 MIN_STEPS = 1000  # fewer: smaller batches
 MIN_BATCH = 16
@@ -51,9 +52,10 @@ class Size:
         return math.ceil(0.15 * self.length)
 
 
-# Smallest first. The first three learning rates come from a search (docs/evidence/results.md); the
-# others are the paper's, scaled by the square root of the batch size.
+# Smallest first. The first learning rates come from searches (docs/evidence/results.md); those for
+# LAMB are the paper's, scaled by the square root of the batch size.
 SIZES = (
+    Size("one_layer", 64, 48, "muon", 0.006),
     Size("quickstart", 64, 48, "muon", 0.006),
     Size("tiny", 64, 64, "muon", 0.006),
     Size("mini", 128, 64, "muon", 0.005),
@@ -91,8 +93,8 @@ def choose_size(text_tokens: float, flops: float) -> Size:
       flops: the budget for the entire training.
     """
     def is_affordable(size: Size) -> bool:
-        tokens = min(MAX_PASSES * text_tokens, flops / token_flops(size))
-        return TOKENS_PER_PARAMETER * costs.compute_parameters(size.config) <= tokens
+        affordable = min(MAX_PASSES * text_tokens / TEXT_TOKENS, flops / token_flops(size) / TIME_TOKENS)
+        return costs.compute_parameters(size.config) <= affordable
 
     return next(filter(is_affordable, reversed(SIZES)), SIZES[0])
 
@@ -108,8 +110,7 @@ def vocabulary_size(size: Size, text: Text) -> int:
 
 def held_out_fraction(text: Text) -> float:
     """Returns the fraction of the text that is held out, in thousandths."""
-    fraction = min(MAX_HELD_OUT, HELD_OUT_TOKENS / max(text.tokens, 1))
-    return max(round(fraction, 3), 0.001)
+    return max(round(min(MAX_HELD_OUT, HELD_OUT_TOKENS / max(text.tokens, 1)), 3), 0.001)
 
 
 def training_flags(

@@ -261,7 +261,8 @@ def test_more_time_and_more_text_buy_a_larger_model():
     hour = 3600 * 1e11
     sizes = [size.name for size in text_plan.SIZES]
     for text, flops, expected in (
-        (1e6, 1e9 * hour, "quickstart"), (1e9, hour, "quickstart"), (1e8, 10 * hour, "tiny"),
+        (1e6, 1e9 * hour, "one_layer"), (1e9, 0.05 * hour, "one_layer"), (2e6, hour, "quickstart"),
+        (1e9, hour, "quickstart"), (1e8, 10 * hour, "tiny"),
         (1e8, 100 * hour, "mini"), (1e9, 1e5 * hour, "large_v2"),
     ):
         assert text_plan.choose_size(text / 4.5, flops).name == expected, (text, flops)
@@ -272,7 +273,7 @@ def test_more_time_and_more_text_buy_a_larger_model():
 
 
 def test_steps_fill_the_time_but_read_a_short_text_no_more_than_thirty_times():
-    tiny = text_plan.SIZES[1]
+    tiny = text_plan.SIZES[2]
     long = text_plan.training_flags(tiny, 1e9, 5000, 3600)
     assert long["num_train_steps"] == pytest.approx(3600 * 5000 / (64 * 64), abs=1)
     short = text_plan.training_flags(tiny, 1e4, 5000, 3600)
@@ -282,7 +283,7 @@ def test_steps_fill_the_time_but_read_a_short_text_no_more_than_thirty_times():
 
 
 def test_a_vocabulary_holds_the_characters_of_the_text_and_is_no_larger_than_its_use():
-    mini = text_plan.SIZES[2]
+    mini = text_plan.SIZES[3]
     assert text_plan.vocabulary_size(mini, Text(10**9, 100)) == 16_000
     assert text_plan.vocabulary_size(mini, Text(10**6, 100)) == 4_500
     assert text_plan.vocabulary_size(mini, Text(10**6, 4000)) == 8_000  # Chinese
