@@ -195,7 +195,7 @@ def test_the_guides_sizes_and_its_choice_of_one_are_those_that_are_printed(info)
         "--max_predictions_per_seq=20", "--format=json",
     ))["models"], strict=True))
     cost = {name: model["training"]["training_flops_per_token"] for name, model in models.items()}
-    assert len(table) == 6
+    assert len(table) == 7
     for config, cells in table.items():
         shape, vocabulary, parameters, flops = cells.split(" | ")
         sizes = models[config]["architecture"]
@@ -204,7 +204,7 @@ def test_the_guides_sizes_and_its_choice_of_one_are_those_that_are_printed(info)
         assert parameters == f"{models[config]['parameters']['total']:,}"
         assert float(flops) == pytest.approx(cost[config] / cost["base_v2"], rel=0.05)
     # The rule is the one by which pretrain_from_text chooses.
-    budgets = [1e11 * 3600 * hours for hours in (1, 10, 100)]
+    budgets = [1e11 * 3600 * hours for hours in (1 / 12, 1, 10, 100)]
     budgets += [3e14 * 36_000 * devices for devices in (1, 8)]
     rows = re.findall(r"^\| (\d+) ([MG])B \| (.+) \|$", page, re.M)
     assert len(rows) == 4
