@@ -4,6 +4,7 @@ import json
 
 import jobs
 import numpy as np
+import pytest
 from helpers import assert_one_clear_line
 
 from albert.formats import checkpoints
