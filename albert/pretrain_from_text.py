@@ -204,7 +204,7 @@ class _Plan:
         self.chosen |= {"vocab_size": config.vocab_size, "max_seq_length": length,
                         "tokens_per_second": round(self._tokens_per_second(size, config))}
         files.write_json(self.path, self.chosen)
-        log.info("%s: %d layers x %d, %s tokens in the vocabulary; %s tokens/s here",
+        log.info("%s: %d x %d (layers x width), %s tokens in the vocabulary; %s tokens/s here",
                  size.name if not self._start else self._start.path, config.num_hidden_layers,
                  config.hidden_size, f"{config.vocab_size:,}",
                  f"{self.chosen['tokens_per_second']:,}")
@@ -299,7 +299,7 @@ class _Plan:
         training, config, epochs = self.chosen["training"], self.config, self.epochs(text)
         rate = self.chosen["tokens_per_second"]
         return (
-            f"{config.num_hidden_layers} layers x {config.hidden_size}, {config.vocab_size:,} "
+            f"{config.num_hidden_layers} x {config.hidden_size} (layers x width), {config.vocab_size:,} "
             f"vocabulary entries; {training['num_train_steps']:,} steps of "
             f"{training['train_batch_size']} x {self.length} tokens: "
             f"{epochs:.1f} epochs of {text.num_bytes / 1e6:,.1f} MB of text, "
