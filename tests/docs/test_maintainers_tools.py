@@ -8,10 +8,12 @@ import pytest
 from helpers import REPO, program, write_config, write_text
 
 from albert.errors import UserError
+from albert.records.manifests import Manifest
 
 TOOLS = REPO / "scripts/maintainers"
 sys.path.append(str(TOOLS))
 
+import small_texts  # noqa: E402
 from benchmarks import turns  # noqa: E402
 from mutants.rows import ROWS  # noqa: E402
 
@@ -121,6 +123,39 @@ def test_every_fuzzed_reader_answers_its_seeds_and_other_errors_are_let_through(
     monkeypatch.setitem(script.READERS, "tsv", lambda path, tokenizer: {}["a bug"])
     with pytest.raises(KeyError):
         script.main(["fuzz_readers", "tsv", "--replay", str(tmp_path / "0")])
+
+
+# --- What small texts give ---
+
+
+def test_finished_models_of_small_texts_are_tabled_and_nothing_is_trained_again(tmp_path, monkeypatch, capsys):
+    rows = ["text,label", *["a fine film,good", "a dull film,bad"] * 5]
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    (tmp_path / "en.txt").write_bytes(b"x" * 2_000_000)
+    done = {
+        "plan.json": {"training": {"num_train_steps": 30, "train_batch_size": 4}},
+        "albert_config.json": {"num_hidden_layers": 1, "hidden_size": 128, "vocab_size": 2000},
+        "model/eval_results.json": {"masked_lm_accuracy": 0.2, "masked_lm_accuracy_baseline": 0.05,
+                                    "sentence_order_accuracy": 0.8},
+        "records/train.tfrecord.manifest.json": Manifest(
+            160, 0, {}, {"report": {"cut_tokens": 0.1}}, ()).to_json(),
+        "classifier/1/predict_results.json": {"eval_accuracy": 0.5},
+        "classifier/2/predict_results.json": {"eval_accuracy": 0.7},
+        "report.md": {},
+    }
+    for name, value in done.items():
+        path = tmp_path / "out/en-0.1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value))
+    monkeypatch.setattr(small_texts, "run", None)
+    monkeypatch.setattr(sys, "argv", ["small_texts", f"--texts={tmp_path / 'en.txt'}", "--hours=0.1",
+                                      f"--train_file={tmp_path / 'train.csv'}", "--seeds=2",
+                                      f"--test_file={tmp_path / 'test.csv'}", f"--output_dir={tmp_path / 'out'}"])
+    small_texts.main()
+    line = ("| en.txt, 2 MB | 0.1 | 1 x 128, 2,000 | 68 %, 0.8 times | 20.0 % | 5.0 % | 80.0 % | "
+            "0.600 ± 0.100 | 1.000 |")
+    assert line in capsys.readouterr().out and line in (tmp_path / "out/results.md").read_text()
 
 
 # --- The quickstart's text ---
