@@ -9,6 +9,7 @@ has learned. Stop it at any time: rerun the command and it resumes. For English 
 --start_from=small_en starts from a pretrained model.
 """
 
+import collections
 import dataclasses
 import hashlib
 import importlib
@@ -19,14 +20,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from albert.cli import (
-    corpus_flags,
-    flags,
-    remote_paths,
-    text_plan,
-    text_report,
-    training_speed,
-)
+import numpy as np
+
+from albert.cli import corpus_flags, flags, remote_paths, text_plan, text_report, training_speed
 from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
 from albert.errors import FlagError
@@ -35,7 +31,7 @@ from albert.records import manifests
 from albert.runtime import processor, workers
 from albert.runtime.progress import duration
 from albert.storage import files, filesystem, locks
-from albert.text import corpus_files
+from albert.text import corpus_files, vocabulary
 from albert.text.cleaning import LostMarks
 
 log = logging.getLogger("albert")
@@ -87,18 +83,19 @@ def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
              *text_flags)
     text = text_of(corpus)
     plan.choose(text, values.hours * 3600 - (time.monotonic() - started))
-    vocabulary = plan.vocabulary(values, corpus)
+    vocabulary_flags = plan.vocabulary(values, corpus)
     train, held_out = (os.path.join(out, "records", f"{name}.tfrecord")
                        for name in ("train", "held_out"))
     if not all(map(manifests.is_complete, (train, held_out))):
-        _run("create_pretraining_data", f"--input_file={corpus}", *vocabulary,
+        _run("create_pretraining_data", f"--input_file={corpus}", *vocabulary_flags,
              f"--output_file={train}", f"--eval_output_file={held_out}",
              f"--held_out_fraction={text_plan.held_out_fraction(text)}",
              f"--max_seq_length={plan.length}", "--nostatic_masks", "--full_sequences",
              "--document_layout=blank_lines", f"--random_seed={values.seed}")
+    text = dataclasses.replace(text, counted=manifests.Manifest.read(train).records * plan.length)
     plan.set_steps(text, _TRAINED * (values.hours * 3600 - (time.monotonic() - started)))
     model = os.path.join(out, "model")
-    start = vocabulary
+    start = vocabulary_flags
     if values.start_from:  # which has the vocabulary
         start = [f"--init_checkpoint={flags.as_typed(values, 'start_from')}"]
     _run("run_pretraining", f"--input_file={train}", f"--eval_input_file={held_out}",
@@ -119,11 +116,13 @@ def _run(name: str, *arguments: str) -> None:
 
 def text_of(corpus: str) -> Text:
     """Returns the properties of a corpus that the plan depends on."""
-    characters: set[str] = set()
+    characters: collections.Counter[str] = collections.Counter()
     with open(corpus, encoding="utf-8") as stream:
         while part := stream.read(1 << 20):
             characters.update(part)
-    return Text(os.path.getsize(corpus), len(characters))
+    shares = np.cumsum(sorted(characters.values(), reverse=True)) / max(characters.total(), 1)
+    covered = int(np.searchsorted(shares, vocabulary.Settings.character_coverage)) + 1
+    return Text(os.path.getsize(corpus), covered)
 
 
 def _digest_of(paths: Sequence[str]) -> str:

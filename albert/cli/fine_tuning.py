@@ -191,9 +191,7 @@ class FineTuning:
             best = os.path.join(run.output_dir, checkpoints.BEST)
             if weights.origin == best and evaluate.read_best(run.output_dir):
                 # Update it: it may come from another dev file.
-                evaluate.keep_if_best(
-                    self.task, config, run, source, weights.origin, result.results
-                )
+                evaluate.keep_if_best(self.task, config, run, source, weights.origin, result.results)
         path = write_results(run.output_dir, result.results)
         log.info("results of %s: %s", weights.origin, path)
         return result

@@ -70,12 +70,13 @@ class Text:
     """A corpus, as prepare_text wrote it."""
 
     num_bytes: int
-    characters: int  # distinct ones
+    characters: int  # distinct ones that get a token of their own
+    counted: int = 0  # tokens in the records, once there are any
 
     @property
     def tokens(self) -> float:
-        """An estimate."""
-        return self.num_bytes / BYTES_PER_TOKEN
+        """The number of tokens: an estimate until they are counted."""
+        return self.counted or self.num_bytes / BYTES_PER_TOKEN
 
 
 def token_flops(size: Size) -> float:

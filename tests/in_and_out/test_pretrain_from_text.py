@@ -211,6 +211,29 @@ def test_the_model_sees_nine_tenths_of_a_novel_and_the_report_says_so(
         assert {name, name.removeprefix("no")} & set(command_flags), warnings
 
 
+def test_passes_over_a_text_are_counted_in_records(tmp_path, monkeypatch):
+    rng = random.Random(0)
+    text = "\n\n".join("\n".join(f"{words_of(rng, 'abcdefgh', 9)}." for _ in range(20)) for _ in range(200))
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(run_pretraining, "main", stop)
+    monkeypatch.setattr(training_speed, "measure", lambda config, **_: 1e9)  # the text is the limit
+    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=1",
+                    f"--output_dir={tmp_path / 'out'}") == 143
+    plan = json.loads((tmp_path / "out/plan.json").read_text())["training"]
+    records = Manifest.read(str(tmp_path / "out/records/train.tfrecord")).records
+    passes = plan["num_train_steps"] * plan["train_batch_size"] / records
+    assert passes == pytest.approx(text_plan.MAX_PASSES, rel=0.02)
+
+
+def test_a_vocabulary_need_not_hold_characters_that_hardly_occur(tmp_path):
+    common, rare = "abcdefgh " * 100_000, [chr(0x4E00 + i) for i in range(20)]
+    (tmp_path / "text.txt").write_text(common + "".join(rare), encoding="utf-8")
+    # SentencePiece keeps the most frequent characters that make up 99.995 % of the text.
+    assert pretrain_from_text.text_of(str(tmp_path / "text.txt")).characters == 9
+    (tmp_path / "text.txt").write_text(common + 1000 * "".join(rare), encoding="utf-8")
+    assert pretrain_from_text.text_of(str(tmp_path / "text.txt")).characters == 29
+
+
 def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured_one(
     tmp_path, monkeypatch
 ):
