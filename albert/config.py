@@ -31,7 +31,7 @@ RELEASED = tuple(
     for version in ("v1", "v2")
 )
 # Of configs/; docs/guides/pretrain.md compares them.
-BUILT_IN = ("one_layer", "quickstart", "tiny", "mini", "small")
+BUILT_IN = ("one_layer", "quickstart", "two_layers", "tiny", "mini", "small")
 # Keys that a file must have.
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",

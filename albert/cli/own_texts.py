@@ -328,8 +328,7 @@ class OwnTexts:
 
 def _scale_of(values: Sequence[float]) -> dict[str, float]:
     """Returns mean and deviation of a regression's labels, as a run records them."""
-    deviation = float(np.std(values))
-    return {"label_mean": float(np.mean(values)), "label_deviation": deviation or 1.0}
+    return {"label_mean": float(np.mean(values)), "label_deviation": float(np.std(values)) or 1.0}
 
 
 def best_optimizer(hidden_size: int, has_pairs: bool) -> str:

@@ -16,14 +16,13 @@ from albert.model import costs
 # to be worth an embedding.
 BYTES_PER_TOKEN = 4.5
 USES_OF_ENTRY = 50
-# Tokens to train each compute parameter on, in the time (Hoffmann et al. 2022, arXiv 2203.15556: with
-# less, a smaller model learns more), and in all passes over the text.
-TIME_TOKENS, TEXT_TOKENS = 20, 10
-MAX_PASSES = 30
+# Tokens to train each compute parameter on: with less, a smaller model learns more (Hoffmann et al.
+# 2022, arXiv 2203.15556; docs/evidence/results.md).
+TOKENS = 15
+MAX_PASSES = 100
 MIN_STEPS = 1000  # fewer: smaller batches
 MIN_BATCH = 16
-WARMUP = 0.05  # fractions of the steps: the rate rises, stays, and falls
-DECAY = 0.5
+WARMUP = 0.05  # fraction of the steps in which the rate rises; in the others it falls
 SAVES, SAVED_SECONDS = 10, 600  # minimum number of checkpoints, maximum seconds between two
 EVAL_BATCH = 128
 HELD_OUT_TOKENS = 200_000  # enough for a standard error of 0.3 points of 30,000 masked tokens
@@ -57,6 +56,7 @@ class Size:
 SIZES = (
     Size("one_layer", 64, 48, "muon", 0.006),
     Size("quickstart", 64, 48, "muon", 0.006),
+    Size("two_layers", 64, 48, "muon", 0.006),
     Size("tiny", 64, 64, "muon", 0.006),
     Size("mini", 128, 64, "muon", 0.005),
     Size("small", 256, 128, "lamb", 0.003),
@@ -94,8 +94,8 @@ def choose_size(text_tokens: float, flops: float) -> Size:
       flops: the budget for the entire training.
     """
     def is_affordable(size: Size) -> bool:
-        affordable = min(MAX_PASSES * text_tokens / TEXT_TOKENS, flops / token_flops(size) / TIME_TOKENS)
-        return costs.compute_parameters(size.config) <= affordable
+        tokens = min(MAX_PASSES * text_tokens, flops / token_flops(size))
+        return costs.compute_parameters(size.config) <= tokens / TOKENS
 
     return next(filter(is_affordable, reversed(SIZES)), SIZES[0])
 
@@ -130,7 +130,6 @@ def training_flags(
         "learning_rate": float(f"{size.rate * math.sqrt(batch / size.batch):.3g}"),
         "num_train_steps": steps,
         "num_warmup_steps": max(round(WARMUP * steps), 1),
-        "num_decay_steps": round(DECAY * steps),
         "save_checkpoints_steps": math.ceil(steps / saves),
         "log_steps": math.ceil(steps / 20),
         "eval_batch_size": EVAL_BATCH,

@@ -195,7 +195,7 @@ def test_the_guides_sizes_and_its_choice_of_one_are_those_that_are_printed(info)
         "--max_predictions_per_seq=20", "--format=json",
     ))["models"], strict=True))
     cost = {name: model["training"]["training_flops_per_token"] for name, model in models.items()}
-    assert len(table) == 7
+    assert len(table) == 8
     for config, cells in table.items():
         shape, vocabulary, parameters, flops = cells.split(" | ")
         sizes = models[config]["architecture"]
