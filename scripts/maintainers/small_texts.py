@@ -37,10 +37,11 @@ def run(name: str, *flags: str) -> None:
                    env=os.environ | {"PYTHONPATH": str(REPO)})
 
 
-def pretrain(text: str, hours: float, folder: pathlib.Path) -> dict:
+def pretrain(text: str, language: str, hours: float, folder: pathlib.Path) -> dict:
     """Returns what a model is and has learned, trained unless that is done."""
     if not (folder / "report.md").exists():
-        run("pretrain_from_text", f"--input_file={text}", f"--hours={hours}", f"--output_dir={folder}")
+        run("pretrain_from_text", f"--input_file={text}", f"--language={language}", f"--hours={hours}",
+            f"--output_dir={folder}")
     plan, config, results = (files.read_json_object(str(folder / name)) for name in (
         "plan.json", "albert_config.json", "model/eval_results.json"))
     records = Manifest.read(str(folder / "records/train.tfrecord"))
@@ -90,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", required=True, help="comma-separated files")
+    parser.add_argument("--language", default="en", help="of the texts")
     parser.add_argument("--hours", default="0.1,1", help="comma-separated")
     parser.add_argument("--train_file", required=True)
     parser.add_argument("--test_file", required=True)
@@ -100,7 +102,7 @@ def main() -> None:
     for text in given.texts.split(","):
         for hours in map(float, given.hours.split(",")):
             folder = given.output_dir / f"{pathlib.Path(text).stem}-{hours:g}"
-            one = pretrain(text, hours, folder)
+            one = pretrain(text, given.language, hours, folder)
             one["tfidf"] = baseline
             one["classifier"] = classify(
                 folder / "model", given.train_file, given.test_file, folder / "classifier", given.seeds)
