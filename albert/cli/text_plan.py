@@ -18,7 +18,7 @@ BYTES_PER_TOKEN = 4.5
 USES_OF_ENTRY = 50
 # Tokens to train each compute parameter on: with less, a smaller model learns more (Hoffmann et al.
 # 2022, arXiv 2203.15556; docs/evidence/results.md).
-TOKENS = 15
+TOKENS = 25
 MAX_PASSES = 100
 MIN_STEPS = 1000  # fewer: smaller batches
 MIN_BATCH = 16

@@ -289,7 +289,7 @@ def test_more_time_and_more_text_buy_a_larger_model():
     sizes = [size.name for size in text_plan.SIZES]
     for text, flops, expected in (
         (4e5, 1e9 * hour, "one_layer"), (1e9, 0.05 * hour, "one_layer"), (1e6, 1e9 * hour, "quickstart"),
-        (1e9, 0.2 * hour, "quickstart"), (1e9, hour, "two_layers"), (1e8, 10 * hour, "tiny"),
+        (1e9, hour, "quickstart"), (1e9, 2 * hour, "two_layers"), (1e8, 20 * hour, "tiny"),
         (1e8, 100 * hour, "mini"), (1e9, 1e5 * hour, "large_v2"),
     ):
         assert text_plan.choose_size(text / 4.5, flops).name == expected, (text, flops)
