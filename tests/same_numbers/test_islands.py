@@ -63,22 +63,27 @@ def test_a_run_with_chains_computes_what_a_plain_one_does(whole, tmp_path, monke
         assert compiled[name] == pytest.approx(plain[name], rel=1e-4)
 
 
-def test_in_half_precision_gradients_are_nearer_to_those_of_float32():
-    keras.utils.set_random_seed(0)
-    config = dataclasses.replace(CONFIG, num_hidden_layers=1)
-    exact = TASK.build_model(config)
-    _, expected = loss_and_gradients(exact)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    model = TASK.build_model(config)
-    model.set_weights(exact.get_weights())
-    _, plain = loss_and_gradients(model)
-    with islands.islands():
-        _, compiled = loss_and_gradients(model)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_half_precision_a_chain_and_its_gradient_are_nearer_to_float32(dtype):
+    # No matrix product: their rounding differs between processors, and hides that of the chain.
+    rng = np.random.default_rng(0)
+    x = tf.cast(tf.constant(rng.normal(size=(64, 128)), tf.float32), dtype)
+    bias = tf.cast(tf.constant(rng.normal(size=128), tf.float32), dtype)
 
-    def error(gradients):
-        return np.sqrt(sum(np.square(gradients[name] - expected[name]).sum() for name in expected))
+    @tf.function
+    def chain(x, bias, activated):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = activated(x, bias)
+        return [tf.cast(value, tf.float32) for value in (y, tape.gradient(y, x))]
 
-    assert error(compiled) < error(plain)
+    def plain(x, bias):
+        return gelu(x + bias)
+
+    expected = chain(tf.cast(x, tf.float32), tf.cast(bias, tf.float32), plain)
+    mine = chain(x, bias, lambda x, bias: islands.activated(x, bias, gelu))
+    for exact, compiled, rounded in zip(expected, mine, chain(x, bias, plain), strict=True):
+        assert np.linalg.norm(compiled - exact) < 0.8 * np.linalg.norm(rounded - exact)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
