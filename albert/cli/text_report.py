@@ -88,11 +88,11 @@ def _verdict(results: dict[str, float], evaluations: Sequence[dict[str, float]],
       evaluations: loss and accuracy of masked tokens during training, in order.
       epochs: how often the text was read.
     """
-    losses, accuracies = ([one[key] for one in evaluations] for key in ("loss", "masked_lm_accuracy"))
+    losses, accuracies = ([one[f"masked_lm_{key}"] for one in evaluations] for key in ("loss", "accuracy"))
     if losses[-1] > min(losses) + _RISE:
         part = (1 + losses.index(min(losses))) / len(losses)
-        return (f"The model overfits: the held-out loss was lowest after {100 * part:.0f} % of the training, "
-                "and has risen since. More text helps; more --hours don't.\n")
+        return (f"The model overfits: its held-out masked-token loss was lowest after {100 * part:.0f} % of the "
+                "training, and has risen since. More text helps; more --hours don't.\n")
     accuracy, baseline = (results[f"masked_lm_accuracy{x}"] for x in ("", "_baseline"))
     known = "knows words and short phrases" if accuracy < 0.35 else "predicts words from their sentences"
     if accuracy < max(1.5 * baseline, baseline + 0.05):

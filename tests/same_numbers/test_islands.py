@@ -4,7 +4,6 @@ import dataclasses
 
 import forked
 import jobs
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
