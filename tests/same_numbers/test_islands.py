@@ -15,7 +15,7 @@ from albert.inference.compiled_call import compiled
 from albert.model import islands
 from albert.model.dropout import Dropout
 from albert.model.encoder_options import EncoderOptions
-from albert.model.layers import gelu
+from albert.model.layers import gelu, normalized
 from albert.modeling import AlbertForSequenceClassification
 
 
@@ -63,26 +63,30 @@ def test_a_run_with_chains_computes_what_a_plain_one_does(whole, tmp_path, monke
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_in_half_precision_a_chain_and_its_gradient_are_nearer_to_float32(dtype):
-    # No matrix product: their rounding differs between processors, and hides that of the chain.
+@pytest.mark.parametrize("plain, compiled", [
+    (lambda x, residual, bias: gelu(x + bias),
+     lambda x, residual, bias: islands.activated(x, bias, gelu)),
+    (lambda x, residual, bias: normalized(x + bias + residual, tf.ones_like(bias), tf.zeros_like(bias)),
+     lambda x, residual, bias: islands.added_and_normalized(
+         x, bias, residual, tf.ones_like(bias), tf.zeros_like(bias), dropout_of_a_step(), 0.0)),
+])
+def test_in_half_precision_a_chain_and_its_gradient_are_nearer_to_float32(dtype, plain, compiled):
+    # No matrix products: their rounding differs between processors, and hides that of the chain.
     rng = np.random.default_rng(0)
-    x = tf.cast(tf.constant(rng.normal(size=(64, 128)), tf.float32), dtype)
-    bias = tf.cast(tf.constant(rng.normal(size=128), tf.float32), dtype)
+    x, residual, upstream = (tf.constant(rng.normal(size=(64, 128)), tf.float32) for _ in range(3))
+    inputs = [tf.cast(value, dtype) for value in (x, residual, tf.constant(rng.normal(size=128)), upstream)]
 
     @tf.function
-    def chain(x, bias, activated):
+    def results(chain, x, residual, bias, upstream):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = activated(x, bias)
-        return [tf.cast(value, tf.float32) for value in (y, tape.gradient(y, x))]
+            y = chain(x, residual, bias)
+        return [tf.cast(value, tf.float32) for value in (y, tape.gradient(y, x, upstream))]
 
-    def plain(x, bias):
-        return gelu(x + bias)
-
-    expected = chain(tf.cast(x, tf.float32), tf.cast(bias, tf.float32), plain)
-    mine = chain(x, bias, lambda x, bias: islands.activated(x, bias, gelu))
-    for exact, compiled, rounded in zip(expected, mine, chain(x, bias, plain), strict=True):
-        assert np.linalg.norm(compiled - exact) < 0.8 * np.linalg.norm(rounded - exact)
+    expected = results(plain, *(tf.cast(value, tf.float32) for value in inputs))
+    for exact, mine, theirs in zip(
+            expected, results(compiled, *inputs), results(plain, *inputs), strict=True):
+        assert np.linalg.norm(mine - exact) < 0.8 * np.linalg.norm(theirs - exact)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
