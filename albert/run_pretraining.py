@@ -51,6 +51,12 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "the co-occurrence of tokens in --input_file, which takes a minute, saves a fifth "
                  "of 10,000 steps, and needs the vocabulary.",
                  enum_values=["random", "cooccurrence"])
+    flags.define("path", values, "teacher", None,
+                 "Encoder whose hidden states the model learns to compute, besides masked tokens, on "
+                 f"records with its vocabulary or a part of it: {flags.A_MODEL}.", use="model")
+    flags.define("bool", values, "init_from_teacher", False,
+                 "Start from the weights of --teacher, adapted to the architecture, whose layers "
+                 "must have the same sizes.")
     flags.define("bool", values, "init_from_group0", False,
                  "Initialize every parameter group from group 0 of --init_checkpoint.")
     flags.define("bool", values, "allow_partial_init", False,
@@ -117,6 +123,11 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagError("at least one of --do_train and --do_eval is required")
     if values.init_embeddings != "random" and (values.init_checkpoint or not values.do_train):
         raise FlagError("--init_embeddings needs --do_train, and no --init_checkpoint")
+    if values.init_from_teacher and not (values.teacher and values.do_train):
+        raise FlagError("--init_from_teacher needs --teacher and --do_train")
+    if values.init_from_teacher:
+        for name in ("init_checkpoint", "init_embeddings"):
+            flags.refuse_together(values, "init_from_teacher", name)
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
@@ -143,6 +154,7 @@ class Inputs:
 
     config: AlbertConfig
     start: Pretrained | None  # --init_checkpoint, if it is more than weights
+    teacher: Pretrained | None
     train_files: RecordFiles | None
     eval_files: RecordFiles | None
     task_settings: dict[str, Any]
@@ -163,8 +175,11 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
     flags.require(values, "input_file", "output_dir")
     _check(values)
     start = pretraining_start.open_start(values)
+    teacher = pretrained.open_path(values.teacher, "teacher") if values.teacher else None
     config = pretraining_start.architecture(values, start)
     config.check_length(values.max_seq_length, "the model")
+    if teacher:
+        teacher.config.check_length(values.max_seq_length, values.teacher)
     pretraining_masks.num_predictions(values)
     train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
     if values.eval_input_file:
@@ -184,7 +199,9 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)
         tokenizer = pretraining_start.vocabulary(values, config, start, sources)
-    return Inputs(config, start, train_files, eval_files, task_settings, identity, tokenizer)
+    return Inputs(
+        config, start, teacher, train_files, eval_files, task_settings, identity, tokenizer
+    )
 
 
 def main(values: flags.FlagValues) -> None:
@@ -220,7 +237,15 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
         "num_warmup_steps": warmup_steps(values)
     })
     run = RunConfig(**flags.select(values, RunConfig))
-    return PretrainingTask(**inputs.task_settings), run, optimizer
+    teacher = None
+    if inputs.teacher:
+        from albert.tasks.teacher import Teacher
+
+        if not inputs.tokenizer:
+            raise FlagError("--teacher needs the records' vocabulary: give --vocab_file or "
+                            "--spm_model_file")
+        teacher = Teacher(inputs.teacher, inputs.tokenizer, values.mixed_precision)
+    return PretrainingTask(**inputs.task_settings, teacher=teacher), run, optimizer
 
 
 def _initial_weights(values: flags.FlagValues, inputs: Inputs, task) -> tuple:
@@ -230,6 +255,10 @@ def _initial_weights(values: flags.FlagValues, inputs: Inputs, task) -> tuple:
         return pretraining_start.of_cooccurrence(
             inputs.train_files, task, inputs.tokenizer, inputs.config, values.seed
         ), {"is_part": True}
+    if values.init_from_teacher and not checkpoints.newest_or_best(values.output_dir):
+        from albert.tasks import teacher
+
+        return teacher.initial_weights(task.teacher, inputs.config, inputs.train_files), {"is_part": True}
     if inputs.start:
         return inputs.start.weights(), options
     is_bare = bool(values.init_checkpoint)  # weights alone

@@ -12,6 +12,8 @@ from albert.records.record_files import RecordFiles
 
 log = logging.getLogger("albert")
 
+_WITHOUT_MASKS = 0.5  # of the sequences that a teacher reads, to learn their embeddings
+
 
 def num_predictions(values: flags.FlagValues) -> int:
     """Returns --max_predictions_per_seq, by default the number that --masked_lm_budget needs."""
@@ -60,6 +62,7 @@ def masks(
     return dynamic_masking.dynamic_masking(
         source, values.max_seq_length, settings,
         values.seed if is_training else 0,  # evaluations draw the same masks in every run
+        _WITHOUT_MASKS if values.teacher else 0.0,
     )
 
 

@@ -44,6 +44,10 @@ class RowPerExample:
         """Returns the state of each example at its first position, `[CLS]`: [B, H]."""
         return hidden[:, 0]
 
+    def flat(self, positions):
+        """Returns `positions` [B, P] of each example among all R * M: [B, P]."""
+        return _flat(positions, ops.shape(self.mask)[1])
+
     def at(self, hidden, positions):
         """Returns the states of each example at `positions` [B, P]: [B, P, H]."""
         return gather_positions(hidden, positions)
@@ -91,8 +95,11 @@ class PackedRows:
     def first_and(self, positions):
         return None if positions is not None else ops.zeros_like(self.mask[:, :1], dtype="int32")
 
+    def flat(self, positions):
+        return ops.take_along_axis(self._positions, positions, axis=1)
+
     def at(self, hidden, positions):
-        return _vectors_at(hidden, ops.take_along_axis(self._positions, positions, axis=1))
+        return _vectors_at(hidden, self.flat(positions))
 
 
 RowLayout = RowPerExample | PackedRows
@@ -120,9 +127,13 @@ def layout_of(inputs: Mapping[str, Any]) -> RowLayout:
 
 def gather_positions(sequence: Any, positions: Any):
     """Returns the vectors [B, P, H] of `sequence` [B, L, H] at `positions` [B, P]."""
-    batch, length, _ = ops.shape(sequence)
-    offsets = ops.arange(batch, dtype="int32")[:, None] * length
-    return _vectors_at(sequence, ops.cast(positions, "int32") + offsets)
+    return _vectors_at(sequence, _flat(positions, ops.shape(sequence)[1]))
+
+
+def _flat(positions: Any, length: Any):
+    """Returns positions [B, P] in sequences of this length as positions among all B * L."""
+    offsets = ops.arange(ops.shape(positions)[0], dtype="int32")[:, None] * length
+    return ops.cast(positions, "int32") + offsets
 
 
 def weighted(values: Any, weights: Any):

@@ -100,7 +100,7 @@ def _count(source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int],
         return total + part.tocsr()
 
     progress, tokens = Progress("counted", None, "tokens"), 0
-    for ids in _sequences(source, spec, vocab_size):  # [B, L]
+    for ids in sequences(source, spec, vocab_size):  # [B, L]
         segment = np.cumsum(special[ids], axis=1)  # no special token is between equal numbers
         is_word = ~special[ids]
         for distance, weight in enumerate(WINDOW, 1):
@@ -120,7 +120,7 @@ def _count(source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int],
     return total + total.T
 
 
-def _sequences(source: RecordFiles, spec: FeatureSpec, vocab_size: int) -> Iterator[np.ndarray]:
+def sequences(source: RecordFiles, spec: FeatureSpec, vocab_size: int) -> Iterator[np.ndarray]:
     """Yields the ids [B, L] of each block of records before masking."""
     for number in range(len(source.blocks.records)):
         features = source.read_block(number, spec, vocab_size)

@@ -36,6 +36,7 @@ class DynamicMasking:
     special_ids: SpecialIds
     seed: int
     swap_prob: float = 0.0  # of swapping A and B, unless B is random
+    whole_prob: float = 0.0  # of a sequence without masks
 
     def feature_spec(self) -> FeatureSpec:
         """Returns the features of the records; a batch has `features` instead."""
@@ -81,9 +82,16 @@ class DynamicMasking:
                 array[rows] = array.ravel().take(source)
             segments = np.where(is_swapped[:, None], segments[:, ::-1], segments)
             labels = labels | is_swapped[:, None]
-        return mask_sequences(
+        masked = mask_sequences(
             ids, segments, boundary, labels.astype(ids.dtype), self.special_ids, self.settings, keys
         )
+        if self.whole_prob:
+            number = SequenceRng(keys).uniform(SequenceRng.WHOLE, np.arange(len(keys)), 0)
+            is_whole = number < self.whole_prob
+            masked["input_ids"][is_whole] = ids[is_whole]
+            for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
+                masked[name][is_whole] = 0
+        return masked
 
 
 def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:
@@ -119,7 +127,8 @@ def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
 
 
 def dynamic_masking(
-    source: RecordFiles, max_seq_length: int, settings: MaskingSettings, seed: int
+    source: RecordFiles, max_seq_length: int, settings: MaskingSettings, seed: int,
+    whole_prob: float = 0.0,
 ) -> DynamicMasking:
     """Returns the masking of record files that hold pairs without masks.
 
@@ -138,4 +147,6 @@ def dynamic_masking(
         raise DataError(f"{one} and {two} were made with different vocabularies")
     (special_ids,) = paths
     pairs = PairSettings(sentence_objective=sentence_objectives(source)[0])
-    return DynamicMasking(max_seq_length, settings, special_ids, seed, pairs.swap_prob)
+    return DynamicMasking(
+        max_seq_length, settings, special_ids, seed, pairs.swap_prob, whole_prob
+    )

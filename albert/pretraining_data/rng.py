@@ -25,7 +25,7 @@ def _mix(state: np.ndarray) -> np.ndarray:
 class SequenceRng:
     """Random numbers of a batch of sequences, addressed by purpose and index."""
 
-    ORDER, LENGTH, ACTION, TOKEN, _, SWAP = range(6)  # values that change the records if they change
+    ORDER, LENGTH, ACTION, TOKEN, _, SWAP, WHOLE = range(7)  # values that change the records if they change
 
     def __init__(self, keys: np.ndarray):
         self._keys = keys

@@ -4,6 +4,7 @@ Legend: B batch, L sequence, P predictions, V vocabulary.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -17,6 +18,10 @@ from albert.pretraining_data.dynamic_masking import DynamicMasking
 from albert.pretraining_data.features import masked_features
 from albert.records.examples import FeatureSpec
 from albert.tasks.task import Task, chosen, mean, real
+from albert.tasks.teacher import Student, Teacher
+
+# Factors of the losses with a teacher (docs/evidence/results.md).
+SENTENCE, MASKED = 3.0, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +30,9 @@ class PretrainingTask(Task):
 
     If `sentence_objective` is "none", it is the masked-LM loss alone (the first line of table 5 in
     the paper). Single sentences do not contribute to the sentence-order loss.
+
+    With a teacher, the loss is the mean error of all hidden states, plus SENTENCE times (1 - cosine)
+    of the sentence embeddings of sequences without masks, plus MASKED times the loss above.
     """
 
     max_seq_length: int  # L
@@ -34,15 +42,23 @@ class PretrainingTask(Task):
     eval_predictions_per_seq: int | None = None  # P of evaluation records; None: the same
     sentence_objective: str = "sop"  # key of `pairs.SENTENCE_OBJECTIVES`
     some_have_no_pair: bool = False  # some sequences are single sentences
+    teacher: Teacher | None = None
     name: str = "pretraining"
-    best_metric: str = "masked_lm_accuracy"
+
+    @property
+    def best_metric(self) -> str:
+        return "teacher_similarity" if self.teacher else "masked_lm_accuracy"
+
+    @property
+    def constants(self) -> Sequence[keras.Variable]:
+        return self.teacher.model.variables if self.teacher else ()
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
-        names = ("masked_lm_accuracy", "masked_lm_loss")
-        if self.sentence_objective == "none":
-            return names
-        return (*names, "sentence_order_accuracy", "sentence_order_loss")
+        names = ["masked_lm_accuracy", "masked_lm_loss"]
+        if self.sentence_objective != "none":
+            names += ["sentence_order_accuracy", "sentence_order_loss"]
+        return (*names, *(["teacher_similarity", "state_error"] if self.teacher else ()))
 
     def feature_spec(self) -> FeatureSpec:
         if self.masks:
@@ -61,22 +77,43 @@ class PretrainingTask(Task):
     def build_model(
         self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
     ) -> keras.Model:
+        if self.teacher:  # which compares all states
+            options = dataclasses.replace(encoder_options, needed_outputs_only=False)
+            return Student(config, self.teacher.width, encoder_options=options)
         return AlbertForPreTraining(config, encoder_options=encoder_options)
+
+    def outputs(self, model, batch, **options):
+        outputs = super().outputs(model, batch, **options)
+        if self.teacher:
+            outputs |= self.teacher.compare(batch, outputs["states"])
+        return outputs
 
     def loss_weights(self, batch):
         # The original adds 1e-5, so that the loss of a batch without masks is 0.
         pairs = ops.sum(self._ordered(batch))
-        return self._of_terms(
+        terms = self._of_terms(
             ops.sum(batch["masked_lm_weights"]) + 1e-5,
             pairs + 1e-5 if self.some_have_no_pair else pairs,
         )
+        if not self.teacher:
+            return terms
+        return {name: value / MASKED for name, value in terms.items()} | {
+            "states": ops.sum(_tokens(batch)),
+            "sentence": (ops.sum(_without_masks(batch)) + 1e-5) / SENTENCE,
+        }
 
     def loss_sums(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
         _, weights = _predicted(batch, outputs)
-        return self._of_terms(
+        terms = self._of_terms(
             ops.sum(masked_lm * weights), ops.sum(sentence_order * self._ordered(batch))
         )
+        if not self.teacher:
+            return terms
+        return terms | {
+            "states": ops.sum(outputs["state_errors"] * _tokens(batch)),
+            "sentence": ops.sum((1.0 - outputs["similarity"]) * _without_masks(batch)),
+        }
 
     def _ordered(self, batch):
         """Returns [B]: 1.0 for an example with a sentence order."""
@@ -104,6 +141,11 @@ class PretrainingTask(Task):
             "sentence_order_accuracy": mean(order_hits, sentences),
             "sentence_order_loss": mean(sentence_order, sentences),
         }
+        if self.teacher:
+            statistics |= {
+                "teacher_similarity": mean(outputs["similarity"], _without_masks(batch)),
+                "state_error": mean(outputs["state_errors"], _tokens(batch)),
+            }
         return {name: statistics[name] for name in self.statistic_names}
 
     def predictions(self, batch, outputs):
@@ -128,6 +170,16 @@ def commonest(answers: np.ndarray) -> float:
     """Returns the fraction of the most frequent of the answers that aren't negative; 0 if none."""
     counts = np.bincount(answers[answers >= 0])
     return float(counts.max() / counts.sum()) if len(counts) else 0.0
+
+
+def _tokens(batch):
+    """Returns [B, L]: 1.0 for each token of an example."""
+    return ops.cast(layout_of(batch).mask, "float32") * real(batch)[:, None]
+
+
+def _without_masks(batch):
+    """Returns [B]: 1.0 for an example without masked tokens."""
+    return real(batch) * ops.cast(ops.sum(batch["masked_lm_weights"], axis=1) == 0, "float32")
 
 
 def _predicted(batch, outputs):

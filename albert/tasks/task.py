@@ -43,6 +43,7 @@ class Task(abc.ABC):
     name: str  # for logs and file names
     best_metric: str  # key of the evaluation results that decides on the best checkpoint; maximized
     statistic_names: Sequence[str]  # keys of `statistics` in training
+    constants: Sequence[Any] = ()  # variables besides the model's that `outputs` reads
 
     def for_evaluation(self) -> "Task":
         """Returns the task for evaluation records.
@@ -62,6 +63,10 @@ class Task(abc.ABC):
         Args:
           options: of the model, such as `encoder_options`.
         """
+
+    def outputs(self, model: "keras.Model", batch: Batch, **options: Any) -> Outputs:
+        """Returns the outputs of a batch; options are arguments of the model's call."""
+        return model.of_batch(batch, **options)
 
     @abc.abstractmethod
     def loss_weights(self, batch: Batch) -> dict[str, Any]:

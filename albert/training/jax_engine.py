@@ -136,7 +136,8 @@ class JaxEngine(Engine):
         def of_replica(values, batch):
             with keras.StatelessScope(list(zip(state.variables, values, strict=True))):
                 trained = {name: weight.value for name, weight in state.trained.items()}
-                others = [(v, v.value) for v in state.model.variables if id(v) not in chosen]
+                others = [(v, v.value) for v in (*state.model.variables, *state.constants)
+                          if id(v) not in chosen]
                 weights = jax.lax.psum(loss_weights(batch), ROWS)
                 of_batch = functools.partial(inputs_of, batch, jax.lax.axis_index(ROWS))
 
@@ -325,7 +326,7 @@ class EvalOutputs:
 
     def __init__(self, step, mesh: Mesh):
         self.step, self.mesh = step, mesh
-        self.variables = step.model.variables
+        self.variables = [*step.model.variables, *step.task.constants]
         self._placed: tuple[list, list] = ([], [])  # values as they are, and on the devices
         self._outputs = jax.jit(self._compute)
 

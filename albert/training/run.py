@@ -124,7 +124,7 @@ class TrainState:
         self, task: Task, config: AlbertConfig, run: RunConfig, optimizer: OptimizerConfig
     ):
         self.model = build_model(task, config, run)
-        self.weights = modeling.named_weights(self.model)
+        self.weights, self.constants = modeling.named_weights(self.model), task.constants
         self.trained = {
             name: weight for name, weight in self.weights.items()
             if weight.trainable and not (run.freeze_encoder and name.startswith("bert/"))
@@ -139,8 +139,9 @@ class TrainState:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All variables that a step may change."""
-        return [*self.model.variables, *self.optimizer.variables, self.loss_scale]
+        """All variables of a step; it changes them, except for the task's constants."""
+        own = *self.model.variables, *self.optimizer.variables, self.loss_scale
+        return [*own, *self.constants]
 
     @property
     def step(self) -> int:

@@ -38,7 +38,7 @@ def train_step(batch, stop, task: Task, state, run, engine: Engine):
 
     def loss_of(part, seed, weights, scale):
         # --- Forward ---
-        outputs = state.model.of_batch(part, training=True, dropout_seed=seed)
+        outputs = task.outputs(state.model, part, training=True, dropout_seed=seed)
         # --- Loss ---
         sums, pairs = task.loss_sums(part, outputs), task.statistics(part, outputs)
         first, *others = (sums[name] / weights[name] for name in sums)
@@ -143,7 +143,7 @@ class EvalStep:
 
     def outputs(self, batch):
         """Returns (sums and weights of the loss, statistics, predictions) of a replica's part."""
-        outputs = self.model.of_batch(batch, training=False)
+        outputs = self.task.outputs(self.model, batch, training=False)
         pairs = {
             name: (ops.cast(a, "float32"), ops.cast(b, "float32"))
             for name, (a, b) in self.task.statistics(batch, outputs).items()

@@ -1,0 +1,189 @@
+"""A teacher: an encoder whose hidden states a student learns to compute.
+
+The student reads masked records, the teacher the same ones without masks. The losses are
+state-by-state (as in TinyBERT, arXiv 1909.10351) and of the sentence embedding.
+
+Legend: B batch, L sequence, P predictions, H hidden (of the teacher), E embedding, V vocabulary.
+"""
+
+import types as types_
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from albert.config import LAYER_NORM_EPSILON, AlbertConfig
+from albert.errors import FlagError, some
+from albert.formats import pretrained
+from albert.formats.pretrained import Pretrained
+from albert.formats.weights import Weights
+from albert.model.encoder_options import EncoderOptions
+from albert.model.layers import dense_layer
+from albert.model.row_layout import layout_of
+from albert.modeling import AlbertForPreTraining, AlbertModel
+from albert.pretraining_data import cooccurrence
+from albert.records.record_files import RecordFiles
+from albert.tokenization import FullTokenizer
+
+_TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+_COUNTED = 5_000_000  # tokens from which frequencies are estimated
+_FITTED = 50_000  # embeddings of tokens to which the projection is fitted
+_POSITIONS = 64  # among which they are
+
+
+class Student(AlbertForPreTraining):
+    """Its outputs include `states` [B, L, H], in the teacher's width.
+
+    If the student's width differs, a projection that only training needs adapts it.
+    """
+
+    def __init__(self, config: AlbertConfig, teacher_width: int, **options: Any):
+        self.teacher_width = teacher_width
+        super().__init__(config, **options)
+
+    def _make_head(self) -> None:
+        super()._make_head()
+        self.teacher_projection = None
+        if self.teacher_width != self.config.hidden_size:
+            self.teacher_projection = dense_layer(
+                self.teacher_width, self.config, "teacher_projection"
+            )
+
+    def _add_weights(self) -> None:
+        super()._add_weights()
+        if self.teacher_projection:
+            self.teacher_projection.build((None, None, self.config.hidden_size))
+
+    def _outputs(self, encoded, inputs, dropout):
+        states = encoded.sequence
+        if self.teacher_projection:
+            states = self.teacher_projection(states)
+        return super()._outputs(encoded, inputs, dropout) | {"states": states}
+
+
+class Teacher:
+    """An opened encoder for a student with the vocabulary of `tokenizer`.
+
+    Raises:
+      FlagError: the vocabulary has entries that the teacher lacks.
+    """
+
+    def __init__(self, source: Pretrained, tokenizer: FullTokenizer, precision: str):
+        self.source, self.width = source, source.config.hidden_size
+        known = source.required_tokenizer().vocab
+        if unknown := [token for token in tokenizer.vocab if token not in known]:
+            raise FlagError(f"--teacher={source.path} lacks {some(unknown)}: make the records with "
+                            "its vocabulary")
+        self.rows = np.array([known[token] for token in tokenizer.vocab], np.int32)  # [V]
+        self.model = pretrained.load(AlbertModel, source, EncoderOptions(), dtype=precision)
+        self.model.trainable = False
+
+    def compare(self, batch: Mapping[str, Any], states: Any) -> dict[str, Any]:
+        """Compares the student's `states` [B, L, H] with those of the teacher.
+
+        Returns:
+          `state_errors` [B, L], squared errors in units of the variance of the teacher's state; and
+          `similarity` [B], the cosine of the means over the tokens.
+        """
+        layout = layout_of(batch)
+        ids = ops.take(ops.convert_to_tensor(self.rows), _unmasked(batch, layout))
+        encoded = self.model.encode({**batch, "input_ids": ids}, reads_all=True)
+        target = ops.cast(ops.stop_gradient(encoded.sequence), "float32")
+        states = ops.cast(states, "float32")
+        errors = ops.mean(ops.square(states - target), axis=-1) / ops.var(target, axis=-1)
+        mask = ops.cast(layout.mask, "float32")[..., None]
+        sums = (ops.sum(x * mask, axis=1) for x in (states, target))  # [B, H]
+        return {"state_errors": errors, "similarity": _cosine(*sums)}
+
+
+def _cosine(x: Any, y: Any):
+    """Returns the cosine [B] of vectors [B, H]; 0 for padding of the batch."""
+    squares = ops.sum(ops.square(x), axis=-1) * ops.sum(ops.square(y), axis=-1)
+    return ops.sum(x * y, axis=-1) * ops.rsqrt(squares + LAYER_NORM_EPSILON)
+
+
+def _unmasked(batch: Mapping[str, Any], layout: Any):
+    """Returns the ids of a batch before masking."""
+    ids = ops.convert_to_tensor(batch["input_ids"])
+    flat = ops.reshape(ids, (-1,))
+    at = ops.reshape(layout.flat(batch["masked_lm_positions"]), (-1,))
+    labels = ops.cast(ops.reshape(batch["masked_lm_ids"], (-1,)), ids.dtype)
+    is_masked = ops.reshape(batch["masked_lm_weights"], (-1,)) > 0
+    labels = ops.where(is_masked, labels, ops.take(flat, at))
+    return ops.reshape(ops.scatter_update(flat, at[:, None], labels), ops.shape(ids))
+
+
+# === A student's initial weights ===
+
+
+def initial_weights(teacher: Teacher, config: AlbertConfig, source: RecordFiles) -> Weights:
+    """Returns the weights of a student that begins as its teacher.
+
+    Its tables are the teacher's in the E directions in which the embeddings of the records' tokens
+    vary most (principal components). The projection is fitted to the teacher's normalized
+    embeddings by least squares. A group of layers has the mean weights of as large a part of the
+    teacher's layers.
+
+    Raises:
+      FlagError: the layers have other sizes.
+    """
+    theirs, tensors = teacher.source.config, teacher.source.weights()
+    sizes = ("hidden_size", "intermediate_size", "num_attention_heads")
+    if differ := [name for name in sizes if getattr(theirs, name) != getattr(config, name)]:
+        raise FlagError(f"--init_from_teacher: {some(differ)} must be the teacher's: leave the flag "
+                        "out, or change --albert_config_file")
+    values = {name: tensors.read(name) for name in tensors.shapes if name.startswith("bert/")}
+    embeddings, mapping = "bert/embeddings/", "bert/encoder/embedding_hidden_mapping_in/"
+    tables = [values[embeddings + name].astype(np.float64) for name in _TABLES]
+    # LayerNorm removes the mean of a sum, so of each table.
+    words, positions, types = (table - table.mean(axis=1, keepdims=True) for table in tables)
+    words, positions = words[teacher.rows], positions[: config.max_position_embeddings]
+    frequency, rng = _frequencies(source, config.vocab_size), np.random.default_rng(0)
+    drawn = rng.choice(len(words), _FITTED, p=frequency), rng.integers(0, _POSITIONS, _FITTED)
+    wide = _normalized(words[drawn[0]] + positions[drawn[1]] + types[0])
+    _, directions = np.linalg.eigh(wide.T @ wide)  # in ascending order
+    directions = directions[:, -config.embedding_size :]  # [H, E]
+    narrow = [table @ directions for table in (words, positions, types)]
+    gamma, beta = (values[f"{embeddings}LayerNorm/{name}"] for name in ("gamma", "beta"))
+    inputs = _normalized(narrow[0][drawn[0]] + narrow[1][drawn[1]] + narrow[2][0])
+    inputs = np.concatenate([inputs, np.ones((_FITTED, 1))], axis=1)
+    fitted = np.linalg.lstsq(inputs, wide * gamma + beta)[0]
+    width = config.embedding_size
+    result = {embeddings + name: table for name, table in zip(_TABLES, narrow, strict=True)} | {
+        f"{embeddings}LayerNorm/gamma": np.ones(width),
+        f"{embeddings}LayerNorm/beta": np.zeros(width),
+        f"{mapping}kernel": fitted[:-1], f"{mapping}bias": fitted[-1],
+        "cls/predictions/output_bias": np.log(frequency),
+    }
+    # --- Groups, and the pooler ---
+    layers = range(theirs.num_hidden_layers)
+    for name, value in values.items():
+        if "/group_0/" in name:
+            of_layer = [values[name.replace("/group_0/", f"/group_{theirs.group_of_layer(i)}/")]
+                        for i in layers]
+            for group in range(config.num_hidden_groups):
+                part = [of_layer[i] for i in layers
+                        if i * config.num_hidden_groups // len(layers) == group]
+                result[name.replace("/group_0/", f"/group_{group}/")] = np.mean(part, axis=0)
+        elif name.startswith("bert/pooler/"):
+            result[name] = value
+    result = {name: value.astype(np.float32) for name, value in result.items()}
+    shapes = {name: value.shape for name, value in result.items()}
+    reader = types_.SimpleNamespace(shapes=shapes, read=result.__getitem__)
+    return Weights(teacher.source.path, reader, list(result))
+
+
+def _normalized(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + LAYER_NORM_EPSILON)
+
+
+def _frequencies(source: RecordFiles, vocab_size: int) -> np.ndarray:
+    """Returns the fraction [V] of each token in the first records; no one is 0."""
+    counts, spec = np.ones(vocab_size), cooccurrence.feature_spec(source)
+    for ids in cooccurrence.sequences(source, spec, vocab_size):
+        counts += np.bincount(ids.ravel(), minlength=vocab_size)
+        if counts.sum() > _COUNTED:
+            break
+    counts[0] = 1  # padding
+    return counts / counts.sum()
