@@ -1,4 +1,4 @@
-"""Maps the names of our weights to those of Hugging Face's ALBERT, and back.
+"""Maps the names of our weights to those of Hugging Face's ALBERT, and back, and BERT's names to both.
 
 Their kernels are [out, in], ours [in, out]. Names begin with `albert.` in models with a head, but not
 in the bare encoder. Their TensorFlow classes use other names (`from_tensorflow`). They have no head
@@ -57,6 +57,19 @@ def _names(scopes) -> dict[str, str]:
     }
 
 
+# BERT's names, and ALBERT's.
+_OF_BERT = (
+    (r"bert\.", "albert."),
+    (r"((?:albert\.)?encoder)\.layer\.(\d+)\.", r"\1.albert_layer_groups.\2.albert_layers.0."),
+    (r"(.*\.attention)\.(?:self|output)\.", r"\1."),
+    (r"(.*)\.intermediate\.dense\.", r"\1.ffn."),
+    (r"(.*\.albert_layers\.0)\.output\.dense\.", r"\1.ffn_output."),
+    (r"(.*\.albert_layers\.0)\.output\.LayerNorm\.", r"\1.full_layer_layer_norm."),
+    (r"((?:albert\.)?pooler)\.dense\.", r"\1."),
+    (r"cls\.(predictions\.)(?:transform\.)?", r"\1"),
+    (r"cls\.seq_relationship\.", "sop_classifier.classifier."),
+)
+
 # {ours: theirs}, outside the blocks, and relative to a block.
 _THEIRS, _THEIRS_OF_BLOCK = _names(_OUTSIDE), _names(_INSIDE)
 _OURS = {theirs: ours for ours, theirs in _THEIRS.items()}
@@ -82,6 +95,13 @@ def our_name(name: str) -> str | None:
         return _OURS.get(name)
     inner = _OURS_OF_BLOCK.get(block[3])
     return inner and f"bert/encoder/transformer/group_{block[1]}/inner_group_{block[2]}/{inner}"
+
+
+def from_bert(name: str) -> str:
+    """Returns the name in their ALBERT of a tensor of their BERT, in which each layer is a group."""
+    for pattern, replacement in _OF_BERT:
+        name = re.sub("^" + pattern, replacement, name)
+    return name
 
 
 def from_tensorflow(name: str) -> str | None:

@@ -20,6 +20,7 @@ from albert.formats.hf_names import (
     BUFFERS,
     MAPPING,
     TIED,
+    from_bert,
     from_tensorflow,
     our_name,
     their_name,
@@ -38,7 +39,17 @@ WEIGHTS_FILES = (WEIGHTS_FILE, "tf_model.h5", "pytorch_model.bin")
 METADATA_KEY = "albert_facts"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
-    "linear": "linear",
+    "linear": "linear", "gelu_python": "gelu_erf",
+}
+# Missing keys have the defaults of their class.
+_ALBERT = {
+    "vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_hidden_layers": 12,
+    "intermediate_size": 16384,
+}
+_BERT = {
+    "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
 }
 # V, E, H, L, N of the released models, whose first conversions say "gelu" for the tanh form.
 _RELEASED = {
@@ -64,12 +75,44 @@ def read_config(value: str) -> AlbertConfig:
 
 
 def check_kind(values: Any, origin: str) -> None:
-    """Raises a ConfigError if a configuration is not that of an ALBERT."""
+    """Raises a ConfigError if a configuration is neither of an ALBERT nor of a BERT encoder."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
     kind = values.get("model_type", "albert")
-    if kind != "albert":
-        raise ConfigError(f"{origin}: model_type is {kind!r}, not 'albert'")
+    if kind not in ("albert", "bert"):
+        raise ConfigError(f"{origin}: model_type is {kind!r}; only 'albert' and 'bert' can be read")
+    if lacking := [key for key in ("is_decoder", "add_cross_attention") if values.get(key)]:
+        raise ConfigError(f"{origin}: {lacking[0]} is true; only encoders can be read")
+    positions = values.get("position_embedding_type") or "absolute"
+    if positions != "absolute":
+        raise ConfigError(f"{origin}: position_embedding_type {positions!r} is not supported")
+    architectures = values.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+        raise ConfigError(f"{origin}: architectures must be a list of names")
+
+
+def as_albert(values: Any, origin: str) -> Mapping[str, Any]:
+    """Returns the `config.json` of an ALBERT unchanged, and a BERT's as that of an equal ALBERT.
+
+    A BERT is an ALBERT with a group for each layer, and embeddings as wide as the layers.
+
+    Raises:
+      ConfigError: it is of another kind of model, or something this toolkit does not compute.
+    """
+    check_kind(values, origin)
+    if values.get("model_type") != "bert":
+        return values
+    values = _BERT | values
+    dropout, act = values.get("classifier_dropout"), values["hidden_act"]
+    return values | {
+        "architectures": [re.sub("^Bert", "Albert", name) for name in values.get("architectures") or []],
+        "classifier_dropout_prob": values["hidden_dropout_prob"] if dropout is None else dropout,
+        "embedding_size": values["hidden_size"],
+        "hidden_act": "gelu_python" if act == "gelu" else act,  # which they compute exactly
+        "inner_group_num": 1,
+        "model_type": "albert",
+        "num_hidden_groups": values["num_hidden_layers"],
+    }
 
 
 def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto") -> AlbertConfig:
@@ -80,25 +123,16 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
     of version 1 say "gelu"; "auto": tanh for the released sizes without a fine-tuned head, else erf.
 
     Raises:
-      ConfigError: not an ALBERT, or something this toolkit does not compute.
+      ConfigError: see `as_albert`.
     """
-    check_kind(values, origin)
-    architectures = values.get("architectures") or []
-    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
-        raise ConfigError(f"{origin}: architectures must be a list of names")
+    values = as_albert(values, origin)
     epsilon = values.get("layer_norm_eps", 1e-12)
     if epsilon != 1e-12:
         raise ConfigError(f"{origin}: layer_norm_eps is {epsilon}; only 1e-12 is supported")
-    positions = values.get("position_embedding_type", "absolute")
-    if positions != "absolute":
-        raise ConfigError(f"{origin}: position_embedding_type {positions!r} is not supported")
     if ours := _our_config(values, origin):
         return ours
     names = {f.name for f in dataclasses.fields(AlbertConfig)} - {"extra", "hidden_act"}
-    # Missing keys have the defaults of their class, which differ from ours in these.
-    known = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096,
-             "num_hidden_layers": 12, "intermediate_size": 16384}
-    known |= {k: v for k, v in values.items() if k in names}
+    known = _ALBERT | {k: v for k, v in values.items() if k in names}
     known["hidden_act"] = _activation(values, origin, gelu)
     config = AlbertConfig.from_dict(known, origin)
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
@@ -147,6 +181,7 @@ def metadata_from_theirs(values: Mapping[str, Any], origin: str) -> Metadata:
     Raises:
       DataError: names the key whose value is of the wrong kind.
     """
+    values = as_albert(values, origin)
     metadata = Metadata.from_dict(values.get(METADATA_KEY) or {}, f"{origin}: {METADATA_KEY}")
     settings = dict(metadata.settings)
     model_metadata.check(values, {"classifier_dropout_prob": model_metadata.RATE}, origin)
@@ -285,7 +320,7 @@ class TensorFile:
     """Their tensors under our names, read on demand, in our orientation and float32.
 
     Raises:
-      CheckpointError: pickled, damaged, or not an ALBERT.
+      CheckpointError: pickled, damaged, or neither an ALBERT nor a BERT.
     """
 
     def __init__(self, path: str, config: AlbertConfig):
@@ -298,6 +333,7 @@ class TensorFile:
             plain = {name.removeprefix("module."): name for name in self._shapes}
         elif "predictions.decoder.bias" in plain:  # in use there; the other one is not trained
             plain["predictions.bias"] = plain.pop("predictions.decoder.bias")
+        plain = {from_bert(name): key for name, key in plain.items()}
         # The bare encoder's names lack the prefix "albert.".
         of_encoder = ("embeddings.", "encoder.", "pooler.")
         prefixed = {

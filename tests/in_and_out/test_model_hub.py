@@ -123,15 +123,15 @@ def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer, tmp_pa
 def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
     hub.private.add("owner/private")
     shutil.copytree(hub.folder / "owner/small", hub.folder / "owner/private")
-    (hub.folder / "owner/bert/main").mkdir(parents=True)
-    (hub.folder / "owner/bert/main/config.json").write_text('{"model_type": "bert"}')
+    (hub.folder / "owner/roberta/main").mkdir(parents=True)
+    (hub.folder / "owner/roberta/main/config.json").write_text('{"model_type": "roberta"}')
     (hub.folder / "owner/empty/main").mkdir(parents=True)
     shutil.copy(hub.folder / "owner/small/main/config.json", hub.folder / "owner/empty/main")
     refused = {
         "owner/smal": ("no directory 'owner/smal' here", hub.address, "small_en"),
         "owner/small@v9": ("no revision 'v9'",),
         "owner/private": ("HF_TOKEN",),
-        "owner/bert": ("model_type is 'bert'",),
+        "owner/roberta": ("model_type is 'roberta'",),
         "owner/empty": ("has no readable weights", "model.safetensors"),
         f"{hub.address}/none.tar.gz": ("404",),
     }

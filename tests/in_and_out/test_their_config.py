@@ -72,7 +72,7 @@ def test_what_their_configuration_leaves_out_has_their_defaults(caplog):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"model_type": "bert"}, "model_type is 'bert'"), ({"hidden_act": "silu"}, "hidden_act 'silu'"),
+    ({"model_type": "roberta"}, "model_type is 'roberta'"), ({"hidden_act": "silu"}, "hidden_act 'silu'"),
     ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
 ])
