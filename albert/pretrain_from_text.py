@@ -6,7 +6,8 @@ It measures the machine's speed, chooses vocabulary, architecture, batch, learni
 runs prepare_text, train_sentencepiece, create_pretraining_data and run_pretraining; the log shows
 each as you would type it. Every command then accepts out/model, and out/report.md says what the model
 has learned. Stop it at any time: rerun the command and it resumes. For English text,
---start_from=small_en starts from a pretrained model.
+--start_from=small_en starts from a pretrained model. With --teacher, a small model learns from an
+encoder of the text's language, such as a sentence-transformers model, in minutes instead of days.
 """
 
 import collections
@@ -26,7 +27,8 @@ from albert.cli import corpus_flags, flags, remote_paths, text_plan, text_report
 from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import pretrained
+from albert.formats import pretrained, vocabulary_transfer
+from albert.model import costs
 from albert.records import manifests
 from albert.runtime import processor, workers
 from albert.runtime.progress import duration
@@ -36,7 +38,7 @@ from albert.text.cleaning import LostMarks
 
 log = logging.getLogger("albert")
 
-_DECIDED = ("input_file", "hours", "start_from", "do_lower_case", "keep_accents", "seed",
+_DECIDED = ("input_file", "hours", "start_from", "teacher", "do_lower_case", "keep_accents", "seed",
             *corpus_flags.FLAGS)
 _MANY_MARKS = 0.02  # fraction of letters with accents or marks, above which they are kept
 _MEASURED = 5.0  # seconds of steps to time
@@ -55,6 +57,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "start_from", None,
                  f"Model to start from, with its vocabulary: {flags.A_MODEL}. Default: random weights.",
                  use="model")
+    flags.define("path", values, "teacher", None,
+                 "Encoder to learn from, with the part of its vocabulary that the text uses: "
+                 f"{flags.A_MODEL}.", use="model")
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("bool", values, "keep_accents", False,
                  "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs. Default: if "
@@ -65,6 +70,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
+    flags.refuse_together(values, "start_from", "teacher")
     paths = corpus_files.find(values.input_file, "input_file")
     for path in paths:
         files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
@@ -82,7 +88,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
         _run("prepare_text", f"--input_file={values.input_file}", f"--output_dir={out}/text",
              *text_flags)
     text = text_of(corpus)
-    plan.choose(text, values.hours * 3600 - (time.monotonic() - started))
+    plan.choose(text, values.hours * 3600 - (time.monotonic() - started), corpus)
     vocabulary_flags = plan.vocabulary(values, corpus)
     train, held_out = (os.path.join(out, "records", f"{name}.tfrecord")
                        for name in ("train", "held_out"))
@@ -99,7 +105,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
     if values.start_from:  # which has the vocabulary
         start = [f"--init_checkpoint={flags.as_typed(values, 'start_from')}"]
     _run("run_pretraining", f"--input_file={train}", f"--eval_input_file={held_out}",
-         f"--output_dir={model}", *start, *plan.training_flags(),
+         f"--output_dir={model}", *start, *plan.training_flags(values),
          f"--seed={values.seed}")
     notes = [plan.as_text(text), text_report.coverage(train), *plan.chosen.get("notes", ())]
     log.info("report: %s", text_report.write(out, model, held_out, notes, plan.epochs(text)))
@@ -141,9 +147,10 @@ class _Plan:
         self.path, self.chosen = path, chosen
         gain = processor.bfloat16_gain()
         self._precision = chosen.get("mixed_precision", "bfloat16" if gain else "float32")
-        self._start = None
-        if values.start_from:
-            self._start = pretrained.open_path(values.start_from, "start_from")
+        self._start, self._teacher = (
+            getattr(values, flag) and pretrained.open_path(getattr(values, flag), flag)
+            for flag in ("start_from", "teacher")
+        )
 
     @classmethod
     def of(cls, values: flags.FlagValues, paths: Sequence[str]) -> "_Plan":
@@ -175,14 +182,17 @@ class _Plan:
         """The architecture, with the size of the chosen vocabulary."""
         if self._start:
             return self._start.config
-        size = next(size for size in text_plan.SIZES if size.name == self.chosen["size"])
-        return dataclasses.replace(size.config, vocab_size=self.chosen["vocab_size"])
+        if self._teacher:
+            config = text_plan.student_of(self._teacher.config)
+        else:
+            config = text_plan.size_of(self.chosen["size"]).config
+        return dataclasses.replace(config, vocab_size=self.chosen["vocab_size"])
 
     @property
     def length(self) -> int:
         return self.chosen["max_seq_length"]
 
-    def choose(self, text: Text, seconds: float) -> None:
+    def choose(self, text: Text, seconds: float, corpus: str) -> None:
         """Chooses size and vocabulary, and measures the speed of training."""
         if "size" in self.chosen:
             return
@@ -190,13 +200,20 @@ class _Plan:
         log.info("measuring how fast this machine trains ...")
         if self._start:
             size = text_plan.nearest(self._start.config)
+        elif self._teacher:
+            size = text_plan.STUDENT
         else:
             rate = self._tokens_per_second(sizes[1], sizes[1].config)
             size = text_plan.choose_size(text.tokens, rate * text_plan.token_flops(sizes[1]) * seconds)
         self.chosen |= {
             "size": size.name, "optimizer": size.optimizer, "mixed_precision": self._precision,
-            "vocab_size": text_plan.vocabulary_size(size, text),
         }
+        if self._teacher:
+            prefix = os.path.join(os.path.dirname(self.path), "vocabulary")
+            self.chosen["vocab_size"] = vocabulary_transfer.write_used(
+                self._teacher.required_tokenizer(), corpus, prefix)
+        else:
+            self.chosen["vocab_size"] = text_plan.vocabulary_size(size, text)
         config = self.config
         length = min(size.length, config.max_position_embeddings)
         size = dataclasses.replace(size, length=length)
@@ -210,21 +227,30 @@ class _Plan:
 
     def _tokens_per_second(self, size: Size, config: AlbertConfig) -> float:
         with workers.preemptible("rerun the command to start again"):
-            return training_speed.measure(
+            rate = training_speed.measure(
                 config, batch=size.batch, length=size.length, predictions=size.predictions,
                 optimizer=size.optimizer, precision=self._precision, seconds=_MEASURED,
             )
+        if not self._teacher:
+            return rate
+        # A teacher only computes forwards, a third of a step's work.
+        of_teacher, own = map(costs.compute_parameters, (self._teacher.config, config))
+        return rate / (1 + of_teacher / own / 3)
 
     def vocabulary(self, values: flags.FlagValues, corpus: str) -> list[str]:
         """Returns the flags of the vocabulary, which is trained if it does not exist."""
-        if self._start:
-            theirs = self._start.vocabulary
+        if model := self._start or self._teacher:
+            theirs = model.vocabulary
             name = "spm_model_file" if theirs.spm_model_file else "vocab_file"
             text = theirs.text  # WordPiece keeps accents with capitals
             is_kept = text.keep_accents if theirs.spm_model_file else not text.do_lower_case
             self._note_letters(corpus, text.do_lower_case, is_kept)
             lower = f"--do_lower_case={str(text.do_lower_case).lower()}"
-            return [f"--{name}={getattr(theirs, name)}", lower]
+            if self._start:
+                return [f"--{name}={getattr(theirs, name)}", lower]
+            self._write_config(values.output_dir)
+            prefix = os.path.join(values.output_dir, "vocabulary")
+            return [f"--{name}={prefix}{'.model' if theirs.spm_model_file else '.txt'}", lower]
         lower = f"--do_lower_case={str(values.do_lower_case).lower()}"
         prefix = os.path.join(values.output_dir, "spm")
         if not os.path.exists(f"{prefix}.model"):
@@ -235,11 +261,13 @@ class _Plan:
                  f"--seed={values.seed}")
         with open(f"{prefix}.vocab", encoding="utf-8") as stream:
             self.chosen["vocab_size"] = sum(1 for _ in stream)
-        config = os.path.join(values.output_dir, "albert_config.json")
-        with files.atomic_write(config) as stream:
-            stream.write(self.config.to_json_string())
-        self._config_file = config
+        self._write_config(values.output_dir)
         return [f"--spm_model_file={prefix}.model", lower]
+
+    def _write_config(self, directory: str) -> None:
+        self._config_file = os.path.join(directory, "albert_config.json")
+        with files.atomic_write(self._config_file) as stream:
+            stream.write(self.config.to_json_string())
 
     def _note_letters(self, corpus: str, is_lower: bool, keep_accents: bool | None) -> bool:
         """Notes how letters change; returns whether accents are kept, by default if there are many."""
@@ -264,7 +292,7 @@ class _Plan:
             log.warning("preparing the data took most of --hours; training takes another %s",
                         duration(minimum))
             seconds = minimum
-        size = next(size for size in text_plan.SIZES if size.name == self.chosen["size"])
+        size = text_plan.size_of(self.chosen["size"])
         size = dataclasses.replace(
             size, length=self.length, rate=size.rate * (_STARTED_RATE if self._start else 1)
         )
@@ -274,11 +302,15 @@ class _Plan:
         files.write_json(self.path, self.chosen)
         log.info("%s", self.as_text(text))
 
-    def training_flags(self) -> Sequence[str]:
+    def training_flags(self, values: flags.FlagValues) -> Sequence[str]:
         """Returns run_pretraining's flags."""
         new = []
+        if self._teacher:
+            new = [f"--teacher={flags.as_typed(values, 'teacher')}", "--init_from_teacher"]
+        elif not self._start:
+            new = ["--init_embeddings=cooccurrence"]
         if not self._start:
-            new = [f"--albert_config_file={self._config_file}", "--init_embeddings=cooccurrence"]
+            new.append(f"--albert_config_file={self._config_file}")
         return [
             *new, "--do_train", "--do_eval", f"--max_seq_length={self.length}",
             f"--optimizer={self.chosen['optimizer']}",

@@ -64,6 +64,23 @@ SIZES = (
     Size("large_v2", 256, 128, "lamb", 0.00088),
 )
 
+# To learn from a teacher (docs/evidence/results.md).
+STUDENT = Size("student", 64, 64, "adamw", 5e-4)
+STUDENT_WIDTH = 128  # of its embeddings
+
+
+def size_of(name: str) -> Size:
+    """Returns the size of this name."""
+    return next(size for size in (*SIZES, STUDENT) if size.name == name)
+
+
+def student_of(teacher: AlbertConfig) -> AlbertConfig:
+    """Returns the architecture of a student: its teacher's layers, and narrower embeddings."""
+    return dataclasses.replace(
+        teacher.with_dropout(0.0), embedding_size=min(STUDENT_WIDTH, teacher.embedding_size),
+        num_hidden_groups=teacher.num_hidden_layers, extra={},
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class Text:

@@ -63,6 +63,8 @@ def write(directory: str, model: str, held_out: str, notes: Sequence[str], epoch
         accuracy, baseline = (results[f"{key}_accuracy{x}"] for x in ("", "_baseline"))
         rows.append((name, f"{100 * accuracy:.1f} %", f"{100 * baseline:.1f} %",
                      _compared(accuracy, baseline, count)))
+    if "teacher_similarity" in results:
+        rows.append(("similarity to the teacher", f"{results['teacher_similarity']:.3f}", "0", ""))
     return report_page.publish(directory, "Model pretrained on your text", [
         "".join(f"* {note}.\n" for note in notes),
         table(("on held-out text", "model", "always the most frequent answer", ""), rows),
