@@ -6,7 +6,7 @@ state-by-state (as in TinyBERT, arXiv 1909.10351) and of the sentence embedding.
 Legend: B batch, L sequence, P predictions, H hidden (of the teacher), E embedding, V vocabulary.
 """
 
-import types as types_
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +26,9 @@ from albert.pretraining_data import cooccurrence
 from albert.records.record_files import RecordFiles
 from albert.tokenization import FullTokenizer
 
-_TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+_EMBEDDINGS, _MAPPING = "bert/embeddings/", "bert/encoder/embedding_hidden_mapping_in/"
+_NORM = f"{_EMBEDDINGS}LayerNorm/"
+_TABLES = [f"{_EMBEDDINGS}{name}_embeddings" for name in ("word", "position", "token_type")]
 _COUNTED = 5_000_000  # tokens from which frequencies are estimated
 _FITTED = 50_000  # embeddings of tokens to which the projection is fitted
 _POSITIONS = 64  # among which they are
@@ -109,7 +111,9 @@ def _unmasked(batch: Mapping[str, Any], layout: Any):
     flat = ops.reshape(ids, (-1,))
     at = ops.reshape(layout.flat(batch["masked_lm_positions"]), (-1,))
     labels = ops.cast(ops.reshape(batch["masked_lm_ids"], (-1,)), ids.dtype)
-    is_masked = ops.reshape(batch["masked_lm_weights"], (-1,)) > 0
+    # Records of other tools may have predictions outside of the text.
+    is_token = ops.take_along_axis(layout.mask, batch["masked_lm_positions"], axis=1)
+    is_masked = ops.reshape(batch["masked_lm_weights"] * ops.cast(is_token, "float32"), (-1,)) > 0
     labels = ops.where(is_masked, labels, ops.take(flat, at))
     return ops.reshape(ops.scatter_update(flat, at[:, None], labels), ops.shape(ids))
 
@@ -120,58 +124,65 @@ def _unmasked(batch: Mapping[str, Any], layout: Any):
 def initial_weights(teacher: Teacher, config: AlbertConfig, source: RecordFiles) -> Weights:
     """Returns the weights of a student that begins as its teacher.
 
-    Its tables are the teacher's in the E directions in which the embeddings of the records' tokens
-    vary most (principal components). The projection is fitted to the teacher's normalized
-    embeddings by least squares. A group of layers has the mean weights of as large a part of the
-    teacher's layers.
+    Narrower tables are the teacher's in the E directions in which the embeddings of the records'
+    tokens vary most (principal components); the projection is fitted to the teacher's by least
+    squares. A group of layers has the mean weights of as large a part of the teacher's layers.
 
     Raises:
-      FlagError: the layers have other sizes.
+      FlagError: the layers have other sizes, or the tables are wider.
     """
     theirs, tensors = teacher.source.config, teacher.source.weights()
-    sizes = ("hidden_size", "intermediate_size", "num_attention_heads")
-    if differ := [name for name in sizes if getattr(theirs, name) != getattr(config, name)]:
-        raise FlagError(f"--init_from_teacher: {some(differ)} must be the teacher's: leave the flag "
-                        "out, or change --albert_config_file")
+    sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "inner_group_num")
+    differ = [name for name in sizes if getattr(theirs, name) != getattr(config, name)]
+    differ += ["embedding_size"] * (config.embedding_size > theirs.embedding_size)
+    if differ:
+        raise FlagError(f"--init_from_teacher: {some(differ)} must be the teacher's "
+                        f"({', '.join(str(getattr(theirs, name)) for name in differ)}): leave the "
+                        "flag out, or change --albert_config_file")
     values = {name: tensors.read(name) for name in tensors.shapes if name.startswith("bert/")}
-    embeddings, mapping = "bert/embeddings/", "bert/encoder/embedding_hidden_mapping_in/"
-    tables = [values[embeddings + name].astype(np.float64) for name in _TABLES]
-    # LayerNorm removes the mean of a sum, so of each table.
-    words, positions, types = (table - table.mean(axis=1, keepdims=True) for table in tables)
-    words, positions = words[teacher.rows], positions[: config.max_position_embeddings]
-    frequency, rng = _frequencies(source, config.vocab_size), np.random.default_rng(0)
-    drawn = rng.choice(len(words), _FITTED, p=frequency), rng.integers(0, _POSITIONS, _FITTED)
-    wide = _normalized(words[drawn[0]] + positions[drawn[1]] + types[0])
-    _, directions = np.linalg.eigh(wide.T @ wide)  # in ascending order
-    directions = directions[:, -config.embedding_size :]  # [H, E]
-    narrow = [table @ directions for table in (words, positions, types)]
-    gamma, beta = (values[f"{embeddings}LayerNorm/{name}"] for name in ("gamma", "beta"))
-    inputs = _normalized(narrow[0][drawn[0]] + narrow[1][drawn[1]] + narrow[2][0])
-    inputs = np.concatenate([inputs, np.ones((_FITTED, 1))], axis=1)
-    fitted = np.linalg.lstsq(inputs, wide * gamma + beta)[0]
-    width = config.embedding_size
-    result = {embeddings + name: table for name, table in zip(_TABLES, narrow, strict=True)} | {
-        f"{embeddings}LayerNorm/gamma": np.ones(width),
-        f"{embeddings}LayerNorm/beta": np.zeros(width),
-        f"{mapping}kernel": fitted[:-1], f"{mapping}bias": fitted[-1],
-        "cls/predictions/output_bias": np.log(frequency),
-    }
-    # --- Groups, and the pooler ---
+    for name, limit in (("word", teacher.rows), ("position", np.s_[: config.max_position_embeddings])):
+        values[f"{_EMBEDDINGS}{name}_embeddings"] = values[f"{_EMBEDDINGS}{name}_embeddings"][limit]
+    frequency = _frequencies(source, config.vocab_size)
+    if config.embedding_size < theirs.embedding_size:
+        _narrow(values, config.embedding_size, frequency)
+    values["cls/predictions/output_bias"] = np.log(frequency)
+    # --- Groups: the mean of the layers that one replaces ---
     layers = range(theirs.num_hidden_layers)
-    for name, value in values.items():
-        if "/group_0/" in name:
-            of_layer = [values[name.replace("/group_0/", f"/group_{theirs.group_of_layer(i)}/")]
-                        for i in layers]
-            for group in range(config.num_hidden_groups):
-                part = [of_layer[i] for i in layers
-                        if i * config.num_hidden_groups // len(layers) == group]
-                result[name.replace("/group_0/", f"/group_{group}/")] = np.mean(part, axis=0)
-        elif name.startswith("bert/pooler/"):
-            result[name] = value
-    result = {name: value.astype(np.float32) for name, value in result.items()}
-    shapes = {name: value.shape for name, value in result.items()}
-    reader = types_.SimpleNamespace(shapes=shapes, read=result.__getitem__)
-    return Weights(teacher.source.path, reader, list(result))
+    for name in [name for name in values if "/group_0/" in name]:
+        of_layer = [values[name.replace("/group_0/", f"/group_{theirs.group_of_layer(i)}/")]
+                    for i in layers]
+        parts = np.array([i * config.num_hidden_groups // len(layers) for i in layers])
+        for group in range(config.num_hidden_groups):
+            nearest = parts == parts[np.argmin(abs(parts - group))]
+            part = [value for value, is_part in zip(of_layer, nearest, strict=True) if is_part]
+            values[name.replace("/group_0/", f"/group_{group}/")] = np.mean(part, axis=0)
+    values = {name: value.astype(np.float32) for name, value in values.items()}
+    shapes = {name: value.shape for name, value in values.items()}
+    reader = types.SimpleNamespace(shapes=shapes, read=values.__getitem__)
+    return Weights(teacher.source.path, reader, list(values))
+
+
+def _narrow(values: dict[str, np.ndarray], width: int, frequency: np.ndarray) -> None:
+    """Replaces the weights of the embeddings by narrower ones."""
+    tables = [values[name].astype(np.float64) for name in _TABLES]
+    # LayerNorm removes the mean of a sum, so of each table.
+    words, positions, segments = (table - table.mean(axis=1, keepdims=True) for table in tables)
+    rng, limit = np.random.default_rng(0), min(_POSITIONS, len(positions))
+    drawn = rng.choice(len(words), _FITTED, p=frequency), rng.integers(0, limit, _FITTED)
+    wide = _normalized(words[drawn[0]] + positions[drawn[1]] + segments[0])
+    _, directions = np.linalg.eigh(wide.T @ wide)  # in ascending order
+    directions = directions[:, -width:]  # [wide, narrow]
+    for name, table in zip(_TABLES, (words, positions, segments), strict=True):
+        values[name] = table @ directions
+    target = wide * values[_NORM + "gamma"] + values[_NORM + "beta"]
+    if _MAPPING + "kernel" in values:
+        target = target @ values[_MAPPING + "kernel"] + values[_MAPPING + "bias"]
+    inputs = _normalized((words[drawn[0]] + positions[drawn[1]] + segments[0]) @ directions)
+    fitted = np.linalg.lstsq(np.pad(inputs, [(0, 0), (0, 1)], constant_values=1.0), target)[0]
+    values |= {
+        _NORM + "gamma": np.ones(width), _NORM + "beta": np.zeros(width),
+        _MAPPING + "kernel": fitted[:-1], _MAPPING + "bias": fitted[-1],
+    }
 
 
 def _normalized(x: np.ndarray) -> np.ndarray:

@@ -1,0 +1,235 @@
+"""A student learns the hidden states of a teacher."""
+
+import dataclasses
+import json
+
+import jobs
+import numpy as np
+import pytest
+from helpers import NEEDS_JAX, SIZES, assert_one_clear_line, metrics, run, write_config
+
+import albert
+from albert.formats import checkpoints, pretrained
+from albert.pretraining_data.features import masked_features
+from albert.records.record_files import RecordFiles
+
+TEACHER = {"num_hidden_layers": 4, "num_hidden_groups": 4, "embedding_size": 16, "initializer_range": 0.3}
+
+
+def save_teacher(folder, **changes) -> str:
+    """Saves an encoder whose layers and vocabulary all count; returns the flag that names it."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    config = albert.AlbertConfig(**SIZES | TEACHER | changes)
+    albert.AlbertModel(config).save_pretrained(folder / "teacher")
+    jobs.write_vocabulary(folder / "teacher")
+    return f"--teacher={folder / 'teacher'}"
+
+
+def taught(folder, **changes) -> list[str]:
+    """Returns the flags of a pretraining run with a teacher; its student has its sizes."""
+    flags = jobs.pretraining_flags(folder, **changes)
+    write_config(folder, **TEACHER)
+    return [*flags, save_teacher(folder), f"--vocab_file={jobs.write_vocabulary(folder)}", "--do_eval"]
+
+
+def opened(folder, tokens=(*jobs.SPECIALS, *jobs.WORDS)):
+    from albert.tasks.teacher import Teacher
+
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    source = pretrained.open_path(str(folder / "teacher"))
+    return Teacher(source, albert.tokenization.FullTokenizer(str(folder / "vocab.txt")), "float32")
+
+
+def batch_of(num_masked: int) -> dict[str, np.ndarray]:
+    """Returns 5 examples of 6 to 10 tokens with the same masks in all, and their ids before."""
+    rng, length = np.random.default_rng(2), 10
+    lengths = np.arange(6, 11)
+    ids = rng.integers(5, 40, (5, length)) * (np.arange(length) < lengths[:, None])
+    batch = {name: np.zeros((5, size), kind) for name, (kind, size) in masked_features(length, 3).items()}
+    batch |= {"input_ids": ids.copy(), "input_mask": (ids > 0).astype(np.int64),
+              "is_real_example": np.ones(5, np.int64)}
+    for slot in range(num_masked):
+        batch["masked_lm_positions"][:, slot] = 2 + slot
+        batch["masked_lm_ids"][:, slot] = ids[:, 2 + slot]
+        batch["masked_lm_weights"][:, slot] = 1
+        batch["input_ids"][:, 2 + slot] = 4
+    return batch | {"before": ids}
+
+
+@pytest.mark.parametrize("num_masked", [0, 3])
+def test_the_teacher_reads_the_text_without_masks(num_masked, tmp_path):
+    save_teacher(tmp_path)
+    teacher, batch = opened(tmp_path), batch_of(num_masked)
+    plain = {"input_ids": batch["before"], "input_mask": batch["input_mask"]}
+    states = teacher.model(plain)["sequence_output"]
+    found = teacher.compare(batch, states)
+    assert np.abs(np.asarray(found["state_errors"]) * batch["input_mask"]).max() < 1e-10
+    np.testing.assert_allclose(found["similarity"], 1, atol=1e-6)
+    other = teacher.compare(batch, np.roll(states, 1, axis=0))
+    assert np.asarray(other["state_errors"]).max() > 0.1
+    assert np.asarray(other["similarity"]).max() < 0.999
+
+
+def test_a_state_error_of_one_is_that_of_always_giving_the_mean(tmp_path):
+    save_teacher(tmp_path)
+    teacher, batch = opened(tmp_path), batch_of(0)
+    plain = {"input_ids": batch["before"], "input_mask": batch["input_mask"]}
+    states = np.asarray(teacher.model(plain)["sequence_output"])
+    means = np.broadcast_to(states.mean(-1, keepdims=True), states.shape)
+    np.testing.assert_allclose(teacher.compare(batch, means)["state_errors"], 1, rtol=1e-5)
+
+
+def test_a_student_may_have_a_part_of_the_vocabulary_in_another_order(tmp_path):
+    save_teacher(tmp_path)
+    teacher = opened(tmp_path, [*jobs.SPECIALS, *jobs.WORDS[30:10:-1]])
+    tokens = dict(zip([*jobs.SPECIALS, *jobs.WORDS], range(40), strict=True))
+    assert teacher.rows.tolist() == [tokens[t] for t in (*jobs.SPECIALS, *jobs.WORDS[30:10:-1])]
+
+
+@pytest.mark.parametrize("width, tolerance", [(16, 1e-10), (15, 1e-8), (8, 0.9)])
+def test_a_student_begins_as_its_teacher(width, tolerance, tmp_path):
+    """A sum of tables without its mean, which LayerNorm removes, has 15 directions of 16."""
+    from albert.tasks import teacher as teachers
+    from albert.tasks.pretraining import PretrainingTask
+
+    save_teacher(tmp_path)
+    teacher = opened(tmp_path)
+    records = RecordFiles([jobs.write_pretraining_records(tmp_path / "train.tfrecord")])
+    config = dataclasses.replace(teacher.source.config, embedding_size=width).with_dropout(0.0)
+    weights = teachers.initial_weights(teacher, config, records)
+    task = PretrainingTask(12, 3, teacher=teacher)
+    student = task.build_model(config)
+    for name, variable in albert.modeling.named_weights(student).items():
+        if name in weights.shapes:
+            variable.assign(weights.read(name))
+    outputs = task.outputs(student, batch_of(0))
+    error = float((np.asarray(outputs["state_errors"]) * batch_of(0)["input_mask"]).mean())
+    assert error < tolerance
+    random = task.outputs(task.build_model(config), batch_of(0))
+    assert error < 0.5 * float(np.asarray(random["state_errors"]).mean())
+
+
+def test_groups_begin_as_the_mean_of_the_layers_that_they_replace(tmp_path):
+    from albert.tasks import teacher as teachers
+
+    save_teacher(tmp_path)
+    teacher = opened(tmp_path)
+    records = RecordFiles([jobs.write_pretraining_records(tmp_path / "train.tfrecord")])
+    config = dataclasses.replace(teacher.source.config, num_hidden_groups=2)
+    weights = teachers.initial_weights(teacher, config, records)
+    name = "bert/encoder/transformer/group_{}/inner_group_0/ffn_1/intermediate/dense/kernel"
+    theirs = [teacher.source.weights().read(name.format(i)) for i in range(4)]
+    for group in (0, 1):
+        mean = (theirs[2 * group] + theirs[2 * group + 1]) / 2
+        np.testing.assert_allclose(weights.read(name.format(group)), mean, rtol=1e-6)
+
+
+def test_training_brings_the_states_nearer_and_names_each_loss(tmp_path):
+    flags = taught(tmp_path, num_train_steps=60, log_steps=10, save_checkpoints_steps=60,
+                   learning_rate=0.003, optimizer="adamw")
+    assert jobs.pretrain(*flags) == 0
+    lines = [line for line in metrics(tmp_path / "out") if line["kind"] == "train"]
+    names = {"state_error", "teacher_similarity", "masked_lm_loss", "sentence_order_loss"}
+    assert names <= lines[0].keys()
+    assert lines[-1]["state_error"] < 0.8 * lines[0]["state_error"]
+    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    assert names <= results.keys()
+    assert json.loads((tmp_path / "out/best.json").read_text())["metric"] == "teacher_similarity"
+
+
+@pytest.mark.parametrize("extra", [
+    [], pytest.param(["--gradient_accumulation_steps=2", "--nopack_rows"], marks=pytest.mark.slow),
+    pytest.param(["--mixed_precision=bfloat16"], marks=pytest.mark.slow),
+])
+def test_a_killed_run_with_a_teacher_resumes_to_the_same_bits(extra, tmp_path, monkeypatch):
+    from albert.training.metrics import History
+
+    flags = [*taught(tmp_path), "--init_from_teacher", *extra]
+    assert jobs.pretrain(*flags) == 0
+    again = [*flags, f"--output_dir={tmp_path / 'again'}"]
+    jobs.sigterm_when(monkeypatch, History, "note", lambda history, before, rows: before + 1 >= 13)
+    assert jobs.pretrain(*again) == 143
+    assert jobs.pretrain(*again) == 0
+    jobs.assert_same_run(tmp_path / "again", tmp_path / "out", 23)
+
+
+def test_accumulation_and_packing_change_nothing(tmp_path):
+    """The losses are sums over the whole batch, wherever its parts are computed."""
+    flags = taught(tmp_path, num_train_steps=3, num_warmup_steps=1, log_steps=1)
+    write_config(tmp_path, **TEACHER, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    found = []
+    for number, extra in enumerate((["--pack_rows"], ["--nopack_rows"], ["--gradient_accumulation_steps=2"])):
+        out = tmp_path / f"out{number}"
+        assert jobs.pretrain(*flags, *extra, f"--output_dir={out}") == 0
+        found.append([line["loss"] for line in metrics(out)])
+    for losses in found[1:]:
+        assert losses == pytest.approx(found[0], rel=1e-5)
+
+
+@NEEDS_JAX
+@pytest.mark.slow
+def test_both_engines_learn_the_same(tmp_path):
+    flags = taught(tmp_path, num_train_steps=4, num_warmup_steps=1, log_steps=1)
+    write_config(tmp_path, **TEACHER, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    found = []
+    for engine in ("tensorflow", "jax"):
+        out = tmp_path / engine
+        done = run(jobs.PRETRAINING, *flags, "--init_from_teacher", f"--engine={engine}", f"--output_dir={out}")
+        assert done.returncode == 0, done.stderr
+        found.append([line["loss"] for line in metrics(out)])
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_a_student_of_another_width_is_saved_without_its_projection(tmp_path):
+    flags = taught(tmp_path, num_train_steps=3, num_warmup_steps=1)
+    write_config(tmp_path, hidden_size=24, num_attention_heads=2)
+    assert jobs.pretrain(*flags) == 0
+    weights = checkpoints.open_weights(str(tmp_path / "out"))
+    assert weights.shapes["teacher_projection/kernel"] == (24, 16)
+    model = albert.from_pretrained(tmp_path / "out")
+    assert type(model) is albert.AlbertForPreTraining
+    model.save_pretrained(tmp_path / "saved")
+    saved = pretrained.open_path(str(tmp_path / "saved")).weights()
+    assert not [name for name in saved.shapes if "teacher" in name]
+
+
+def test_masks_that_are_drawn_leave_half_of_the_sequences_whole():
+    from albert.pretraining_data.dynamic_masking import DynamicMasking
+    from albert.pretraining_data.masking import MaskingSettings, SpecialIds
+
+    masking = DynamicMasking(16, MaskingSettings(3, mask_token_share=1), SpecialIds(2, 3, 4, 40), 1, whole_prob=0.5)
+    ids = np.random.default_rng(0).integers(5, 40, (400, 16)).astype(np.int32)
+    ids[:, 0], ids[:, 15] = 2, 3
+    masked = masking.mask(ids, np.full((400, 2), (14, 0), np.int32), np.ones_like(ids),
+                          np.zeros((400, 1), np.int32), np.arange(400))
+    is_whole = masked["masked_lm_weights"].sum(1) == 0
+    assert 160 < is_whole.sum() < 240
+    np.testing.assert_array_equal(masked["input_ids"][is_whole], ids[is_whole])
+    assert (masked["input_ids"][~is_whole] != ids[~is_whole]).any(1).all()
+    assert not masked["masked_lm_positions"][is_whole].any()
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"hidden_size": 8, "num_attention_heads": 2}, "hidden_size must be the teacher's (16)"),
+    ({"embedding_size": 24}, "embedding_size must be the teacher's (16)"),
+])
+def test_a_start_that_does_not_fit_is_one_line(change, message, tmp_path, capsys):
+    flags = taught(tmp_path)
+    write_config(tmp_path, **TEACHER | change)
+    assert jobs.pretrain(*flags, "--init_from_teacher") == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_records_of_another_vocabulary_are_refused(tmp_path, capsys):
+    flags = taught(tmp_path)
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join([*jobs.SPECIALS, *jobs.WORDS[:-1], "zebra"]) + "\n")
+    assert jobs.pretrain(*flags, f"--vocab_file={other}") == 2
+    assert "lacks zebra" in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_a_start_from_no_teacher_is_refused(job, capsys):
+    assert jobs.pretrain(*job, "--init_from_teacher") == 2
+    assert "--init_from_teacher needs --teacher" in assert_one_clear_line(capsys.readouterr().err)
