@@ -20,7 +20,7 @@
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            modules that tf-models-official exported
-    saved_model          writes SavedModels
+    saved_model          the errors of writing SavedModels
     model_card           the README.md of a model's directory
     vocabulary_transfer  another vocabulary for the same model
 """

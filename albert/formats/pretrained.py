@@ -194,7 +194,7 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
             lambda: tf_models.open_weights(directory),
         )
     config, vocabulary = hub.read_assets(directory, flag)
-    metadata = Metadata("AlbertForPreTraining", text=vocabulary.text)
+    metadata = Metadata(text=vocabulary.text)  # the weights say which heads it has
     return Pretrained(
         handle, directory, config, vocabulary, metadata, lambda: hub.open_module_weights(directory)
     )

@@ -8,7 +8,6 @@ import base64
 import functools
 import sys
 import unicodedata
-from collections.abc import Callable
 from typing import Any
 
 from albert.errors import DataError, first_line
@@ -118,22 +117,13 @@ def combining_characters() -> str:
     This differs from Unicode's category M, which their StripAccents drops: Thai vowel signs, for
     example, are marks but do not combine.
     """
-    return character_class(unicodedata.combining, chr)
-
-
-def character_class(is_member: Callable[[str], Any], spell: Callable[[int], str]) -> str:
-    """Returns a regular expression's class of the characters that a predicate accepts.
-
-    Args:
-      spell: returns the notation of a character, given its code.
-    """
     ranges: list[list[int]] = []
-    for code in (c for c in range(sys.maxunicode + 1) if is_member(chr(c))):
+    for code in (c for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))):
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "[" + "".join(f"{spell(a)}-{spell(b)}" if b > a else spell(a) for a, b in ranges) + "]"
+    return "[" + "".join(f"{chr(a)}-{chr(b)}" if b > a else chr(a) for a, b in ranges) + "]"
 
 
 def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
