@@ -15,6 +15,7 @@
     hf_names             Hugging Face's names of weights
     hf_tensors           Hugging Face's tensor files: safetensors, HDF5
     tokenizer_json       Hugging Face's tokenizer.json
+    sentence_files       embeddings of sentence-transformers
     torch_file           converts PyTorch's pytorch_model.bin to safetensors
     model_hub            downloads a released model, by its hub name or its address
     archives             packed models, and the cache that they are unpacked to
