@@ -31,7 +31,7 @@ class AlbertTokenizer:
     """Turns texts into a model's inputs, with a SentencePiece or WordPiece vocabulary.
 
     `[MASK]` in a text is the mask token. Other special tokens in a text are plain text, so that
-    user input cannot end a segment.
+    user input cannot end a segment; except with the tokenizer of a BERT, as in transformers.
 
     Example:
       >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")

@@ -51,7 +51,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 # These do not change the ids of a text.
 _IRRELEVANT = {
     "added_tokens_decoder", "backend", "chat_template", "clean_up_tokenization_spaces",
-    "from_slow", "full_tokenizer_file", "init_inputs", "is_local", "max_length",
+    "from_slow", "full_tokenizer_file", "init_inputs", "is_local", "local_files_only", "max_length",
     "model_input_names", "name_or_path", "pad_to_multiple_of", "pad_token_type_id",
     "padding", "processor_class", "return_tensors", "special_tokens_map_file",
     "tokenizer_file", "truncation", "truncation_strategy", "use_fast", "vocab_file",
