@@ -55,7 +55,6 @@ setup(
         "jax-cuda": ["jax[cuda12]>=0.7"],
         "jax-tpu": ["jax[tpu]>=0.7"],
         "torch": ["torch>=2.10"],  # reads pytorch_model.bin
-        "text": ["tensorflow-text>=2.20,<2.22"],  # raw-text SavedModels
         "onnx": ["onnxruntime>=1.20"],  # answers sooner than an engine, see docs/guides/serve.md
         "beam": ["apache-beam>=2.60"],
         # A Dask cluster for the tests, which are skipped without it.

@@ -31,7 +31,7 @@ class AlbertTokenizer:
     """Turns texts into a model's inputs, with a SentencePiece or WordPiece vocabulary.
 
     `[MASK]` in a text is the mask token. Other special tokens in a text are plain text, so that
-    user input cannot end a segment.
+    user input cannot end a segment; except with the tokenizer of a BERT, as in transformers.
 
     Example:
       >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
@@ -167,7 +167,7 @@ class AlbertTokenizer:
         self, text: str, text_pair: str | None = None, add_special_tokens: bool = True
     ) -> list[int]:
         """Returns the ids of a text or a pair of texts."""
-        ids = self._ids([text] if text_pair is None else [text, text_pair])
+        ids = self._ids([text, text_pair] if text_pair else [text])
         if not add_special_tokens:
             return list(itertools.chain.from_iterable(ids))
         return self.build_inputs_with_special_tokens(*ids)

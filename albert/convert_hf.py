@@ -1,4 +1,4 @@
-"""Converts an ALBERT model from or to Hugging Face's layout, bit for bit.
+"""Converts a model from or to Hugging Face's layout, bit for bit; from there also a BERT.
 
   python -m albert.convert_hf --hf_directory=albert-base-v2 --output_dir=albert_base
   python -m albert.convert_hf --albert_directory=albert_base --output_dir=albert-base-v2

@@ -1,6 +1,4 @@
-"""Writes a pretrained or fine-tuned model for other runtimes: a server, LiteRT or ONNX.
-
-  python -m albert.export_model --model_dir=classifier --export_path=served/1
+"""Writes a pretrained or fine-tuned model for other runtimes: LiteRT or ONNX.
 
   python -m albert.export_model --model_dir=classifier --export_path=classifier.onnx
   python -m albert.export_model --model_dir=out --export_path=encoder.tflite \\
@@ -8,9 +6,6 @@
 
 `--model_dir` is an output directory of this package, a released archive, a directory in Hugging
 Face's layout or a TF-Hub module.
-
-A path that does not end in `.tflite` or `.onnx` becomes a directory with a SavedModel from texts
-to labels, of the text or of its words, with the tokenizer inside. It needs tensorflow-text.
 
 A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with, or the
 encoder of a pretrained model. Inputs are `input_ids`, `input_mask` and `segment_ids`, int32:
@@ -24,15 +19,13 @@ with the model's.
 import dataclasses
 import logging
 import os
-import re
 
 from albert.cli import flags
 from albert.errors import CheckpointError, FlagError
 from albert.formats import model_card, pretrained
-from albert.formats.model_classes import CHOICE, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS
+from albert.formats.model_classes import EXPORT_HEADS, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
-from albert.inference import fine_tuned, onnx_file, onnx_model
-from albert.inference.session import Session
+from albert.inference import onnx_file, onnx_model
 from albert.storage import files
 
 log = logging.getLogger("albert")
@@ -47,16 +40,14 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "model_dir", None,
                  f"Model to export: {flags.A_MODEL}. Required.", use="model")
     flags.define("path", values, "export_path", None,
-                 "File to write (*.tflite or *.onnx), or a directory for a SavedModel that takes "
-                 "texts. Required.", use="output")
+                 "File to write, *.tflite or *.onnx. Required.", use="output")
     flags.define("enum", values, "head", None,
                  "Head of the .tflite or .onnx file. Default: the fine-tuned one; for a pretrained "
                  "model encoder, or masked_lm if it has no pooler.", enum_values=list(EXPORT_HEADS))
     flags.define("integer", values, "max_seq_length", None,
-                 "Length of LiteRT's input, or maximum length of a SavedModel's texts, in tokens. Default: "
+                 "Length of LiteRT's input in tokens. Default: "
                  "as in fine-tuning; of a pretrained model 128, or its maximum if shorter.",
                  lower_bound=1)
-    flags.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
                  "Store the large matrices of .tflite or .onnx as int8 (dynamic range), in a quarter "
                  "of the space.")
@@ -65,24 +56,13 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "model_dir", "export_path")
     suffix = os.path.splitext(values.export_path)[1].lower()
-    is_file = suffix in (".tflite", ".onnx")
-    if not is_file and re.fullmatch(r"\.[a-z]\w*", suffix):  # a directory of that name would mislead
-        raise FlagError(f"--export_path={values.export_path}: cannot write {suffix}: give a *.tflite "
-                        "or *.onnx file, or a directory for a SavedModel")
-    ineffective = flags.given_as_typed(
-        values, *(("spm_model_file", "vocab_file") if is_file else ("head", "quantize"))
-    )
-    if ineffective:
-        formats = "a SavedModel of texts" if is_file else ".tflite and .onnx files"
-        raise FlagError(f"{' and '.join(ineffective)}: only for {formats}")
+    if suffix not in (".tflite", ".onnx"):
+        raise FlagError(f"--export_path={values.export_path}: give a *.tflite or *.onnx file")
     if suffix == ".onnx" and values.max_seq_length is not None:
         raise FlagError("--max_seq_length has no effect on .onnx, which takes any length")
     files.refuse_existing(values.export_path, "export_path")
     source = pretrained.open_path(values.model_dir, "model_dir")
-    if is_file:
-        _export_file(values, source, suffix)
-    else:
-        _export_texts(values, source)
+    _export_file(values, source, suffix)
 
 
 def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> None:
@@ -145,22 +125,6 @@ def _trained_head(source: Pretrained) -> str:
         return kind.head
     has_pooler = "bert/pooler/dense/kernel" in source.weights().shapes  # transformers may drop it
     return "encoder" if has_pooler else "masked_lm"
-
-
-def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
-    """Writes a SavedModel from texts to answers."""
-    tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
-    predictor = fine_tuned.predictor_of(
-        Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
-    )
-    if predictor.task in (QUESTIONS, CHOICE):
-        raise FlagError(f"--export_path={values.export_path}: a SavedModel answers with labels alone: "
-                        "serve a session over HTTP, or export a *.onnx or *.tflite file")
-    flags.start_tensorflow()
-    from albert.export import text_models
-
-    signatures = text_models.export(predictor, values.export_path)
-    log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -7,15 +7,14 @@
 `input_mask` and `input_type_ids` [B, L] and returns `pooled_output`,
 `sequence_output`, `encoder_outputs` and `default`; it can be trained with
 `training=True`. Its parts `mlm` (called with `masked_lm_positions` too) and
-`sop` add `mlm_logits` and `sop_logits`. It also has the original's signatures
-`tokens`, `sop`, `mlm` and `tokenization_info`.
+`sop` add `mlm_logits` and `sop_logits`, if the model has these heads. It also has the
+original's signatures `tokens`, `sop`, `mlm` and `tokenization_info`.
 
-With tensorflow-text, --export_preprocessor_path writes a module from texts to
-these inputs (`tokenize`, `bert_pack_inputs`). Each module has a model card, README.md.
+The module has a model card, README.md.
 """
 
-import contextlib
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -29,88 +28,54 @@ from albert.storage import files
 
 log = logging.getLogger("albert")
 
-PATHS = ("export_path", "export_preprocessor_path")
-
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the original's flags, and new ones for other layouts and modules that take texts."""
+    """Defines the original's flags, and one for a configuration elsewhere."""
     flags.define("path", values, "albert_directory", None,
                  "Directory with albert_config.json, checkpoint and vocabulary, or one in Hugging "
                  "Face's layout, or a module. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
     flags.define_vocabulary_flags(values)
     flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
-    flags.define("path", values, "export_path", None,
-                 "Directory for the encoder. One of the two paths is required.", use="output")
-    flags.define("path", values, "export_preprocessor_path", None,
-                 "Directory for the encoder's preprocessing (needs tensorflow-text).", use="output")
-    flags.define("integer", values, "max_seq_length", None,
-                 "Default length of packed texts in tokens, for the preprocessing. Default: 128, or the "
-                 "model's maximum if shorter.",
-                 lower_bound=3)
+    flags.define("path", values, "export_path", None, "Directory to write. Required.", use="output")
     flags.define("path", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.", use="file")
 
 
-def _check(values: flags.FlagValues) -> dict[str, str]:
-    """Returns {flag: directory to write}."""
-    flags.require(values, "albert_directory")
-    paths = {name: getattr(values, name) for name in PATHS if getattr(values, name)}
-    if not paths:
-        raise FlagError(f"one of --{', --'.join(PATHS)} is required (see --help)")
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "albert_directory", "export_path")
     if not os.path.isdir(values.albert_directory):
         raise FlagError(f"--albert_directory: no such directory: {values.albert_directory}")
-    for name, path in paths.items():
-        files.refuse_existing(path, name)
-    if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
-        raise FlagError(f"--{' and --'.join(paths)} must be different directories")
-    return paths
-
-
-def main(values: flags.FlagValues) -> None:
-    paths = _check(values)
+    path = values.export_path
+    files.refuse_existing(path, "export_path")
     source = pretrained.open_named(
         values.albert_directory, values.checkpoint_name, values.albert_config_file
     )
-    config = source.config
-    config.check_length(values.max_seq_length, values.albert_directory)
-    # The default of TF-Hub's preprocessing modules.
-    seq_length = values.max_seq_length or min(128, config.max_position_embeddings)
     tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
+    if tokenizer.added.ids:
+        raise FlagError(f"the added tokens {', '.join(tokenizer.added.ids):.60} can't be written into a "
+                        "TF-Hub module: export an .onnx file")
     flags.start_tensorflow()
-    from albert.export import hub_export, text_graph
+    from albert.export import hub_export
     from albert.formats import saved_model
 
-    text_graph.refuse_added_tokens(tokenizer)
-    if set(paths) != {"export_path"}:
-        text_graph.import_tensorflow_text()
-    model = hub_export.load_model(source)
-    with contextlib.ExitStack() as stack:
-        # The SavedModel keeps the assets under these names.
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        scratch = {
-            name: stack.enter_context(model_card.publish_model(path, saved_model.MAIN_FILE))
-            for name, path in paths.items()
-        }
-        assets = _collect_assets(folder, config, tokenizer)
-        if "export_path" in scratch:
-            hub_export.export_module(
-                model, assets, scratch["export_path"], do_lower_case=tokenizer.do_lower_case
-            )
-        if "export_preprocessor_path" in scratch:
-            hub_export.export_preprocessor(
-                tokenizer, config, assets, scratch["export_preprocessor_path"], seq_length
-            )
-        names = {name: os.path.basename(os.path.abspath(path)) for name, path in paths.items()}
-        for name, directory in scratch.items():
-            has_weights = name != "export_preprocessor_path"
-            model_card.of_weights(
-                directory, source.weights(), config, name=names[name], note=_SUMMARIES[name],
-                metadata=source.metadata, tokenizer=tokenizer, parameters=model.count_params() if has_weights else None,
-                usage=model_card.filled(f"{name}.txt", name=names[name]),
-            )
-    for name, path in paths.items():
-        log.info("%s: %s (load it with tensorflow_hub.load)", _SUMMARIES[name], path)
+    model, weights = hub_export.load_model(source)
+    name = os.path.basename(os.path.abspath(path))
+    with (
+        tempfile.TemporaryDirectory() as folder,  # the SavedModel keeps the assets' names
+        model_card.publish_model(path, saved_model.MAIN_FILE) as scratch,
+    ):
+        assets = _collect_assets(folder, source.config, tokenizer)
+        hub_export.export_module(
+            model, weights, assets, scratch, do_lower_case=tokenizer.do_lower_case
+        )
+        model_card.of_weights(
+            scratch, source.weights(), source.config, name=name, metadata=source.metadata,
+            tokenizer=tokenizer, parameters=sum(math.prod(one.shape) for one in weights.values()),
+            note="A reusable TensorFlow 2 SavedModel: packed ids to vectors.",
+            usage=model_card.filled("export_path.txt", name=name),
+        )
+    log.info("%s (load it with tensorflow_hub.load)", path)
 
 
 def _collect_assets(
@@ -127,12 +92,6 @@ def _collect_assets(
     if tokenizer.is_spm and os.path.isfile(listing):
         vocabularies.insert(0, listing)
     return paths + [shutil.copy(vocabulary, folder) for vocabulary in vocabularies]
-
-
-_SUMMARIES = {
-    "export_path": "A reusable TensorFlow 2 SavedModel: packed ids to vectors.",
-    "export_preprocessor_path": "A TensorFlow 2 SavedModel: texts to the inputs of the encoder.",
-}
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -40,9 +40,8 @@ from albert.cli.encoder import Encoder, open_encoder
 from albert.cli.fine_tuning import FineTuning, TrainingResult, weights_to_use, work_directory
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
-from albert.formats import run_states
-from albert.inference import fine_tuned
-from albert.inference.session import Session
+from albert.formats import pretrained, run_states
+from albert.storage import files
 from albert.tasks import baselines, glue, own_file
 from albert.tasks.classification import ClassificationTask
 from albert.tasks.fine_tuning_data import FineTuningData
@@ -65,10 +64,9 @@ def define_flags(values: flags.FlagValues) -> None:
         values, "Dropout on the pooled output (classifier DR of the paper's table 14)."
     )
     flags.define("path", values, "export_dir", None,
-                 "Directory for a SavedModel from texts to labels (needs tensorflow-text), as "
-                 "export_model writes it.", use="output")
+                 "Directory for a SavedModel from token ids to logits.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "No effect: the exported model returns probabilities.", may_be_nan=True)
+                 "No effect: the exported model returns logits.", may_be_nan=True)
 
 
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
@@ -120,15 +118,19 @@ def tune(
     tuning = FineTuning(values, settings, encoder, data, task_of(values, settings, encoder, data))
     result = tuning.run()
     if result and settings.export_dir:
-        from albert.export import text_models  # imports TensorFlow
+        from albert import modeling  # imports TensorFlow
+        from albert.formats import saved_model
 
-        task, weights = tuning.task, result.weights
-        if task.untrained_weights:
-            weights = weights.in_units(task.label_mean, task.label_deviation)
+        weights = result.weights
+        if tuning.task.untrained_weights:
+            weights = weights.in_units(tuning.task.label_mean, tuning.task.label_deviation)
         source = tuning.opened(weights)
-        session = Session.of(source, encoder.tokenizer, settings.max_seq_length, batch_size=1)
-        predictor = fine_tuned.predictor_of(session, None, data.labels or ())
-        text_models.export(predictor, settings.export_dir)
+        model = pretrained.load(modeling.AlbertForSequenceClassification, source, complete=True)
+        with (
+            files.publish_dir(settings.export_dir, saved_model.MAIN_FILE) as scratch,
+            saved_model.writing(),
+        ):
+            model.export(scratch, verbose=False)
         flags.log.info("SavedModel of %s: %s", weights.origin, settings.export_dir)
     return tuning, result
 

@@ -35,6 +35,9 @@ __all__ = [
     "scrub_surrogates", "split_digit_comma", "whitespace_tokenize",
 ]
 
+SPECIAL = frozenset((
+    "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]", "<s>", "</s>", "<mask>", "<pad>", "<unk>",
+))
 _WORD_CACHE = 1 << 18  # maximum number of words whose WordPiece ids are cached
 
 
@@ -58,12 +61,13 @@ def whitespace_tokenize(text: str) -> list[str]:
 # --- The tokenizer ---
 
 
-def _special_id(spm_token: str, wordpiece_token: str) -> property:
+def _special_id(wordpiece_token: str, *spm_tokens: str) -> property:
     def get(self: "FullTokenizer") -> int:
-        token = spm_token if self.is_spm else wordpiece_token
-        if token not in self.vocab:
-            raise DataError(f"{self.path}: the vocabulary has no token {token}")
-        return self.vocab[token]
+        tokens = spm_tokens if self.is_spm else (wordpiece_token,)
+        for token in tokens:
+            if token in self.vocab:
+                return self.vocab[token]
+        raise DataError(f"{self.path}: the vocabulary has no token {tokens[0]}")
 
     return property(get, doc=f"Id of {wordpiece_token}, or a DataError if the vocabulary lacks it.")
 
@@ -75,9 +79,9 @@ class FullTokenizer:
       vocab_file: a WordPiece vocabulary; ignored if `spm_model_file` is given.
       do_lower_case: whether `encode_text` lower-cases; `tokenize` does so only with WordPiece.
       spm_model_file: a SentencePiece model.
-      keep_accents, remove_space: see `TextSettings`; only with SentencePiece.
       added_tokens: {token: id}, with ids that follow those of the file. They are matched before
         all others, ignoring case and accents if preprocessing removes these.
+      settings: others of `TextSettings`.
 
     Raises:
       DataError: no file is given; it is missing, empty or in the wrong format; or ids of added
@@ -86,10 +90,10 @@ class FullTokenizer:
 
     def __init__(
         self, vocab_file: str | None, do_lower_case: bool = True, spm_model_file: str | None = None,
-        *, keep_accents: bool = False, remove_space: bool = True,
-        added_tokens: Mapping[str, int] | None = None,
+        *, added_tokens: Mapping[str, int] | None = None, **settings: bool | None,
     ):
-        self.settings = TextSettings(do_lower_case, keep_accents, remove_space)
+        self.settings = TextSettings(do_lower_case, **settings)
+        as_in_bert = self.settings.as_in_bert
         self.sp_model: Any = None
         self.comma_ids: dict[int, list[int]] = {}  # for tokens like "▁2010,", the ids of their parts
         if spm_model_file:
@@ -98,14 +102,19 @@ class FullTokenizer:
             count = self.sp_model.GetPieceSize()
             self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
             for token, i in self.vocab.items():
-                if ends_in_digit_comma(token):
+                if ends_in_digit_comma(token) and not as_in_bert:
                     parts = split_digit_comma(self.sp_model, token)
                     self.comma_ids[i] = list(map(self.sp_model.PieceToId, parts))
         elif vocab_file:
             self.path = filesystem.local_copy(vocab_file, "vocab_file")
             self.vocab = load_vocab(self.path)
-            self.basic_tokenizer = BasicTokenizer(do_lower_case)
-            self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+            self.basic_tokenizer = BasicTokenizer(
+                do_lower_case, self.settings.strip_accents, self.settings.tokenize_chinese_chars,
+                as_in_bert,
+            )
+            self.wordpiece_tokenizer = WordpieceTokenizer(
+                self.vocab, max_input_chars_per_word=100 if as_in_bert else 200
+            )
             self._ids_of_word: dict[str, list[int]] = {}
         else:
             raise DataError("no vocabulary: give --spm_model_file or --vocab_file")
@@ -113,6 +122,9 @@ class FullTokenizer:
         self.symbols = {token.lower(): token for token in self._symbols()}
         if not self.is_spm:
             self.basic_tokenizer.never_split = tuple(self.symbols.values())
+        self.special = AddedTokens({
+            token: i for token, i in self.vocab.items() if token in SPECIAL
+        } if as_in_bert else {})
         self._file_size = len(self.vocab)
         added = dict(sorted((added_tokens or {}).items(), key=lambda item: item[1]))
         self.add_tokens(added)
@@ -141,9 +153,10 @@ class FullTokenizer:
 
     def _symbols(self) -> list[str]:
         tokens = [token for token in self.vocab if token != token.lower()]
+        if self.settings.as_in_bert:
+            return []
         if not self.is_spm:
-            special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-            return [t for t in tokens if t[0] == "[" and t[-1] == "]" and t not in special]
+            return [t for t in tokens if t[0] == "[" and t[-1] == "]" and t not in SPECIAL]
         is_needed = self.do_lower_case and len(tokens) > 3  # [CLS], [SEP] and [MASK]
         return spm_model.user_defined(self.sp_model, tokens) if is_needed else []
 
@@ -177,6 +190,8 @@ class FullTokenizer:
     def tokenize(self, text: str | bytes) -> list[str]:
         """Splits a text into tokens; for SentencePiece, call `preprocess` first."""
         text, tokens = convert_to_unicode(text), []
+        if self.settings.as_in_bert:
+            return self.convert_ids_to_tokens(self.encode_batch([text], is_preprocessed=True)[0])
         for begin, end, added in self.added.split(text):
             if added is not None:
                 tokens.append(self.inv_vocab[added])
@@ -204,16 +219,19 @@ class FullTokenizer:
                 return self._sentencepiece_ids(parts, is_preprocessed)
             return [self._wordpiece_ids(part) for part in parts]
 
-        if not self.added.ids:
+        if not (self.added.ids or self.special.ids):
             return encode(texts)
-        return self.added.encode([convert_to_unicode(text) for text in texts], encode)
+        return self.special.encode(
+            [convert_to_unicode(text) for text in texts],
+            lambda parts: self.added.encode(parts, encode),
+        )
 
     def _sentencepiece_ids(
         self, texts: Sequence[str | bytes], is_preprocessed: bool
     ) -> list[list[int]]:
         clean = convert_to_unicode if is_preprocessed else self.preprocess
         cleaned = [scrub_surrogates(clean(text)) for text in texts]
-        if "," not in self.vocab:  # unknown tokens may end in a comma, too
+        if not ("," in self.vocab or self.settings.as_in_bert):  # unknown tokens may end in one, too
             return [encode_ids(self.sp_model, text) for text in cleaned]
         all_ids = self.sp_model.EncodeAsIds(cleaned, num_threads=1)
         split = self.comma_ids
@@ -253,11 +271,11 @@ class FullTokenizer:
 
     # --- The vocabulary ---
 
-    cls_id = _special_id("[CLS]", "[CLS]")
-    sep_id = _special_id("[SEP]", "[SEP]")
-    mask_id = _special_id("[MASK]", "[MASK]")
-    pad_id = _special_id("<pad>", "[PAD]")
-    unk_id = _special_id("<unk>", "[UNK]")
+    cls_id = _special_id("[CLS]", "[CLS]", "<s>")
+    sep_id = _special_id("[SEP]", "[SEP]", "</s>")
+    mask_id = _special_id("[MASK]", "[MASK]", "<mask>")
+    pad_id = _special_id("[PAD]", "<pad>")
+    unk_id = _special_id("[UNK]", "<unk>")
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -297,26 +315,22 @@ def tokenizer_digest(
 ) -> str:
     """Returns a hash of vocabulary and settings, given the SHA-256 of the vocabulary file."""
     kind = "spm" if is_spm else "wordpiece"
-    case = "lower" if settings.do_lower_case else "cased"
-    text = f"{kind} {case} {vocabulary_sha256}"
-    # Without the defaults, so that records made before these settings existed keep their identity.
-    text += " keep_accents" * settings.keep_accents
-    text += " keep_space" * (not settings.remove_space)
+    text = f"{kind} {settings} {vocabulary_sha256}"
     text += "".join(f" {token!r}" for token in added)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_special_pieces(tokenizer: FullTokenizer) -> None:
     """Raises a DataError that lists the special tokens missing from the vocabulary."""
-    pad, unknown = ("<pad>", "<unk>") if tokenizer.is_spm else ("[PAD]", "[UNK]")
-    required = ("[CLS]", "[SEP]", "[MASK]", pad, unknown)
-    if missing := [token for token in required if token not in tokenizer.vocab]:
-        raise DataError(
-            f"{tokenizer.path}: the vocabulary has no {', '.join(missing)}; train it with "
-            "these as control symbols"
-        )
-    if tokenizer.pad_id != 0:
-        raise DataError(f"{tokenizer.path}: {pad} has id {tokenizer.pad_id}, it must have id 0")
+    vocab, of_bert = tokenizer.vocab, tokenizer.settings.as_in_bert
+    required = ("<pad>", "<unk>") if tokenizer.is_spm else ("[PAD]", "[UNK]")
+    is_tagged = of_bert and tokenizer.is_spm and "<s>" in vocab
+    required += ("<s>", "</s>", "<mask>") if is_tagged else ("[CLS]", "[SEP]", "[MASK]")
+    if missing := sorted(token for token in required if token not in vocab):
+        raise DataError(f"{tokenizer.path}: the vocabulary has no {', '.join(missing)}; train it with "
+                        "these as control symbols")
+    if tokenizer.pad_id != 0 and not of_bert:
+        raise DataError(f"{tokenizer.path}: {required[0]} has id {tokenizer.pad_id}, it must have id 0")
 
 
 def check_vocabulary(tokenizer: FullTokenizer, config: Any) -> None:
@@ -327,7 +341,9 @@ def check_vocabulary(tokenizer: FullTokenizer, config: Any) -> None:
       DataError: special tokens are missing.
     """
     check_special_pieces(tokenizer)
-    if tokenizer.vocab_size != config.vocab_size:
+    # Tables of BERT are often rounded up.
+    may_be_smaller = tokenizer.settings.as_in_bert and tokenizer.vocab_size < config.vocab_size
+    if tokenizer.vocab_size != config.vocab_size and not may_be_smaller:
         kind = "spm model" if tokenizer.is_spm else "vocab file"
         raise ConfigError(
             f"{kind} has {tokenizer.vocab_size:,} tokens, config vocab_size is "

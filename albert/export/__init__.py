@@ -1,7 +1,5 @@
-"""Exports models for other runtimes: TF-Hub, serving of texts, LiteRT, ONNX.
+"""Exports models for other runtimes: TF-Hub, LiteRT.
 
-    hub_export        the SavedModels of `export_to_tfhub`
-    text_models       a fine-tuned model as a SavedModel from texts to answers
-    text_graph        the tokenizer as a TensorFlow graph
+    hub_export        the SavedModel of `export_to_tfhub`
     model_conversion  LiteRT files, and the comparison of files with models
 """

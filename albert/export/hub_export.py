@@ -1,22 +1,19 @@
-"""The SavedModels of `export_to_tfhub`, each with TF-Hub's common API for its kind.
-
-They are a text encoder (packed ids to vectors) and its preprocessor (texts to packed ids).
+"""The SavedModel of `export_to_tfhub`: a text encoder with TF-Hub's common API.
 
 Legend: B batch, L sequence, H hidden, P predictions, V vocabulary. All ids are int32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
-from albert.export import text_graph
 from albert.formats import pretrained, saved_model
 from albert.formats.pretrained import Pretrained
 from albert.model import row_layout
 from albert.modeling import AlbertForPreTraining, named_weights
-from albert.tokenization import FullTokenizer
 
 _AutoTrackable = tf.__internal__.tracking.AutoTrackable
 
@@ -28,35 +25,33 @@ def _tokens(name: str) -> tf.TensorSpec:
 # The names of TF-Hub's common API for text encoders, and of the original's signatures.
 _HUB_INPUTS = {n: _tokens(n) for n in ("input_word_ids", "input_mask", "input_type_ids")}
 _INPUTS = {n: _tokens(n) for n in ("input_ids", "input_mask", "segment_ids")}
-_TEXTS = tf.TensorSpec([None], tf.string, name="text")
+_HEADS = {"mlm": "cls/predictions/", "sop": "cls/seq_relationship/"}
 
 
-# === The encoder ===
-
-
-def load_model(source: Pretrained) -> AlbertForPreTraining:
-    """Loads the encoder and the pretraining heads.
+def load_model(source: Pretrained) -> tuple[AlbertForPreTraining, dict[str, Any]]:
+    """Returns a model and its weights by name: the encoder's, and those of the heads that were trained.
 
     Raises:
-      CheckpointError: the checkpoint lacks some of their weights.
+      CheckpointError: the encoder lacks weights.
     """
     model = AlbertForPreTraining(source.config)
-    if new := pretrained.assign(model, source.weights())["new"]:
-        raise CheckpointError(
-            f"{source.weights().origin} lacks {some(new)}: a module holds the pretraining heads too"
-        )
-    return model
+    new = pretrained.assign(model, source.weights())["new"]
+    if lacking := [name for name in new if name.startswith("bert/")]:
+        raise CheckpointError(f"{source.weights().origin} lacks {some(lacking)}, which a module has")
+    absent = tuple(scope for scope in _HEADS.values() if any(name.startswith(scope) for name in new))
+    return model, {n: v for n, v in named_weights(model).items() if not n.startswith(absent)}
 
 
 def export_module(
-    model: AlbertForPreTraining, assets: Sequence[str], path: str, *, do_lower_case: bool
+    model: AlbertForPreTraining, named: Mapping[str, Any], assets: Sequence[str], path: str, *,
+    do_lower_case: bool,
 ) -> None:
-    """Writes the encoder.
+    """Writes the encoder, and its heads as further parts.
 
     Args:
+      named: the weights to include, see `load_model`.
       assets: files to include, the vocabulary last.
     """
-    named = named_weights(model)
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
     encode = tf.function(_encode(model))  # shared by all parts, so that it is traced once
     root = _part(encoder, encode, _HUB_INPUTS)
@@ -64,12 +59,16 @@ def export_module(
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
     # Other trainable parts: the encoder with one head each.
     positions = {"masked_lm_positions": _tokens("masked_lm_positions")}
-    for name, head, more in (
-        ("mlm", "cls/predictions/", positions), ("sop", "cls/seq_relationship/", {})
-    ):
-        weights = encoder | {n: v for n, v in named.items() if n.startswith(head)}
-        setattr(root, name, _part(weights, _with_head(model, encode, name), _HUB_INPUTS | more))
-    saved_model.save(root, path, signatures(model, root.assets[-1], do_lower_case))
+    called = signatures(model, root.assets[-1], do_lower_case)
+    for name, head in _HEADS.items():
+        weights = {n: v for n, v in named.items() if n.startswith(head)}
+        if not weights:
+            del called[name]
+            continue
+        inputs = _HUB_INPUTS | (positions if name == "mlm" else {})
+        setattr(root, name, _part(encoder | weights, _with_head(model, encode, name), inputs))
+    with saved_model.writing():
+        tf.saved_model.save(root, path, signatures=called)
 
 
 def _part(
@@ -172,70 +171,3 @@ def signatures(
 
 def _named(input_ids, input_mask, segment_ids):
     return {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
-
-
-# === Texts ===
-
-
-def export_preprocessor(
-    tokenizer: FullTokenizer, config: AlbertConfig, assets: Sequence[str], path: str,
-    seq_length: int,
-) -> None:
-    """Writes the module from texts [B] to the encoder's inputs [B, seq_length].
-
-    It follows TF-Hub's common API for preprocessors, with the steps `tokenize` and
-    `bert_pack_inputs`.
-    """
-    root = _AutoTrackable()
-    root.assets = [tf.saved_model.Asset(asset) for asset in assets]
-    root.tokenize = _tokenize(tokenizer)
-    root.bert_pack_inputs = _bert_pack_inputs(tokenizer, config, seq_length)
-
-    @tf.function(input_signature=[_TEXTS])
-    def call(text):
-        return root.bert_pack_inputs([root.tokenize.ids(text)])
-
-    root.__call__ = call
-    saved_model.save(root, path, {"serving_default": call})
-
-
-def _tokenize(tokenizer: FullTokenizer) -> _AutoTrackable:
-    ids = text_graph.ids_of(tokenizer)
-    specials = {
-        "vocab_size": tokenizer.vocab_size,
-        "padding_id": tokenizer.pad_id,
-        "start_of_sequence_id": tokenizer.cls_id,
-        "end_of_segment_id": tokenizer.sep_id,
-        "mask_id": tokenizer.mask_id,
-    }
-    part = _AutoTrackable()
-    part.ids = ids  # owns the tables that the function below reads
-    part.__call__ = tf.function(lambda text: ids(text), input_signature=[_TEXTS])
-    part.get_special_tokens_dict = tf.function(
-        lambda: {name: tf.constant(value, tf.int32) for name, value in specials.items()},
-        input_signature=[],
-    )
-    return part
-
-
-def _bert_pack_inputs(tokenizer: FullTokenizer, config: AlbertConfig, default: int):
-    limit = config.max_position_embeddings
-
-    @tf.function
-    def bert_pack_inputs(inputs, seq_length=default):
-        shortest = tf.debugging.assert_greater(
-            seq_length, len(inputs) + 1, "seq_length is too short for a text"
-        )
-        longest = tf.debugging.assert_less_equal(
-            seq_length, limit,
-            f"seq_length is longer than the model's position table: at most {limit} ids",
-        )
-        with tf.control_dependencies([shortest, longest]):
-            return text_graph.pack(inputs, tf.identity(seq_length), tokenizer)
-
-    ragged = tf.RaggedTensorSpec([None, None], tf.int32)
-    for segments in (1, 2):
-        bert_pack_inputs.get_concrete_function(
-            [ragged] * segments, seq_length=tf.TensorSpec([], tf.int32, name="seq_length")
-        )
-    return bert_pack_inputs

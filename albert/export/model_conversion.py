@@ -39,7 +39,8 @@ def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize:
     root = tf.Module()
     root.weights, root.graph = [weight.value for weight in model.weights], graph
     with tempfile.TemporaryDirectory() as folder:
-        saved_model.save(root, folder, graph)
+        with saved_model.writing():
+            tf.saved_model.save(root, folder, signatures=graph)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         if quantize:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]

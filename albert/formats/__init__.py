@@ -15,12 +15,13 @@
     hf_names             Hugging Face's names of weights
     hf_tensors           Hugging Face's tensor files: safetensors, HDF5
     tokenizer_json       Hugging Face's tokenizer.json
+    sentence_files       embeddings of sentence-transformers
     torch_file           converts PyTorch's pytorch_model.bin to safetensors
     model_hub            downloads a released model, by its hub name or its address
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            modules that tf-models-official exported
-    saved_model          writes SavedModels
+    saved_model          the errors of writing SavedModels
     model_card           the README.md of a model's directory
     vocabulary_transfer  another vocabulary for the same model
 """

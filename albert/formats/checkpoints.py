@@ -36,8 +36,8 @@ _OTHER_LAYOUTS = {
         "architecture; Google's Chinese models are albert_base_zh to albert_xxlarge_zh"
     ),
     "bert/encoder/layer_0/": (
-        "a BERT (layers `bert/encoder/layer_0`, `layer_1` ... with separate weights), not an "
-        "ALBERT"
+        "a BERT in TensorFlow 1's format (layers `bert/encoder/layer_0`, `layer_1` ...), not an "
+        "ALBERT: convert it to Hugging Face's layout, in which BERTs are read"
     ),
 }
 

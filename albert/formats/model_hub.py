@@ -11,7 +11,9 @@ import re
 import sys
 
 from albert.errors import CheckpointError, first_line
-from albert.formats import archives, checkpoint_files, huggingface, tokenizer_files
+from albert.formats import (
+    archives, checkpoint_files, huggingface, sentence_files, tokenizer_files,
+)
 from albert.storage import files, shipped
 
 log = logging.getLogger("albert")
@@ -115,7 +117,7 @@ def _snapshot(name: str, revision: str | None, with_weights: bool) -> str:
     from huggingface_hub import errors, hf_hub_download, snapshot_download
 
     options = {"revision": revision, "local_files_only": not _answers(name, revision)}
-    small = [huggingface.CONFIG_FILE, *tokenizer_files.NAMES]
+    small = [huggingface.CONFIG_FILE, *tokenizer_files.NAMES, *sentence_files.NAMES]
     directory = snapshot_download(name, allow_patterns=small, **options)
     config = os.path.join(directory, huggingface.CONFIG_FILE)
     if not os.path.isfile(config):

@@ -64,6 +64,7 @@ _KINDS: dict[str, Kind] = {
     "problem_type": (lambda value: value in PROBLEM_TYPES, f"one of {', '.join(PROBLEM_TYPES)}"),
     "num_texts": (lambda value: is_count(value) and value in (1, 2), "1 or 2"),
     "max_seq_length": POSITIVE,
+    "pooling": TEXT,
     "text": OBJECT,
     "settings": OBJECT,
 }
@@ -79,6 +80,7 @@ class Metadata:
     problem_type: str | None = None  # of a classifier
     num_texts: int | None = None  # per input: a text or a pair
     max_seq_length: int | None = None  # of its training
+    pooling: str | None = None  # of embeddings, see `sentence_files`
     text: TextSettings | None = None  # how texts were preprocessed for it
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)  # see SETTINGS
 

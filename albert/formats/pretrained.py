@@ -24,6 +24,7 @@ from albert.formats import (
     model_card,
     model_metadata,
     run_states,
+    sentence_files,
     tf_models,
     tokenizer_files,
 )
@@ -177,6 +178,7 @@ def open_hugging_face(directory: str, gelu: str = "auto") -> Pretrained:
     values = files.read_json(origin)
     config = huggingface.config_from_theirs(values, origin, gelu)
     metadata = huggingface.metadata_from_theirs(values, origin)
+    metadata = dataclasses.replace(metadata, **sentence_files.read(directory))
     return Pretrained(
         directory, directory, config, *_with_vocabulary(directory, metadata),
         lambda: open_tensors(huggingface.find_weights(directory), config),
@@ -194,7 +196,7 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
             lambda: tf_models.open_weights(directory),
         )
     config, vocabulary = hub.read_assets(directory, flag)
-    metadata = Metadata("AlbertForPreTraining", text=vocabulary.text)
+    metadata = Metadata(text=vocabulary.text)  # the weights say which heads it has
     return Pretrained(
         handle, directory, config, vocabulary, metadata, lambda: hub.open_module_weights(directory)
     )
@@ -352,11 +354,11 @@ def write(
     from albert.model.weight_names import named_weights
 
     config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
+    limit = config.max_position_embeddings
     metadata = model_metadata.of_model(model)
     if tokenizer is not None:
         check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        limit = config.max_position_embeddings
         tokenizer_files.write(tokenizer, directory, min(max_length or limit, limit))
         metadata = dataclasses.replace(metadata, text=tokenizer.settings)
     num_labels = model.num_labels if is_labelled(metadata.architecture) else None
@@ -364,6 +366,9 @@ def write(
         os.path.join(directory, huggingface.CONFIG_FILE),
         huggingface.config_to_theirs(config, metadata, ids, num_labels, dtype),
     )
+    if metadata.pooling in sentence_files.SUPPORTED:
+        length = min(metadata.max_seq_length or limit, limit)
+        sentence_files.write(directory, metadata.pooling, length, config.hidden_size)
     drops_pooler = not (keeps_pooler or reads_pooler(type(model)))
     tensors = {
         name: weight.numpy().astype(dtype) for name, weight in named_weights(model).items()

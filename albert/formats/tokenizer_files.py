@@ -17,7 +17,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import archives, tokenizer_json
 from albert.storage import files
 from albert.text import spm_model
-from albert.tokenization import FullTokenizer, TextSettings
+from albert.tokenization import SPECIAL, FullTokenizer, TextSettings
 
 log = logging.getLogger("albert")
 
@@ -35,7 +35,7 @@ _NO_LIMIT = 1 << 30
 _TEXT_KEYS = tuple(field.name for field in dataclasses.fields(TextSettings))
 _CLASSES = (
     "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast",
-    "PreTrainedTokenizerFast", "TokenizersBackend",
+    "PreTrainedTokenizerFast", "TokenizersBackend", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast",
 )
 # The supported values; others would change how texts are split or sequences are built.
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -44,19 +44,25 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "bos_token": ("[CLS]",), "eos_token": ("[SEP]",),
     "pad_token": ("<pad>", "[PAD]"), "unk_token": ("<unk>", "[UNK]"),
     "padding_side": ("right",), "truncation_side": ("right",),
-    "sp_model_kwargs": ({},), "tokenize_chinese_chars": (True,), "do_basic_tokenize": (True,),
+    "sp_model_kwargs": ({},), "add_prefix_space": (True,), "do_basic_tokenize": (True,),
     "never_split": ([],), "additional_special_tokens": ([],), "extra_special_tokens": ([], {}),
     "auto_map": ({},),
 }
 # These do not change the ids of a text.
 _IRRELEVANT = {
     "added_tokens_decoder", "backend", "chat_template", "clean_up_tokenization_spaces",
-    "from_slow", "full_tokenizer_file", "init_inputs", "is_local", "max_length",
+    "from_slow", "full_tokenizer_file", "init_inputs", "is_local", "local_files_only", "max_length",
     "model_input_names", "name_or_path", "pad_to_multiple_of", "pad_token_type_id",
-    "padding", "processor_class", "return_tensors", "special_tokens_map_file", "strip_accents",
+    "padding", "processor_class", "return_tensors", "special_tokens_map_file",
     "tokenizer_file", "truncation", "truncation_strategy", "use_fast", "vocab_file",
 }
-_SPECIAL = {"[CLS]", "[SEP]", "[MASK]", "<pad>", "[PAD]", "<unk>", "[UNK]"}
+# Of BERTs with the vocabulary of XLM-R.
+_TAGS = {
+    "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>", "bos_token": "<s>",
+    "eos_token": "</s>",
+}
+# Of XLM-R, whose models number tokens differently from their tokenizer.json.
+_OTHER_NUMBERS = "sentencepiece.bpe.model"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,30 +143,26 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     Raises:
       DataError: a setting is malformed or not supported.
     """
-    path = os.path.join(directory, SETTINGS_FILE)
-    values = files.read_json_object(path) if os.path.isfile(path) else {}
+    path, values = _settings_in(directory)
+    of_bert = bool(values.get("as_in_bert"))
     spm, vocab = _files(directory, values.get(_FILE_KEY), path)
     problem, fast, added = "", os.path.join(directory, FAST_FILE), {}
     if not (spm or vocab) and os.path.isfile(fast):
         try:
-            spm, of_file, added = _from_fast(fast)
+            spm, vocab, of_file, added = _from_fast(fast)
             default = default or of_file
         except DataError as error:  # irrelevant to callers that have a vocabulary or need none
             problem = str(error)
     for name in ("special_tokens_map.json", "added_tokens.json"):
         file = os.path.join(directory, name)
         if os.path.isfile(file) and name.startswith("special"):
-            _check_fixed(files.read_json_object(file), file)
+            _check_fixed(files.read_json_object(file), file, of_bert)
         elif os.path.isfile(file):
             tokens = files.read_json_object(file).items()
             added |= _added([{"content": token, "id": i} for token, i in tokens], file)
-    _check_fixed(values, path)
+    _check_fixed(values, path, of_bert)
     added |= _added(_decoder(values.get("added_tokens_decoder") or {}, path), path)
     text = text_settings(values, path, default or TextSettings(**spm_model.trained_with(spm)))
-    strip = values.get("strip_accents")
-    if vocab and strip not in (None, text.do_lower_case):
-        raise DataError(f"{path}: strip_accents is {strip!r}, but accents are stripped if and only if "
-                        "text is lower-cased")
     known = {*_FIXED, *_IRRELEVANT, *_TEXT_KEYS, "model_max_length", _FILE_KEY}
     if unknown := sorted(set(values) - known):
         log.warning("%s: ignored settings: %s", path, ", ".join(unknown))
@@ -168,14 +170,20 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     return Vocabulary(spm, vocab, text, max_length, problem, added)
 
 
+def _settings_in(directory: str) -> tuple[str, dict[str, Any]]:
+    """Returns the path of a directory's settings, and what they and the kind of its model say."""
+    path, config = (os.path.join(directory, name) for name in (SETTINGS_FILE, "config.json"))
+    values = files.read_json_object(path) if os.path.isfile(path) else {}
+    if os.path.isfile(config) and files.read_json_object(config).get("model_type") == "bert":
+        values |= {"as_in_bert": True}
+    return path, values
+
+
 def _text_of_file(path: str, default: TextSettings) -> TextSettings:
     """Returns how texts are preprocessed for a vocabulary, from its file or the settings next to it."""
     directory = os.path.dirname(os.path.abspath(path))
-    settings_path = os.path.join(directory, SETTINGS_FILE)
     default = dataclasses.replace(default, **spm_model.trained_with(path))
-    if not os.path.isfile(settings_path):
-        return default
-    values = files.read_json_object(settings_path)
+    settings_path, values = _settings_in(directory)
     is_of_file = os.path.abspath(path) in _files(directory, values.get(_FILE_KEY), settings_path)
     return text_settings(values, settings_path, default) if is_of_file else default
 
@@ -197,8 +205,10 @@ def text_settings(
 
 def settings_of(tokenizer: FullTokenizer, max_length: int | None) -> dict[str, Any]:
     """Returns the settings for `tokenizer_config.json`, ours and Hugging Face's."""
-    keys = _TEXT_KEYS if tokenizer.is_spm else ("do_lower_case",)
-    values = {key: getattr(tokenizer.settings, key) for key in keys}
+    values = {
+        key: value for key, value in dataclasses.asdict(tokenizer.settings).items()
+        if key == "do_lower_case" or value != getattr(TextSettings, key)
+    }
     return values | ({} if max_length is None else {"model_max_length": max_length})
 
 
@@ -209,17 +219,15 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = Non
     path = os.path.join(directory, name)
     if not os.path.isfile(path) or files.sha256(path) != files.sha256(tokenizer.path):
         files.publish_copy(tokenizer.path, path)
-    special = {
-        "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
-        "pad_token": "<pad>" if is_spm else "[PAD]", "unk_token": "<unk>" if is_spm else "[UNK]",
-    }
+    names = ("cls_token", "sep_token", "mask_token", "pad_token", "unk_token")
+    special = dict(zip(names, tokenizer.convert_ids_to_tokens(tokenizer.special_ids), strict=True))
     values = special | settings_of(tokenizer, max_length) | {
         _FILE_KEY: name, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
     if added := tokenizer_json.added_tokens(tokenizer):
         values["added_tokens_decoder"] = {str(token.pop("id")): token for token in added}
     if not is_spm:
-        values |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
+        values = {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True} | values
     elif fast := tokenizer_json.contents(tokenizer):
         files.write_json(os.path.join(directory, FAST_FILE), fast)
         values["tokenizer_class"] = "PreTrainedTokenizerFast"  # uses that file unchanged
@@ -227,16 +235,18 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = Non
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
 
 
-def _from_fast(path: str) -> tuple[str, TextSettings, dict[str, int]]:
-    """Returns a SentencePiece model made from a `tokenizer.json`, in the cache."""
-    model, settings, tokens = tokenizer_json.sentencepiece_model(path)
+def _from_fast(path: str) -> tuple[str | None, str | None, TextSettings, dict[str, int]]:
+    """Returns the SentencePiece model or the vocabulary of a `tokenizer.json`, in the cache."""
+    content, is_spm, settings, tokens = tokenizer_json.vocabulary(path)
+    name = "spiece.model" if is_spm else "vocab.txt"
 
     def write(folder: str) -> None:
-        with files.atomic_write(os.path.join(folder, "spiece.model"), "wb") as stream:
-            stream.write(model)
+        with files.atomic_write(os.path.join(folder, name), "wb") as stream:
+            stream.write(content)
 
-    folder = archives.cached("tokenizer", hashlib.sha256(model).hexdigest(), write)
-    return os.path.join(folder, "spiece.model"), settings, _added(tokens, path)
+    folder = archives.cached("tokenizer", hashlib.sha256(content).hexdigest(), write)
+    file = os.path.join(folder, name)
+    return file if is_spm else None, None if is_spm else file, settings, _added(tokens, path)
 
 
 def only_file(directory: str, ending: str, part: str = "") -> str | None:
@@ -254,15 +264,17 @@ def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | N
         if os.path.isfile(path):
             return (path, None) if named.endswith(".model") else (None, path)
     spm, vocab = only_file(directory, ".model"), only_file(directory, ".txt", "vocab")
+    if spm and os.path.basename(spm) == _OTHER_NUMBERS:
+        spm = None
     return spm, None if spm else vocab
 
 
-def _check_fixed(values: Mapping[str, Any], origin: str) -> None:
+def _check_fixed(values: Mapping[str, Any], origin: str, of_bert: bool) -> None:
     for key, supported in _FIXED.items():
         value = values.get(key)
         if isinstance(value, dict) and "content" in value:
             value = value["content"]
-        if value not in (None, *supported):
+        if value not in (None, *supported) and not (of_bert and value == _TAGS.get(key)):
             raise DataError(f"{origin}: {key} is {value!r}; supported: "
                             f"{' and '.join(map(repr, supported))}")
 
@@ -282,7 +294,7 @@ def _added(tokens: Sequence[Mapping[str, Any]], origin: str) -> dict[str, int]:
         content, i = token.get("content"), token.get("id")
         if not isinstance(content, str) or type(i) is not int or not content.strip():
             raise DataError(f"{origin}: not an added token: {token}")
-        if content in _SPECIAL:
+        if content in SPECIAL:
             continue
         if unsupported := [key for key in ("special", "single_word") if token.get(key)]:
             raise DataError(f"{origin}: the added token {content!r} is {unsupported[0]}, which is "

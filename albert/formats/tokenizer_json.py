@@ -1,4 +1,4 @@
-"""A `tokenizer.json` of Hugging Face's tokenizers library: a SentencePiece model in another format.
+"""A `tokenizer.json` of Hugging Face's tokenizers library: a vocabulary in another format.
 
 Their ALBERT class interprets SentencePiece models differently (version 5 splits "(hi)" into "(" and
 "▁hi", but the model was trained with "▁", "(" and "hi"). So the file spells out each of our steps.
@@ -8,7 +8,6 @@ import base64
 import functools
 import sys
 import unicodedata
-from collections.abc import Callable
 from typing import Any
 
 from albert.errors import DataError, first_line
@@ -24,21 +23,26 @@ _ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
-def sentencepiece_model(path: str) -> tuple[bytes, TextSettings, list[dict[str, Any]]]:
-    """Returns a SentencePiece model of a `tokenizer.json`, how to preprocess texts, and added tokens.
+def vocabulary(path: str) -> tuple[bytes, bool, TextSettings, list[dict[str, Any]]]:
+    """Returns the file of a vocabulary in a `tokenizer.json`.
+
+    Returns:
+      the file's content, whether it is a SentencePiece model (Unigram) or a list of tokens
+      (WordPiece), how to preprocess texts, and added tokens.
 
     Raises:
-      DataError: it is damaged, of another kind than Unigram, or preprocesses texts differently.
+      DataError: it is damaged, of another kind, or preprocesses texts differently.
     """
-    import sentencepiece
-
     values = files.read_json_object(path)
     model = values.get("model")
-    if not isinstance(model, dict) or model.get("type") != "Unigram":
-        kind = model.get("type") if isinstance(model, dict) else None
-        raise DataError(f"{path}: its model is {kind or 'missing'}; only Unigram is supported")
+    kind = model.get("type") if isinstance(model, dict) else None
+    if kind not in ("Unigram", "WordPiece"):
+        raise DataError(f"{path}: its model is {kind or 'missing'}; only Unigram and WordPiece are "
+                        "supported")
     try:
         tokens = values.get("added_tokens") or []
+        if kind == "WordPiece":
+            return _word_pieces(values, path)
         kinds = {t["content"]: bool(t["special"]) for t in tokens}
         steps = _steps(values.get("normalizer"))
         charsmap = [s["precompiled_charsmap"] for s in steps if s["type"] == "Precompiled"]
@@ -47,10 +51,31 @@ def sentencepiece_model(path: str) -> tuple[bytes, TextSettings, list[dict[str, 
         added = [token for token in tokens if token["id"] >= len(pieces)]
         settings = _settings(steps, path)
         _check_words(values.get("pre_tokenizer"), bool(model.get("byte_fallback")), path)
+        import sentencepiece
+
         sentencepiece.SentencePieceProcessor(model_proto=made)
     except _ERRORS as error:
         raise DataError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from error
-    return made, settings, added
+    return made, True, settings, added
+
+
+def _word_pieces(values: dict[str, Any], path: str) -> tuple[bytes, bool, TextSettings, list[Any]]:
+    normalizer, model = values["normalizer"], values["model"]
+    steps = normalizer["type"], values["pre_tokenizer"]["type"], normalizer["clean_text"]
+    rest = model["continuing_subword_prefix"], model["unk_token"], model["max_input_chars_per_word"]
+    if (*steps, *rest) != ("BertNormalizer", "BertPreTokenizer", True, "##", "[UNK]", 100):
+        raise DataError(f"{path}: a WordPiece tokenizer that differs from BERT's is not supported")
+    ids = model["vocab"]
+    tokens = sorted(ids, key=ids.get)
+    is_listed = [ids[token] for token in tokens] == list(range(len(ids)))
+    if not is_listed or any(len(token.split()) != 1 for token in tokens):
+        raise DataError(f"{path}: its tokens are not words with the ids 0, 1, 2 ...")
+    settings = TextSettings(
+        normalizer["lowercase"], strip_accents=normalizer["strip_accents"],
+        tokenize_chinese_chars=normalizer["handle_chinese_chars"],
+    )
+    added = [token for token in values.get("added_tokens") or [] if token["id"] >= len(ids)]
+    return "".join(f"{token}\n" for token in tokens).encode(), False, settings, added
 
 
 def _steps(normalizer: Any) -> list[dict[str, Any]]:
@@ -118,22 +143,13 @@ def combining_characters() -> str:
     This differs from Unicode's category M, which their StripAccents drops: Thai vowel signs, for
     example, are marks but do not combine.
     """
-    return character_class(unicodedata.combining, chr)
-
-
-def character_class(is_member: Callable[[str], Any], spell: Callable[[int], str]) -> str:
-    """Returns a regular expression's class of the characters that a predicate accepts.
-
-    Args:
-      spell: returns the notation of a character, given its code.
-    """
     ranges: list[list[int]] = []
-    for code in (c for c in range(sys.maxunicode + 1) if is_member(chr(c))):
+    for code in (c for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))):
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "[" + "".join(f"{spell(a)}-{spell(b)}" if b > a else spell(a) for a, b in ranges) + "]"
+    return "[" + "".join(f"{chr(a)}-{chr(b)}" if b > a else chr(a) for a, b in ranges) + "]"
 
 
 def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
@@ -148,7 +164,7 @@ def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
     )
     if model.trainer_spec.model_type != model.trainer_spec.UNIGRAM:
         return None
-    special = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+    special = tokenizer.convert_ids_to_tokens(tokenizer.special_ids)
     return {
         "version": "1.0",
         "truncation": None,
@@ -169,7 +185,10 @@ def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
         "decoder": _METASPACE,
         "model": {
             "type": "Unigram", "unk_id": tokenizer.vocab["<unk>"], "byte_fallback": False,
-            "vocab": [[piece.piece, _score(piece)] for piece in model.pieces],
+            "vocab": [
+                [piece.piece, _score(piece, not tokenizer.settings.as_in_bert)]
+                for piece in model.pieces
+            ],
         },
     }
 
@@ -184,11 +203,11 @@ def added_tokens(tokenizer: FullTokenizer) -> list[dict[str, Any]]:
     ]
 
 
-def _score(piece) -> float:
+def _score(piece, splits_commas: bool) -> float:
     if piece.type == piece.USER_DEFINED:
         return 0.0
     # "▁1999," is split again into "▁1999" and ","; never choosing it has the same effect.
-    return _NEVER if ends_in_digit_comma(piece.piece) else piece.score
+    return _NEVER if splits_commas and ends_in_digit_comma(piece.piece) else piece.score
 
 
 def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
@@ -231,12 +250,13 @@ def _template(tokenizer: FullTokenizer) -> dict[str, Any]:
     def text(name: str, segment: int) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": segment}}
 
-    single = [token("[CLS]", 0), text("A", 0), token("[SEP]", 0)]
-    ids = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id}
+    begin, end = tokenizer.convert_ids_to_tokens(tokenizer.special_ids[:2])
+    single = [token(begin, 0), text("A", 0), token(end, 0)]
+    ids = {begin: tokenizer.cls_id, end: tokenizer.sep_id}
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, text("B", 1), token("[SEP]", 1)],
+        "pair": [*single, text("B", 1), token(end, 1)],
         "special_tokens": {
             name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ids.items()
         },

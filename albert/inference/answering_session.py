@@ -122,17 +122,18 @@ class AnsweringSession(Session):
         return _predictions(filler, texts, isinstance(texts, str), _text_and_origin)
 
     def embed(
-        self, texts: Any, *, pooling: str = "weighted", progress: bool = False
+        self, texts: Any, *, pooling: str | None = None, progress: bool = False
     ) -> Any:
         """Computes embeddings: [D] of a text, [N, D] of a list of texts.
 
         Args:
           texts: a string, or an iterable of strings.
-          pooling: "weighted", the mean in which rare tokens weigh more, joined with a vector of the
+          pooling: by default that of the files of sentence-transformers next to the model; without
+            these "weighted", the mean in which rare tokens weigh more, joined with a vector of the
             text's tokens and scaled to the length 1; "mean" over all tokens; the vector at "cls";
             or "pooled", a trained layer on it.
         """
-        if pooling not in embedding.POOLINGS:
+        if pooling not in (None, *embedding.POOLINGS):
             raise FlagError(
                 f"pooling must be one of {', '.join(embedding.POOLINGS)}, got {pooling!r}"
             )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from albert.errors import CheckpointError
+from albert.formats import sentence_files
 from albert.inference.session import Batch, Predictor, Session
 
 log = logging.getLogger("albert")
@@ -19,7 +20,6 @@ _WORDS = 768  # numbers that say which tokens a text has; a multiple of 32
 # Measured, see docs/evidence/results.md: squared lengths of the parts of a weighted embedding.
 _SHARES = {"states": 0.3, "tokens": 0.3, "words": 1.0}
 _RARE = 1e-3  # a token of this probability counts half
-_SPECIAL = ("[CLS]", "[SEP]", "[UNK]", "[MASK]", "[PAD]")
 
 
 class TokenVectors:
@@ -36,8 +36,7 @@ class TokenVectors:
         if log_probabilities is None:
             log.warning("%s has no probabilities of tokens: rare and frequent ones weigh the same",
                         session.tokenizer.path)
-            vocab = session.tokenizer.vocab
-            self.weights[[vocab[token] for token in _SPECIAL if token in vocab]] = _RARE
+            self.weights[list(session.tokenizer.special_ids)] = _RARE
         else:
             p = np.exp(log_probabilities)
             self.weights[: len(p)] = _RARE / (_RARE + p)
@@ -77,16 +76,25 @@ class Embedder(Predictor):
     """Computes embeddings of texts. An answer has `vector` [D].
 
     Args:
-      pooling: one of `POOLINGS`, see `albert.extract_features`.
+      pooling: one of `POOLINGS`, see `albert.extract_features`; by default the model's own, else
+        "weighted".
+
+    Raises:
+      CheckpointError: the model's own is not supported.
     """
 
     class_name = "AlbertModel"
 
-    def __init__(self, session: Session, pooling: str):
-        self.session, self.pooling = session, pooling
+    def __init__(self, session: Session, pooling: str | None):
+        own = session.source.metadata.pooling or "weighted"
+        if not pooling and own not in (*sentence_files.SUPPORTED, *POOLINGS):
+            raise CheckpointError(f"{session.source.path} makes embeddings by {own!r}, which is not "
+                                  f"supported: choose a pooling, {', '.join(POOLINGS)}")
+        self.session, (self.pooling, *rest) = session, (pooling or own).split("+")
+        self.is_normalized = bool(rest)
         config = session.source.config
         self.size = config.hidden_size
-        if pooling == "weighted":
+        if self.pooling == "weighted":
             self.size += config.embedding_size + _WORDS
 
     @property
@@ -113,10 +121,11 @@ class Embedder(Predictor):
             return {"vector": outputs["pooled_output"]}
         states, mask = outputs["sequence_output"], batch["input_mask"].astype(np.float32)
         if self.pooling == "cls":
-            return {"vector": states[:, 0]}
+            mask[:, 1:] = 0
         if self.pooling == "weighted":
             mask *= self._token_vectors.weights[batch["input_ids"]]
-        return {"vector": np.einsum("blh,bl->bh", states, mask) / mask.sum(axis=1, keepdims=True)}
+        vectors = np.einsum("blh,bl->bh", states, mask) / mask.sum(axis=1, keepdims=True)
+        return {"vector": _unit(vectors) if self.is_normalized else vectors}
 
     def decode(self, context, outputs):
         for ids, (one,) in zip(context, outputs, strict=True):

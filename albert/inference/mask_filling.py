@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from albert.albert_tokenizer import AlbertTokenizer
-from albert.errors import DataError, FlagError
+from albert.errors import CheckpointError, DataError, FlagError
+from albert.formats.model_classes import MODEL_CLASSES
 from albert.inference.session import Batch, Predictor, Session, masked_logits, numbers, softmax
 
 MASK = "[MASK]"
+_HEAD = MODEL_CLASSES["AlbertForMaskedLM"].weight
 
 
 class MaskFiller(Predictor):
@@ -29,11 +31,18 @@ class MaskFiller(Predictor):
     class_name = "AlbertForMaskedLM"
 
     def __init__(self, session: Session, top_k: int):
-        vocab_size = session.source.config.vocab_size
+        vocab_size = session.tokenizer.vocab_size  # the model may have further rows
         if not 1 <= top_k <= vocab_size:
             raise FlagError(f"top_k={top_k}: the vocabulary has {vocab_size} tokens")
         self.session, self.top_k = session, top_k
         self._tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
+
+    def model(self):
+        source = self.session.source
+        if _HEAD not in source.weights().shapes:
+            raise CheckpointError(f"{source.path} has no masked-LM head, that is, it has no trained "
+                                  f"{_HEAD}: it was trained for something else")
+        return super().model()
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
         """Encodes texts.
@@ -52,7 +61,7 @@ class MaskFiller(Predictor):
         return Batch([[row] for row in rows], counts)
 
     def compute(self, model, batch):
-        logits = masked_logits(model, batch)  # [B, P, V]
+        logits = masked_logits(model, batch)[..., : self.session.tokenizer.vocab_size]  # [B, P, V]
         best = np.argpartition(-logits, self.top_k - 1)[..., : self.top_k]  # in any order
         order = np.argsort(-np.take_along_axis(logits, best, -1))  # probabilities may be equal
         ids = np.take_along_axis(best, order, -1)  # [B, P, K]

@@ -116,7 +116,7 @@ class KerasMethods(keras.Model):
             is_jax = keras.backend.backend() == "jax"
             length = self.config.max_position_embeddings if is_jax else None
             shape = (*(None, getattr(self, "num_choices", None))[: self.input_rank - 1], length)
-            input_signature = [{n: keras.InputSpec(shape=shape, dtype="int32") for n in names}]
+            input_signature = [{n: keras.InputSpec(shape=shape, dtype="int32", name=n) for n in names}]
         super().export(os.fspath(filepath), format, input_signature=input_signature, **options)
 
     def quantize(self, *args: Any, **options: Any) -> None:

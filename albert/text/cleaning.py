@@ -21,6 +21,11 @@ class TextSettings:
     do_lower_case: bool = True
     keep_accents: bool = False  # SentencePiece: no NFKD, and keep combining marks
     remove_space: bool = True  # SentencePiece: collapse white space
+    strip_accents: bool | None = None  # WordPiece: None means that of do_lower_case
+    tokenize_chinese_chars: bool = True  # WordPiece: each ideograph is a word
+    # As the tokenizers of BERT there: [MASK] and other special tokens are read in a text, a word of
+    # more than 100 characters is unknown, and "2010," may be a token.
+    as_in_bert: bool = False
 
 
 def convert_to_unicode(text: str | bytes) -> str:

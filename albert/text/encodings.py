@@ -155,6 +155,8 @@ def columns(
         of_all = [[one] if is_single else collection(one, "text") for one in given]
         found = [[texts(words, "word", is_split=True) for words in one] for one in of_all]
     else:
+        if is_single and text_pair == "":
+            text_pair = None  # as in transformers, which keeps it in lists
         if text_pair is None and not is_single:
             text = list(collection(text, "text"))
             if text and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in text):

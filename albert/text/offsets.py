@@ -15,7 +15,9 @@ def encode_with_offsets(tokenizer: FullTokenizer, text: str) -> tuple[list[int],
     is one.
     """
     encode = _sentencepiece if tokenizer.is_spm else _wordpiece
-    return tokenizer.added.encode_with_offsets(text, functools.partial(encode, tokenizer))
+    return tokenizer.special.encode_with_offsets(text, functools.partial(
+        tokenizer.added.encode_with_offsets, encode=functools.partial(encode, tokenizer)
+    ))
 
 
 def without_space(text: str, span: Span) -> Span:
@@ -39,7 +41,7 @@ def _sentencepiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list
     spans: list[Span] = []
     for piece in proto.pieces:
         begin, end = characters[piece.begin], characters[piece.end]
-        if not ends_in_digit_comma(piece.piece):
+        if tokenizer.settings.as_in_bert or not ends_in_digit_comma(piece.piece):
             tokens.append(piece.piece)
             spans.append((begin, end))
             continue

@@ -1,5 +1,6 @@
 """WordPiece: splits at white space and punctuation, then into the longest tokens from the left."""
 
+import functools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -61,13 +62,14 @@ def _is_punctuation(char: str) -> bool:
     return unicodedata.category(char).startswith("P")
 
 
-def _clean(char: str) -> str:
-    if char in "\0\ufffd" or _is_control(char):
+def _clean(char: str, splits_ideographs: bool, as_in_bert: bool) -> str:
+    is_private = as_in_bert and unicodedata.category(char) == "Co"
+    if char in "\0\ufffd" or _is_control(char) or is_private:
         return ""
     if _is_whitespace(char):
         return " "
     is_ideograph = any(first <= ord(char) <= last for first, last in _IDEOGRAPHS)
-    return f" {char} " if is_ideograph else char
+    return f" {char} " if is_ideograph and splits_ideographs else char
 
 
 def _without_mark(char: str) -> str:
@@ -94,13 +96,26 @@ class _Translation(dict):
 
 
 class BasicTokenizer:
-    """Splits at white space and punctuation; optionally lower-cases and drops accents."""
+    """Splits at white space and punctuation; optionally lower-cases and drops accents.
+
+    Args:
+      strip_accents: whether to drop accents; None means that of `do_lower_case`.
+      tokenize_chinese_chars: whether each ideograph is a word.
+      as_in_bert: whether to drop characters for private use, and to lower-case a final sigma as any
+        other, as Hugging Face's tokenizers do.
+    """
 
     never_split: Sequence[str] = ()  # words with brackets, such as [E1]
 
-    def __init__(self, do_lower_case: bool = True):
-        self.do_lower_case = do_lower_case
-        self._cleaned = _Translation(_clean)
+    def __init__(
+        self, do_lower_case: bool = True, strip_accents: bool | None = None,
+        tokenize_chinese_chars: bool = True, as_in_bert: bool = False,
+    ):
+        self.do_lower_case, self._as_in_bert = do_lower_case, as_in_bert
+        self._strips = do_lower_case if strip_accents is None else strip_accents
+        self._cleaned = _Translation(functools.partial(
+            _clean, splits_ideographs=tokenize_chinese_chars, as_in_bert=as_in_bert
+        ))
         self._unaccented = _Translation(_without_mark)
         self._separated = _Translation(_separate)
 
@@ -116,7 +131,9 @@ class BasicTokenizer:
     def _words(self, text: str) -> list[str]:
         text = self.clean(text)
         if self.do_lower_case:
-            text = self.strip_accents(text.lower())
+            text = (text.replace("Σ", "σ") if self._as_in_bert else text).lower()
+        if self._strips:
+            text = self.strip_accents(text)
         return self.separate(text).split()
 
     def clean(self, text: str) -> str:

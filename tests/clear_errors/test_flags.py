@@ -85,8 +85,7 @@ ORIGINAL = {
     },
     export_to_tfhub: {
         "albert_directory": None, "checkpoint_name": "model.ckpt-best", "do_lower_case": True,
-        "use_einsum": True, "export_path": None, "export_preprocessor_path": None,
-        "max_seq_length": None,
+        "use_einsum": True, "export_path": None,
     },
 }
 

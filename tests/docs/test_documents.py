@@ -39,8 +39,7 @@ SMALLER = {
 NUMBER = re.compile(r"\d+\.\d+")
 # Words in examples, and the additional package that they need.
 NEEDS = {
-    "export_preprocessor_path": "tensorflow_text", "work/served": "tensorflow_text",
-    "tensorflow_text": "tensorflow_text", "work/classifier.onnx": "onnxruntime",
+    "work/classifier.onnx": "onnxruntime",
 }
 QUESTIONS = {
     "context": "A cat sat on a mat.",
@@ -129,7 +128,7 @@ def test_the_examples_of_every_page_run_in_their_order(workshop):
 def test_the_examples_that_need_other_packages_run(workshop):
     packages = {name for name in NEEDS.values() if importlib.util.find_spec(name)}
     if not packages:
-        pytest.skip("neither tensorflow_text nor onnxruntime installed (extras: text, onnx)")
+        pytest.skip("onnxruntime not installed (extra: onnx)")
     run_examples(["docs/guides/pretrain.md", "docs/guides/classify.md", "docs/guides/serve.md"],
                  workshop, packages)
 

@@ -42,7 +42,6 @@ MODULES = {
 }
 COMMANDS = {name for name in MODULES if "." not in name} - PUBLIC - {"__init__"}
 OPTIONAL = {
-    "tensorflow_text": "export.text_graph",
     "onnxruntime": "inference.onnx_file", "apache_beam": "pretraining_data.beam",
     "zstandard": "text.text_files", "sentencex": "text.sentences",
     "pyarrow": "text.structured_files", "torch": "formats.torch_file",

@@ -11,7 +11,7 @@ import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_one_clear_line, run_here, write_config
+from helpers import SIZES, assert_one_clear_line, run_here, write_config
 from hf_models import assert_same_weights, load
 
 import albert
@@ -218,7 +218,7 @@ def test_the_signatures_give_the_originals_numbers(golden_path, tmp_path):
     golden = np.load(golden_path("hub_tf1/io.npz"))
     (tmp_path / "asset.model").write_bytes(b"x")
     asset = tf.saved_model.Asset(str(tmp_path / "asset.model"))
-    model = hub_export.load_model(pretrained.open_path(str(golden_path("tf1_ckpt_tiny"))))
+    model, _ = hub_export.load_model(pretrained.open_path(str(golden_path("tf1_ckpt_tiny"))))
     base = {k: tf.constant(golden[f"in/{k}"]) for k in ("input_ids", "input_mask", "segment_ids")}
     positions = {"mlm_positions": tf.constant(golden["in/mlm_positions"])}
     tf.config.run_functions_eagerly(True)
@@ -307,3 +307,18 @@ def test_a_module_is_fine_tuned_as_its_checkpoint(command, hub_module, tmp_path,
     (config, records, weights), other = begun
     assert (config, records) == other[:2]
     assert_same_weights(weights, other[2])
+
+
+def test_an_encoder_without_heads_becomes_a_module_without_them(tmp_path):
+    model = albert.AlbertModel(AlbertConfig(**SIZES))
+    model.save_pretrained(tmp_path / "encoder")
+    jobs.write_vocabulary(tmp_path / "encoder")
+    assert command(f"--albert_directory={tmp_path / 'encoder'}", f"--export_path={tmp_path / 'm'}") == 0
+    module = tf.saved_model.load(str(tmp_path / "m"))
+    expected = model(FLAT)
+    np.testing.assert_allclose(
+        module(of_hub(FLAT))["pooled_output"], expected["pooled_output"], atol=1e-5)
+    assert set(module.signatures) == {"serving_default", "tokens", "tokenization_info"}
+    again = albert.from_pretrained(tmp_path / "m")
+    assert type(again) is albert.AlbertModel
+    assert_same_weights(again, model)

@@ -227,7 +227,6 @@ def test_a_saved_model_and_its_tokenizer_join_what_is_in_their_directory(tmp_pat
 
 
 def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tmp_path):
-    pytest.importorskip("tensorflow_text", reason="the [text] extra is not installed")
     run = classified.copy(tmp_path / "out")
     theirs = use(run.out)
     checkpoints = [path for path in snapshot(run.out) if "model.ckpt" in path]

@@ -168,7 +168,7 @@ class SpecTokenizer:
             pieces += [word[i : i + 4] for i in range(4, len(word), 4)]
         return pieces
 
-    settings, added = tokenization.TextSettings(), AddedTokens({})
+    settings, added, special = tokenization.TextSettings(), AddedTokens({}), AddedTokens({})
 
     def encode(self, text, out_type):
         """Returns what SentencePiece does: the bytes of each token, with the space before it."""

@@ -57,11 +57,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._fail(503, "Unavailable")
         if parts[:2] == ["api", "models"]:
             return self._answer_api(*parts[2:])
-        if len(parts) == 5 and parts[2] == "resolve":
-            owner, name, _, revision, file = parts
+        if len(parts) > 4 and parts[2] == "resolve":
+            owner, name, _, revision, *below = parts
             if (folder := self._folder_of(owner, name, revision)) is None:
                 return None
-            path, commit = folder / file, commit_of(folder)
+            path, commit = folder.joinpath(*below), commit_of(folder)
         else:
             path, commit = hub.folder / "files" / "/".join(parts), None
         if not path.is_file():
@@ -84,13 +84,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Answers what a revision's commit is, and which files it has."""
         if (folder := self._folder_of(owner, name, revision)) is None:
             return
-        files = [path for path in folder.iterdir() if path.is_file()]
+        files = {
+            str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()
+        }
         answer = [
-            {"type": "file", "path": path.name, "size": path.stat().st_size,
-             "oid": hashlib.sha256(path.read_bytes()).hexdigest()} for path in files
+            {"type": "file", "path": name, "size": path.stat().st_size,
+             "oid": hashlib.sha256(path.read_bytes()).hexdigest()} for name, path in files.items()
         ] if what == "tree" else {
             "id": f"{owner}/{name}", "sha": commit_of(folder), "private": False, "tags": [],
-            "siblings": [{"rfilename": path.name} for path in files],
+            "siblings": [{"rfilename": name} for name in files],
         }
         content = json.dumps(answer).encode()
         self.send_response(200)

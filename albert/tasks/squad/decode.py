@@ -175,7 +175,7 @@ def _plausible(window: Window, grid: np.ndarray, max_answer_length: int) -> np.n
 
 def _offset(window: Window) -> int:
     """Returns the position of the passage's first token."""
-    return window.tokens.index("[SEP]") + 1
+    return min(window.token_is_max_context)
 
 
 def _n_best(
