@@ -36,6 +36,7 @@ from albert.storage import filesystem, shipped
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
 
+_LONGEST_MESSAGE = 2_000  # characters of an error
 MAX_SEED = 2**32 - 1  # of NumPy and Keras
 A_MODEL = ("small_en, a name on Hugging Face's hub such as albert/albert-base-v2, a model's directory or "
            "archive, or a checkpoint")
@@ -357,6 +358,8 @@ def run_command(
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
         message = filesystem.as_given(str(error))
+        if len(message) > _LONGEST_MESSAGE:  # it quotes a file
+            message = f"{message[:_LONGEST_MESSAGE]} ..."
         # In Python, an error begins with the name of the argument; here, that is a flag.
         if message.replace("=", ":").partition(":")[0] in values:
             message = f"--{message}"

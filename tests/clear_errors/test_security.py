@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import re
 import struct
+import tracemalloc
 
 import h5py
 import jobs
@@ -19,7 +20,9 @@ from invariants import snapshot
 from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, UserError
-from albert.formats import checkpoints, hf_tensors, pretrained, run_states
+from albert.formats import checkpoints, hf_tensors, pretrained, run_states, tensor_bundle
+from albert.records.protobuf import field, varint
+from albert.records.tfrecord import masked_crc32c
 from albert.storage import files, temporary
 from albert.tasks import glue
 from albert.tasks.classification import ClassificationTask
@@ -237,6 +240,66 @@ def test_lengths_that_lie_are_refused(tmp_path):
         path.write_bytes(struct.pack("<Q", length) + b"{" + b" " * 64)
         with pytest.raises(CheckpointError, match="not a readable safetensors file"):
             pretrained.open_tensors(str(path), config)
+
+
+def _index(rows: list[tuple[bytes, bytes]], blocks: int = 1) -> bytes:
+    """Returns an index whose keys omit the prefix of the key before; its block is listed `blocks` times."""
+    block, last = bytearray(), b""
+    for key, value in rows:
+        shared = max(0, len(last) - 6) if key.startswith(last[:-6]) else 0
+        block += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        last = key
+    table = bytearray()
+
+    def append(content: bytes) -> bytes:
+        content = bytes(content) + struct.pack("<II", 0, 1)
+        handle = varint(len(table)) + varint(len(content))
+        table.extend(content + b"\0" + struct.pack("<I", masked_crc32c(content + b"\0")))
+        return handle
+
+    handle, top = append(block), b""
+    for number in range(blocks):
+        key = b"%09d" % number
+        top += varint(0) + varint(len(key)) + varint(len(handle)) + key + handle
+    footer = (append(b"") + append(top)).ljust(40, b"\0")
+    return bytes(table) + footer + struct.pack("<Q", tensor_bundle._MAGIC)
+
+
+def _claims(shard: int = 0, axes: int = 1) -> bytes:
+    shape = b"".join(field(2, b"\x08" + varint(1 << 40)) for _ in range(axes))
+    return b"\x08\x01" + field(2, shape) + b"\x18" + varint(shard) + b"\x20\0\x28\x04\x35" + bytes(4)
+
+
+HEADER = b"\x1a\x02\x08\x01"
+# The contents of an index, each of which would have us loop or allocate for ever.
+GREEDY = {
+    **{f"{count:.0e} data files": lambda count=count: _index([(b"", b"\x08" + varint(count) + HEADER)])
+       for count in (100_000, 10**7, 1 << 62)},
+    "a data file that is not there": lambda: _index([(b"", b"\x08\x01" + HEADER), (b"a", _claims(7))]),
+    "names that share a prefix": lambda: _index(
+        [(b"", b"\x08\x01" + HEADER)]
+        + [(b"a" * 400_000 + b"%06d" % n, _claims()) for n in range(10_000)]
+    ),
+    "a long name": lambda: _index([(b"", b"\x08\x01" + HEADER), (b"a" * 3_000_000, _claims())]),
+    "a block many times": lambda: _index(
+        [(b"", b"\x08\x01" + HEADER)] + [(b"%06d" % n, b"") for n in range(40_000)], 40_000
+    ),
+    "a number without end": lambda: _index([(b"", b"\x08" + b"\xff" * 300_000 + b"\1" + HEADER)]),
+    "many axes": lambda: _index([(b"", b"\x08\x01" + HEADER), (b"a", _claims(axes=40_000))]),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("claim", GREEDY)
+def test_no_claim_of_a_checkpoint_makes_us_loop_or_allocate(claim, tmp_path):
+    (tmp_path / "x.index").write_bytes(GREEDY[claim]())
+    (tmp_path / "x.data-00000-of-00001").write_bytes(bytes(64))
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/x") as refused:
+        checkpoints.open_weights(f"{tmp_path}/x")
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
+    assert len(str(refused.value)) < 2_500 and "\n" not in str(refused.value)
 
 
 def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, capsys):
