@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -254,17 +255,19 @@ def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
 def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_size: int) -> None:
     # Compiled look-ups clamp too large ids, and wrap negative ones. A position beyond the end would
     # be in the next sequence.
+    flag, vocabulary = (2, "values 0 and 1"), (vocab_size, f"vocabulary of {vocab_size:,} tokens")
     limits = {
-        "input_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
-        "masked_lm_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
+        "input_ids": vocabulary, "masked_lm_ids": vocabulary, "segment_ids": flag, "input_mask": flag,
+        "next_sentence_labels": flag, "is_real_example": flag,
         "masked_lm_positions": (spec.row_length, f"sequence of {spec.row_length} tokens"),
+        "masked_lm_weights": (math.inf, "range of weights, finite and not negative"),
     }
     for name, (limit, what) in limits.items():
         if name in features and len(features[name]):
             values = features[name].reshape(len(features[name]), -1)
-            if values.max() >= limit or values.min() < 0:
-                is_bad = ((values >= limit) | (values < 0)).any(axis=1)
-                raise ExampleError(int(is_bad.argmax()), f"{name} outside the {what}")
+            if not (values.max() < limit and values.min() >= 0):  # as NaN is neither
+                is_good = ((values < limit) & (values >= 0)).all(axis=1)
+                raise ExampleError(int(is_good.argmin()), f"{name} outside the {what}")
 
 
 def first_record(path: str) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import pickle
 import re
+import shutil
 import struct
 import tracemalloc
 
@@ -17,14 +18,14 @@ from damage import Bomb
 from helpers import REPO, assert_one_clear_line, run_here, write_config
 from invariants import snapshot
 
-from albert import modeling, predict
+from albert import extract_features, modeling, predict
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, UserError
+from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoints, hf_tensors, pretrained, run_states, tensor_bundle
 from albert.records.protobuf import field, varint
 from albert.records.tfrecord import masked_crc32c
-from albert.storage import files, temporary
-from albert.tasks import glue
+from albert.storage import files, shipped, temporary
+from albert.tasks import glue, tables
 from albert.tasks.classification import ClassificationTask
 from albert.training import store
 
@@ -300,6 +301,37 @@ def test_no_claim_of_a_checkpoint_makes_us_loop_or_allocate(claim, tmp_path):
     assert tracemalloc.get_traced_memory()[1] < 200 << 20
     tracemalloc.stop()
     assert len(str(refused.value)) < 2_500 and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("has_fast_file", [False, True])
+def test_a_sentencepiece_model_with_bytes_that_are_no_text_is_refused(
+    has_fast_file, tmp_path, capsys
+):
+    shutil.copytree(shipped.path_of("small_en"), tmp_path / "model")
+    path = tmp_path / "model/spiece.model"
+    path.write_bytes(path.read_bytes().replace("\u2581the".encode(), b"\xff\x96\x81the", 1))
+    if not has_fast_file:
+        (tmp_path / "model/tokenizer.json").unlink(missing_ok=True)
+    (tmp_path / "in.txt").write_text("A text.\n")
+    assert 2 == run_here(extract_features, f"--model={tmp_path}/model",
+                         f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/out.jsonl")
+    assert "spiece.model" in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_a_table_of_no_date_or_of_gigabytes_is_refused(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    dates = pyarrow.array([1 << 62], pyarrow.int64()).cast(pyarrow.timestamp("us"))
+    parquet.write_table(pyarrow.table({"text": ["a"], "when": dates}), path)
+    with pytest.raises(DataError, match="a.parquet: a value after row 0 cannot be read"):
+        tables.read_table(str(path), "train_file")
+    parquet.write_table(pyarrow.table({"text": ["a" * 1_000_000] * 3_000}), path, compression="zstd")
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    with pytest.raises(DataError, match="a.parquet: more than 512 MB when it is unpacked"):
+        tables.read_table(str(path), "train_file")
+    tracemalloc.stop()
 
 
 def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, capsys):
