@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,6 @@ class TrainingResult:
     run: "RunConfig"
     weights: "Weights"
     evaluations: "Mapping[str, Evaluation]"  # of dev and test, or those of them that were asked for
-    training_seconds: float  # of a training that this process made from its start, else 0
 
 
 class FineTuning:
@@ -65,7 +63,6 @@ class FineTuning:
         self.values, self.settings, self.encoder = values, settings, encoder
         self.data, self.task = data, task.scoring(data.examples.get("dev", ()))
         self.files: dict[str, RecordFiles] = {}  # of each split
-        self.training_seconds = 0.0
 
     def run(self) -> TrainingResult | None:
         """Does everything the settings ask for; returns None if only training was asked for.
@@ -123,7 +120,7 @@ class FineTuning:
                 examples, evaluations[split].predictions, run.output_dir, weights.origin
             )
             log.info("predicted with %s: %s", weights.origin, ", ".join(written))
-        return TrainingResult(run, weights, evaluations, self.training_seconds)
+        return TrainingResult(run, weights, evaluations)
 
     @functools.cached_property
     def identity(self) -> earlier_run.Identity:
@@ -157,7 +154,6 @@ class FineTuning:
         from albert.training import loop
 
         settings, output_dir = self.settings, filesystem.address_of(run.output_dir)
-        is_new, started = not checkpoints.newest_or_best(run.output_dir), time.monotonic()
         initial = self.encoder.weights
         if initial and self.task.untrained_weights:
             initial = initial.without(*self.task.untrained_weights)
@@ -174,7 +170,6 @@ class FineTuning:
         )
         if self.engine.is_chief:
             tokenizer_files.write(self.encoder.tokenizer, run.output_dir)
-        self.training_seconds = is_new * (time.monotonic() - started)
         return evaluated
 
     def _evaluate_run(

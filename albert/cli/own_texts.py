@@ -22,8 +22,8 @@ from albert.tasks.glue import Example
 
 # Flags that only --train_file uses.
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "delimiter", "encoding")
-FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
-         "label_column", "label_columns", "threshold", *TABLE_FLAGS)
+FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list",
+         "regression", "label_column", "label_columns", "threshold", *TABLE_FLAGS)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -37,9 +37,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Fraction of --train_file to hold out, chosen by a hash of the text and --seed.",
                  above=0, below=1)
     flags.define("integer", values, "cross_validation", 0,
-                 "Number of cross-validation folds of --train_file, for a better estimate in the "
-                 "report; 0: none. Default: two, where the held-out rows are too few for a verdict, as "
-                 "long as they take less time than the training.", lower_bound=0)
+                 "Number of folds in which every row of --train_file is held out once, for a better "
+                 "estimate in the report; 0: none.", lower_bound=0)
     flags.define("path", values, "test_file", None,
                  "Texts for --do_predict, in the same columns as --train_file; if they have labels, "
                  "the report scores them.",
@@ -101,7 +100,8 @@ def check_flags(values: flags.FlagValues) -> None:
     if values.do_predict and not values.test_file:
         raise FlagError("--do_predict needs --test_file if --train_file is given")
     flags.refuse_together(values, "dev_file", "dev_share")
-    flags.refuse_together(values, "dev_file", "cross_validation")
+    if values.cross_validation:
+        flags.refuse_together(values, "dev_file", "cross_validation")
     if values.cross_validation == 1 or values.cross_validation and values.regression:
         raise FlagError("--cross_validation needs labels, and at least two folds")
     for name in ("label_column", "label_list", "regression"):

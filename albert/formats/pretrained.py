@@ -24,7 +24,6 @@ from albert.formats import (
     model_card,
     model_metadata,
     run_states,
-    tf_models,
     tokenizer_files,
 )
 from albert.formats.layouts import Layout
@@ -186,13 +185,6 @@ def open_hugging_face(directory: str, gelu: str = "auto") -> Pretrained:
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
     """Returns the model of a TF-Hub module in a directory or at an https:// address."""
     directory = hub.fetch(handle, flag)
-    if hub.is_foreign(directory) and tf_models.is_directory(directory):
-        config, vocabulary = tf_models.read_config(directory), tf_models.vocabulary(directory)
-        metadata = Metadata("AlbertModel", text=vocabulary.text if vocabulary else None)
-        return Pretrained(
-            handle, directory, config, vocabulary, metadata,
-            lambda: tf_models.open_weights(directory),
-        )
     config, vocabulary = hub.read_assets(directory, flag)
     metadata = Metadata("AlbertForPreTraining", text=vocabulary.text)
     return Pretrained(

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -343,21 +342,3 @@ def split_off(
 def texts_of(example: Example) -> tuple[str, ...]:
     """Returns an example's texts, to compare: equal for copies, whatever their case."""
     return tuple(text.casefold() for text in (example.text_a, example.text_b) if text is not None)
-
-
-def folds(
-    examples: Sequence[Example], count: int, seed: int
-) -> list[tuple[list[Example], list[Example]]]:
-    """Returns (training examples, held-out examples) of each fold of a cross-validation.
-
-    Each example is held out once. Each fold has the same fraction of every label; examples with the
-    same texts stay together.
-    """
-    from sklearn.model_selection import StratifiedGroupKFold  # takes a second
-
-    parts = StratifiedGroupKFold(count, shuffle=True, random_state=child_seed(seed, "folds") % 2**32)
-    labels, groups = [one.label for one in examples], ["\0".join(texts_of(one)) for one in examples]
-    with warnings.catch_warnings():  # of labels with few rows, which the command names
-        warnings.simplefilter("ignore")
-        numbers = [*parts.split(labels, labels, groups)]
-    return [([examples[i] for i in train], [examples[i] for i in dev]) for train, dev in numbers]

@@ -10,7 +10,6 @@ import shutil
 import struct
 import tracemalloc
 
-import h5py
 import jobs
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from invariants import snapshot
 from albert import extract_features, modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
-from albert.formats import checkpoints, hf_tensors, pretrained, run_states, tensor_bundle
+from albert.formats import checkpoints, pretrained, run_states, tensor_bundle
 from albert.records.protobuf import field, varint
 from albert.records.tfrecord import masked_crc32c
 from albert.storage import files, shipped, temporary
@@ -59,7 +58,6 @@ ALLOWED = {
     ("formats/torch_file", "pickle"): "the name of an error",
     ("formats/torch_file", "subprocess"): "a module of ours, which may crash",
     ("formats/torch_file", "torch"): "weights_only, and only what lies in the file",
-    ("formats/hf_tensors", "h5py"): "arrays by name, none that lies in another file",
 }
 
 
@@ -134,100 +132,6 @@ def test_a_pickle_among_a_checkpoints_files_is_refused(tmp_path, monkeypatch):
             run_states.read_run_state(prefix)
             checkpoints.open_weights(prefix).read("bert/a")
     assert not (tmp_path / "owned").exists()
-
-
-# --- HDF5: only plain arrays in the file itself ---
-
-WEIGHT = "albert/pooler/weight:0"
-ELSEWHERE, NO_ARRAY = "is not in this file", "is not an array in this file"
-NO_NUMBERS = "is not an array of numbers"
-
-
-def external(other, path="/secret"):
-    return h5py.ExternalLink(other, path)
-
-
-H5_TRICKS = {  # {trick: (function of the layer and another file, message)}
-    "nothing": (lambda layer, other: None, None),
-    "external link": (lambda layer, other: spoil(layer, WEIGHT, external(other)), ELSEWHERE),
-    "external group": (
-        lambda layer, other: spoil(layer, "albert", external(other, "/")), ELSEWHERE,
-    ),
-    "external layer": (
-        lambda layer, other: layer.file.__setitem__("z", external(other, "/")),
-        "z is not in this file",
-    ),
-    "pipe": (  # opening it would block forever
-        lambda layer, other: spoil(layer, WEIGHT, external(f"{other}.pipe")), ELSEWHERE,
-    ),
-    "soft link": (
-        lambda layer, other: spoil(layer, WEIGHT, h5py.SoftLink("/albert/elsewhere")), ELSEWHERE,
-    ),
-    "external storage": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(
-            shape=(2, 2), dtype="f4", external=[(other, 0, 16)])), NO_ARRAY,
-    ),
-    "virtual": (lambda layer, other: virtual(layer, other), NO_ARRAY),
-    "references": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(data=[layer.ref], dtype=h5py.ref_dtype)),
-        NO_NUMBERS,
-    ),
-    "strings": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(data=["a"], dtype=h5py.string_dtype())),
-        NO_NUMBERS,
-    ),
-    "null": (lambda layer, other: spoil(layer, WEIGHT, h5py.Empty("f4")), NO_NUMBERS),
-    "no content": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(shape=(10**7, 10**7), dtype="f4")),
-        "claims 400,000,000,000,000 bytes",
-    ),
-    "a bomb": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(
-            data=np.zeros(10**6, "f4"), compression="gzip")), "is compressed",
-    ),
-    "names that are references": (
-        lambda layer, other: layer.attrs.create("weight_names", [layer.ref], dtype=h5py.ref_dtype),
-        "not a readable HDF5 file",
-    ),
-}
-
-
-def spoil(layer, name, value):
-    del layer[name]
-    if isinstance(value, dict):
-        layer.create_dataset(name, **value)
-    else:
-        layer[name] = value
-
-
-def virtual(layer, other):
-    layout = h5py.VirtualLayout(shape=(2, 2), dtype="f4")
-    layout[:] = h5py.VirtualSource(other, "secret", shape=(2, 2))
-    del layer[WEIGHT]
-    layer.create_virtual_dataset(WEIGHT, layout)
-
-
-@pytest.mark.parametrize("trick", H5_TRICKS)
-def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
-    do, message = H5_TRICKS[trick]
-    other, path = str(tmp_path / "other.h5"), str(tmp_path / "tf_model.h5")
-    os.mkfifo(f"{other}.pipe")
-    with h5py.File(other, "w") as stream:
-        stream["secret"] = np.full((2, 2), 7, "f4")
-        stream.attrs["weight_names"] = [b"secret"]
-    with h5py.File(path, "w") as stream:
-        layer = stream.create_group("albert")
-        layer[WEIGHT] = stream["elsewhere"] = np.ones((2, 2), "f4")
-        layer.attrs["weight_names"] = [WEIGHT.encode()]
-        stream.move("elsewhere", "albert/elsewhere")  # every top-level group is a layer
-        do(layer, other)
-    if message is None:
-        shapes, read = hf_tensors.open_tensors(path)
-        [name] = shapes
-        np.testing.assert_array_equal(read(name), np.ones((2, 2)))
-        return
-    with pytest.raises(CheckpointError, match=message):
-        hf_tensors.open_tensors(path)
 
 
 # --- False sizes, and paths that lead elsewhere ---
