@@ -52,6 +52,7 @@ class PretrainedModel(KerasMethods):
         self.config, self.encoder_options = config, encoder_options
         # Saved with the model: names of labels, how texts are prepared, and more.
         self.metadata = Metadata(architecture=type(self).__name__)
+        self.random_pooler = {}  # {name: value} of a pooler that `from_pretrained` drew at random
         # For users' training loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
         with precision(self.dtype_policy):

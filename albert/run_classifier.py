@@ -33,6 +33,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -259,6 +260,12 @@ def _tune_on_own_texts(values: flags.FlagValues, settings: FineTuningSettings) -
     write_report(texts, tuning, result, [held_out, *([validated] if validated else []), *tested])
 
 
+def as_trained(recorded: Any, choice: str) -> str:
+    """Returns the value of a setting and its reason, or the value that the model was trained with."""
+    used = recorded if isinstance(recorded, str) or recorded is None else f"{recorded:g}"
+    return choice if used in (None, choice.partition(" ")[0]) else f"{used} (when it was trained)"
+
+
 def _tested(
     texts: own_texts.OwnTexts, tuning: FineTuning, result: TrainingResult
 ) -> list[Rows]:
@@ -284,7 +291,11 @@ def write_report(
     shown = tuning.settings.output_dir, [
         " | ".join(filter(None, (row.text_a, row.text_b))) for row in texts.data.examples["dev"]
     ]
-    labels, choices = tuning.task.labels, texts.choices
+    labels, trained = tuning.task.labels, run_states.read_run_state(result.weights.origin).get("flags", {})
+    choices = [
+        (name, as_trained(trained.get(name[2:]) if name.startswith("--") else None, value))
+        for name, value in texts.choices
+    ]
     probabilities = result.evaluations["dev"].predictions["probabilities"]
     if not labels:
         path = classifier_report.write_regression(*shown, rows, choices)

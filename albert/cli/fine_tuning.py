@@ -77,6 +77,8 @@ class FineTuning:
             self.files[split] = RecordFiles([fine_tuning_data.keep_records(
                 self.task, split, examples, self.encoder.tokenizer, folder
             )])
+            if unknown := self.encoder.tokenizer.unknown_tokens():
+                log.warning("%s: %s", split, unknown)
         if settings.do_train and settings.train_step is None:
             count = self.files["train"].count
             self.settings = settings = settings.with_steps(count)
@@ -155,8 +157,9 @@ class FineTuning:
 
         settings, output_dir = self.settings, filesystem.address_of(run.output_dir)
         initial = self.encoder.weights
-        if initial and self.task.untrained_weights:
+        if initial:
             initial = initial.without(*self.task.untrained_weights)
+            initial = initial.for_labels(self.encoder.trained_labels, self.data.labels)
         evaluated = loop.train(
             self.task, self.encoder.config, run,
             OptimizerConfig(

@@ -266,7 +266,12 @@ class OwnTexts:
             " ".join(filter(None, (example.text_a, example.text_b)))
             for split in ("train", "dev") for example in self.data.examples[split]
         ]
-        lengths = [len(ids) + 3 for ids in self._encoder.tokenizer.encode_batch(texts)]
+        tokenizer = self._encoder.tokenizer
+        all_ids = tokenizer.encode_batch(texts)
+        if unknown := tokenizer.unknown_tokens():
+            self.report("texts", unknown)
+        self._report_contradictions(all_ids)
+        lengths = [len(ids) + 3 for ids in all_ids]
         suits = f"for a model of width {config.hidden_size}"
         optimizer = settings.optimizer
         # A rate that the user gives is AdamW's, unless they name another optimizer.
@@ -303,6 +308,17 @@ class OwnTexts:
             ),
             save_checkpoints_steps=self._choose("save_checkpoints_steps", per_epoch, "each epoch"),
         )
+
+    def _report_contradictions(self, all_ids: Sequence[Sequence[int]]) -> None:
+        """Reports how many rows are the same input as another row with another label."""
+        labels: dict[tuple[int, ...], set] = {}
+        rows = [example for split in ("train", "dev") for example in self.data.examples[split]]
+        keys = list(map(tuple, all_ids))
+        for key, example in zip(keys, rows, strict=True):
+            labels.setdefault(key, set()).add(example.label)
+        if (count := sum(len(labels[key]) > 1 for key in keys)) and self.data.labels:
+            self.report("contradictions", f"{count:,} of {len(rows):,} rows have the same tokens as "
+                        "another row, and another label")
 
     def _keeps_last(self) -> bool:
         """Whether to keep the last weights, because the rows are too few to choose others."""

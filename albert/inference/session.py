@@ -224,6 +224,8 @@ class Predictor:
             yield from self.decode(
                 batch.context, [[computed[next(order)] for _ in of_one] for of_one in batch.rows]
             )
+        if unknown := self.session.tokenizer.unknown_tokens():
+            self.session.once("unknown", lambda: log.warning("%s", unknown))
         if num_cut:
             self.session.once(("truncated", type(self)), lambda: log.warning(
                 "truncated %s of %s %s (%.1f %%) to max_seq_length=%d", f"{num_cut:,}", f"{num_counted:,}",

@@ -1,6 +1,7 @@
 """Positions of tokens in the original text."""
 
 import functools
+import unicodedata
 
 from albert.text.added_tokens import Span
 from albert.text.cleaning import scrub_surrogates
@@ -12,10 +13,17 @@ def encode_with_offsets(tokenizer: FullTokenizer, text: str) -> tuple[list[int],
     """Returns the ids of `tokenizer.encode_text(text)`, and the span of each token in `text`.
 
     The span of a SentencePiece token that begins with "▁" begins with the space before it, if there
-    is one.
+    is one. A span ends after the combining marks of its last letter.
     """
     encode = _sentencepiece if tokenizer.is_spm else _wordpiece
-    return tokenizer.added.encode_with_offsets(text, functools.partial(encode, tokenizer))
+    ids, spans = tokenizer.added.encode_with_offsets(text, functools.partial(encode, tokenizer))
+    tokenizer.note_unknown([text], [ids])
+    limits = [*(begin for begin, _ in spans[1:]), len(text)]
+    for i, ((begin, end), limit) in enumerate(zip(spans, limits, strict=False)):
+        while begin < end < limit and unicodedata.combining(text[end]):
+            end += 1
+        spans[i] = begin, end
+    return ids, spans
 
 
 def without_space(text: str, span: Span) -> Span:

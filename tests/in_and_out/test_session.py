@@ -442,3 +442,21 @@ def test_the_server_of_the_guide_answers_every_request(content):
     finally:
         server.shutdown()
         server.server_close()
+
+
+UNKNOWN = "of the tokens are unknown to the vocabulary (most often 가"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_session_warns_once_of_texts_that_its_vocabulary_cannot_read(name, tmp_path, caplog):
+    kind, arguments, facts, text_of = METHODS[name]
+    _, session = saved(tmp_path, kind, *arguments, **facts)
+
+    def foreign(value):
+        return tuple(map(foreign, value)) if isinstance(value, tuple) else value.replace("w", "가")
+
+    method = method_of(session, name)
+    assert method(text_of(20)) is not None and "unknown" not in caplog.text
+    for _ in range(2):
+        method(foreign(text_of(20)))
+    assert caplog.text.count(UNKNOWN) == 1
