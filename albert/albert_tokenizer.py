@@ -21,7 +21,7 @@ from albert.storage import filesystem, mirrors, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
-from albert.text.offsets import encode_with_offsets, without_space
+from albert.text.offsets import encode_with_offsets, with_marks, without_space
 from albert.tokenization import FullTokenizer
 
 MASK = "[MASK]"
@@ -322,7 +322,8 @@ class AlbertTokenizer:
     def _spans(self, text: str) -> list[Span]:
         """Returns the characters of each token of a text."""
         encode = functools.partial(encode_with_offsets, self.tokenizer)
-        return [without_space(text, span) for span in self._mask.encode_with_offsets(text, encode)[1]]
+        _, spans = self._mask.encode_with_offsets(text, encode)
+        return [without_space(text, span) for span in with_marks(text, spans)]
 
 
 def _has_no_model(directory: str) -> bool:

@@ -152,7 +152,7 @@ class OwnTexts:
                 files[split] = *other, own_file.rows_of(*other)
         labels: tuple[str, ...] = ()
         if values.label_list:
-            labels = known_tasks.parse_labels(values.label_list)
+            labels = tuple(map(own_file.label_name, known_tasks.parse_labels(values.label_list)))
         elif not values.regression:
             labelled = []
             for other, _, rows in (files[split] for split in files if split != "test"):

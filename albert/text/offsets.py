@@ -2,6 +2,7 @@
 
 import functools
 import unicodedata
+from collections.abc import Sequence
 
 from albert.text.added_tokens import Span
 from albert.text.cleaning import scrub_surrogates
@@ -13,17 +14,25 @@ def encode_with_offsets(tokenizer: FullTokenizer, text: str) -> tuple[list[int],
     """Returns the ids of `tokenizer.encode_text(text)`, and the span of each token in `text`.
 
     The span of a SentencePiece token that begins with "▁" begins with the space before it, if there
-    is one. A span ends after the combining marks of its last letter.
+    is one.
     """
     encode = _sentencepiece if tokenizer.is_spm else _wordpiece
     ids, spans = tokenizer.added.encode_with_offsets(text, functools.partial(encode, tokenizer))
     tokenizer.note_unknown([text], [ids])
-    limits = [*(begin for begin, _ in spans[1:]), len(text)]
-    for i, ((begin, end), limit) in enumerate(zip(spans, limits, strict=False)):
+    return ids, spans
+
+
+def with_marks(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Returns spans that end after the combining marks of their last letter.
+
+    SQuAD's windows leave them out, as the original's do.
+    """
+    longer, limits = [], [*(begin for begin, _ in spans[1:]), len(text)]
+    for (begin, end), limit in zip(spans, limits, strict=False):
         while begin < end < limit and unicodedata.combining(text[end]):
             end += 1
-        spans[i] = begin, end
-    return ids, spans
+        longer.append((begin, end))
+    return longer
 
 
 def without_space(text: str, span: Span) -> Span:

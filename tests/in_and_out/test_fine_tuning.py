@@ -178,9 +178,9 @@ def test_examples_that_the_vocabulary_cannot_read_are_warned_of(name, begin, tmp
     tuner = jobs.TUNERS[name]
     flags = [*tuner.flags(tmp_path), *tuner.asked]
     begin(tuner.run, *flags)
-    assert "(most often 가" not in capsys.readouterr().err
+    assert "가" not in capsys.readouterr().err
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.name != "vocab.txt" and path.suffix in (".txt", ".tsv", ".json"):
             path.write_text(re.sub(r"\bw(\d)", r"가\1", path.read_text()))
     begin(tuner.run, *flags)
-    assert "of the tokens are unknown to the vocabulary (most often 가" in capsys.readouterr().err
+    assert re.search(r"tokens are unknown to the vocabulary \(most often [^)]*가", capsys.readouterr().err)
