@@ -13,7 +13,7 @@ from hf_models import random_model, save
 from invariants import untouched
 
 import albert
-from albert import convert_hf
+from albert import convert_hf, pretrain_from_text
 from albert.cli import earlier_run
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoints, pretrained, run_states
@@ -374,6 +374,25 @@ def test_the_report_tells_what_the_model_was_trained_with_whatever_is_typed_late
     report = (tmp_path / "out/report.md").read_text()
     assert f"| --learning_rate | {rate:g} (when it was trained) |" in report
     assert "(given)" not in report.partition("--learning_rate")[2].partition("--train_batch")[0]
+
+
+# --- Directories of other kinds ---
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, OWN])
+def test_no_command_writes_into_the_directory_of_another_kind(name, started, tmp_path, capsys):
+    command, flags = started(name, True)
+    (tmp_path / "text.txt").write_text("w1 w2 w3.\n" * 50)
+    text = f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001"
+    with untouched(tmp_path / "out"):
+        assert run_here(pretrain_from_text, *text, f"--output_dir={tmp_path / 'out'}") == 2
+    assert "out holds another model or run: use another" in assert_one_clear_line(capsys.readouterr().err)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/plan.json").write_text("{}")
+    with untouched(tmp_path / "begun"):
+        assert command(*flags, f"--output_dir={tmp_path / 'begun'}") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "begun holds a run of pretrain_from_text: use another directory" in line
 
 
 # --- Heads that were trained for other labels ---
