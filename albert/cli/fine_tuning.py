@@ -106,6 +106,8 @@ class FineTuning:
         self.identity.check(weights.origin)
         if settings.do_eval:
             evaluations["dev"] = self._evaluate_run(run, weights, evaluated)
+            # Another checkpoint may be the best now.
+            weights = weights_to_use(settings.checkpoint, run.output_dir, self.encoder.weights)
             self._write_card(run.output_dir)  # with the results
         if settings.do_predict:
             from albert.training import evaluate
@@ -186,10 +188,18 @@ class FineTuning:
             source, config = self.files["dev"], self.encoder.config
             result = evaluate.evaluate(self.task, config, run, source, weights)
             log_results(result.results)
-            best = os.path.join(run.output_dir, checkpoints.BEST)
-            if weights.origin == best and evaluate.read_best(run.output_dir):
-                # Update it: it may come from another dev file.
-                evaluate.keep_if_best(self.task, config, run, source, weights.origin, result.results)
+            prefix, best = os.path.join(run.output_dir, checkpoints.BEST), evaluate.read_best(run.output_dir)
+            if weights.origin == prefix and best:
+                steps = checkpoints.list_steps(run.output_dir)
+                steps.pop(best["step"], None)
+                measured = evaluate.what_is_measured(self.task, config, run, source)
+                is_other = evaluate.differences(best, measured) and not run.keep_last
+                evaluate.keep_if_best(self.task, config, run, source, prefix, result.results)
+                # It was the best on other examples: on these, another may be.
+                for other in steps.values() if is_other else ():
+                    found = evaluate.evaluate(self.task, config, run, source, checkpoints.open_weights(other))
+                    if evaluate.keep_if_best(self.task, config, run, source, other, found.results):
+                        result = found
         path = write_results(run.output_dir, result.results)
         log.info("results of %s: %s", weights.origin, path)
         return result
