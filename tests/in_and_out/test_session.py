@@ -460,3 +460,17 @@ def test_a_session_warns_once_of_texts_that_its_vocabulary_cannot_read(name, tmp
     for _ in range(2):
         method(foreign(text_of(20)))
     assert caplog.text.count(UNKNOWN) == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_model_whose_numbers_overflow_gives_no_answer(name, tmp_path):
+    """Its weights are finite, so that nothing else notices."""
+    kind, arguments, facts, text_of = METHODS[name]
+    model, session = saved(tmp_path, kind, *arguments, **facts)
+    for weight in model.trainable_variables:
+        if weight.path.endswith("kernel") or "word_embeddings" in weight.path:
+            weight.assign(weight * 0 + 1e38)
+    model.save_pretrained(str(tmp_path))
+    session = albert.open_session(tmp_path)
+    with pytest.raises(DataError, match="the model computes NaN"):
+        method_of(session, name)(text_of(20))
