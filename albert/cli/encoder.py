@@ -97,10 +97,8 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
         model_hub.is_model(start) or os.path.isfile(config) or not values.albert_config_file
     )
     if not (values.albert_config_file or is_model):
-        raise FlagError(
-            "--albert_config_file or --albert_hub_module_handle is required (or the directory of "
-            "a model as --init_checkpoint)"
-        )
+        raise FlagError("--init_checkpoint is required: small_en, which is built in, albert/albert-base-v2, "
+                        "or the directory of a model (or --albert_config_file for random weights)")
     if not (values.spm_model_file or values.vocab_file or is_model):
         raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
     if values.spm_model_file and values.vocab_file:

@@ -257,7 +257,8 @@ class Checkpointer:
             if not files.is_same_json(before[name], files.finite(self.flags[name]))
         ]
         used = [f"--{name}={before[name]}, not {self.flags[name]}" for name in changed if name in _TRAINING]
-        if used and step >= self.run.num_train_steps:
+        last = before.get("num_train_steps", before.get("train_step")) or 0
+        if used and step >= max(last, self.run.num_train_steps):
             raise FlagError(f"{self.run.output_dir} is already trained, with {some(used)}: use another "
                             "--output_dir, or leave --do_train out")
         for name in changed:
