@@ -2,8 +2,10 @@
 
 import pathlib
 import re
+import shutil
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
@@ -14,6 +16,22 @@ TEST = [
     "jax>=0.7; python_version >= '3.11'",
 ]
 
+
+
+class BuildWithConfigs(build_py):
+    """Copies configs/, which is beside the package in the repository, into the package of a wheel.
+
+    Mapping it as a package would make the editable install an import hook, which loses to a folder
+    called `albert` in the working directory. A plain path wins.
+    """
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree(HERE / "configs", pathlib.Path(self.build_lib, "albert/configs"),
+                            dirs_exist_ok=True)
+
+
 setup(
     name="albert-keras",  # the name `albert` on the package index is another project's
     version=VERSION,
@@ -22,11 +40,10 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    # configs/ is next to the package in the repository, and inside it when installed.
-    packages=[*find_packages(include=["albert", "albert.*"]), "albert.configs"],
-    package_dir={"albert.configs": "configs"},
-    package_data={"albert": ["models/*/*", "cli/*.html", "formats/cards/*", "py.typed", "*.pyi"],
-                  "albert.configs": ["**/*.json", "**/*.flags"]},
+    cmdclass={"build_py": BuildWithConfigs},
+    packages=find_packages(include=["albert", "albert.*"]),
+    package_dir={"": "."},
+    package_data={"albert": ["models/*/*", "cli/*.html", "formats/cards/*", "py.typed", "*.pyi"]},
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",

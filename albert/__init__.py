@@ -51,6 +51,7 @@ _MODULE_OF = {
     "AlbertForTokenClassification": "modeling",
     "AlbertModel": "modeling",
     "AlbertTokenizer": "albert_tokenizer",
+    "AlbertTokenizerFast": "albert_tokenizer",
     "AnsweringSession": "inference.answering_session",
     "compiled": "inference.compiled_call",
     "from_pretrained": "modeling",
@@ -66,9 +67,15 @@ def end_at_interrupt(*_: Any) -> None:
     os._exit(130)
 
 
-# A library import never changes a handler: this is for `python -m albert.NAME` and `albert-NAME`.
-_program = os.path.basename((sys.argv or [""])[0])
-if _program == "-m" or _program.startswith("albert-"):
+def is_program() -> bool:
+    """Whether this process is `python -m albert.NAME` or `albert-NAME`, not one that imports albert."""
+    program = os.path.basename((sys.argv or [""])[0])
+    folder = os.path.dirname((sys.argv or [""])[0])
+    return program == "-m" or program.startswith("albert-") or folder == os.path.dirname(__file__)
+
+
+# A library import never changes a handler.
+if is_program():
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end_at_interrupt)
 
@@ -80,6 +87,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"albert.{name}")
+    # transformers has a class for each engine.
+    name = name.removeprefix("TF").removeprefix("Flax") if "Albert" in name else name
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'albert' has no attribute {name!r}")
     return getattr(importlib.import_module(f"albert.{_MODULE_OF[name]}"), name)

@@ -4,6 +4,7 @@ from albert import modeling as modeling
 from albert import optimization as optimization
 from albert import tokenization as tokenization
 from albert.albert_tokenizer import AlbertTokenizer as AlbertTokenizer
+from albert.albert_tokenizer import AlbertTokenizerFast as AlbertTokenizerFast
 from albert.config import AlbertConfig as AlbertConfig
 from albert.inference.answering_session import AnsweringSession as AnsweringSession
 from albert.inference.answering_session import open_session as open_session

@@ -17,11 +17,11 @@ from albert.errors import DataError
 from albert.formats import layouts, model_hub, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import windows
-from albert.storage import filesystem, mirrors, shipped
+from albert.storage import files, filesystem, mirrors, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
-from albert.text.offsets import encode_with_offsets, without_space
+from albert.text.offsets import encode_with_offsets, with_marks, without_space
 from albert.tokenization import FullTokenizer
 
 MASK = "[MASK]"
@@ -194,6 +194,36 @@ class AlbertTokenizer:
         first = [self.tokenizer.cls_id, *token_ids_0, self.tokenizer.sep_id]
         return first if token_ids_1 is None else [*first, *token_ids_1, self.tokenizer.sep_id]
 
+    def create_token_type_ids_from_sequences(
+        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
+    ) -> list[int]:
+        """Returns the segment, 0 or 1, of each token of `build_inputs_with_special_tokens`."""
+        first = [0] * len(self.build_inputs_with_special_tokens(token_ids_0))
+        return first if token_ids_1 is None else [*first, *[1] * (len(token_ids_1) + 1)]
+
+    def get_special_tokens_mask(
+        self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None,
+        already_has_special_tokens: bool = False,
+    ) -> list[int]:
+        """Returns 1 for each special token, else 0, of `build_inputs_with_special_tokens`.
+
+        With `already_has_special_tokens`, `token_ids_0` is its result.
+        """
+        if already_has_special_tokens:
+            special = set(self.tokenizer.special_ids)
+            return [int(i in special) for i in token_ids_0]
+        first = [1, *[0] * len(token_ids_0), 1]
+        return first if token_ids_1 is None else [*first, *[0] * len(token_ids_1), 1]
+
+    def save_vocabulary(
+        self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None
+    ) -> tuple[str]:
+        """Copies the vocabulary's file, without settings, to a directory; returns its path."""
+        name = "spiece.model" if self.tokenizer.is_spm else "vocab.txt"
+        path = os.path.join(save_directory, f"{filename_prefix}-{name}" if filename_prefix else name)
+        files.publish_copy(self.tokenizer.path, path)
+        return (path,)
+
     # --- Batches ---
 
     def __call__(
@@ -322,7 +352,8 @@ class AlbertTokenizer:
     def _spans(self, text: str) -> list[Span]:
         """Returns the characters of each token of a text."""
         encode = functools.partial(encode_with_offsets, self.tokenizer)
-        return [without_space(text, span) for span in self._mask.encode_with_offsets(text, encode)[1]]
+        _, spans = self._mask.encode_with_offsets(text, encode)
+        return [without_space(text, span) for span in with_marks(text, spans)]
 
 
 def _has_no_model(directory: str) -> bool:
@@ -344,3 +375,6 @@ def _numbered(lists: Sequence[Sequence[Any]]) -> list[int]:
 def _each(columns: Sequence[Sequence[Any]], function: Callable[[Any], Any]) -> list[list[Any]]:
     """Returns the function's value for each text of each column."""
     return [[function(text) for text in column] for column in columns]
+
+
+AlbertTokenizerFast = AlbertTokenizer  # transformers has two

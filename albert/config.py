@@ -80,8 +80,12 @@ class AlbertConfig:
     parameter_sharing: str = "all"
     # Unknown keys of the file: written back unchanged, but not used.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    classifier_dropout_prob: dataclasses.InitVar[float | None] = None  # Hugging Face's; see below
 
-    def __post_init__(self):
+    def __post_init__(self, classifier_dropout_prob):
+        if classifier_dropout_prob is not None:
+            log.warning("classifier_dropout_prob=%s: no effect, pass classifier_dropout to the model's class",
+                        classifier_dropout_prob)
         problems = _problems(self)
         if problems:
             raise ConfigError("bad ALBERT config: " + "; ".join(problems))
@@ -224,12 +228,14 @@ def is_theirs(values: Any) -> bool:
 def config_file(value: str) -> str:
     """Returns the path of a named architecture's file, and any other value unchanged.
 
-    An existing file takes precedence over an architecture of that name.
+    An existing file, or the directory of a model, takes precedence over an architecture of that name.
 
     Raises:
       DataError: it is not a path, and no architecture has this name.
     """
-    if os.path.exists(value) or not re.fullmatch(r"[\w-]+", value):
+    names = ("albert_config.json", "config.json")
+    is_model = os.path.isdir(value) and any(os.path.exists(os.path.join(value, name)) for name in names)
+    if os.path.isfile(value) or is_model or not re.fullmatch(r"[\w-]+", value):
         return value
     if value in shipped.names():
         return os.path.join(shipped.path_of(value), "albert_config.json")

@@ -65,6 +65,6 @@ def first_line(error: BaseException) -> str:
 
 
 def some(items: Sequence[str], limit: int = 6) -> str:
-    """Lists the first few items in one line, and says how many more there are."""
+    """Lists the first few items in one line, cut to 200 characters, and says how many more there are."""
     more = f"; and {len(items) - limit} more" if len(items) > limit else ""
-    return "; ".join(items[:limit]) + more
+    return "; ".join(item if len(item) <= 200 else f"{item[:200]}..." for item in items[:limit]) + more

@@ -4,6 +4,7 @@ Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,10 @@ from albert.model.layers import dense_layer, precision
 from albert.model.keras_methods import KerasMethods, arguments_of
 from albert.model.row_layout import layout_of, segments_of
 
+log = logging.getLogger("albert")
+
+# Arguments of transformers' `from_pretrained` that say how PyTorch computes or loads.
+_OF_OTHERS = {"attn_implementation", "device_map", "low_cpu_mem_usage", "use_safetensors"}
 # Arguments of `call` that are not inputs.
 _OPTIONS = ("training", "dropout_seed", "output_hidden_states", "output_attentions")
 
@@ -52,6 +57,7 @@ class PretrainedModel(KerasMethods):
         self.config, self.encoder_options = config, encoder_options
         # Saved with the model: names of labels, how texts are prepared, and more.
         self.metadata = Metadata(architecture=type(self).__name__)
+        self.random_pooler = {}  # {name: value} of a pooler that `from_pretrained` drew at random
         # For users' training loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
         with precision(self.dtype_policy):
@@ -205,15 +211,22 @@ class PretrainedModel(KerasMethods):
           path, revision: as in `albert.from_pretrained`.
           output_hidden_states, output_attentions: defaults of these arguments of a call.
           label_names: the labels of a classifier, in the order of their ids.
-          id2label: the same as {id: label}.
+          id2label: the same as {id: label}; so is `label2id`, {label: id}.
           ignore_mismatched_sizes: whether to replace a head for another number of labels.
-          options: further arguments of the class, such as `num_labels`.
+          options: further arguments of the class, such as `num_labels` and `dtype`, which may be
+            called `torch_dtype`. `attn_implementation` and its kin have no effect, which is logged.
 
         Raises:
           CheckpointError: there is no model at the path, or its encoder does not fit.
         """
         from albert.formats import model_hub, pretrained
 
+        for name in _OF_OTHERS & options.keys():
+            log.info("%s=%r: no effect", name, options.pop(name))
+        if (precision := options.pop("torch_dtype", None)) not in (None, "auto"):
+            options["dtype"] = str(precision).removeprefix("torch.")
+        if (ids := options.pop("label2id", None)) is not None and id2label is None:
+            id2label = {number: name for name, number in ids.items()}
         encoder_options = EncoderOptions(
             output_hidden_states=output_hidden_states, output_attentions=output_attentions
         )

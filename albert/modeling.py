@@ -233,8 +233,8 @@ class AlbertForTokenClassification(_LabelModel):
 class AlbertForMultipleChoice(_LabelModel):
     """Encoder with one logit for each of C choices (RACE).
 
-    Inputs are those of `AlbertModel`, but [B, C, L] for any C, or [B, C * L] for `num_choices` as
-    in RACE's records. The output is `logits` [B, C]. Hidden states have B * C sequences.
+    Inputs are those of `AlbertModel`, but [B, C, L] for any C. The output is `logits` [B, C]. Hidden
+    states have B * C sequences.
     """
 
     default_name = "albert_for_multiple_choice"
@@ -247,6 +247,12 @@ class AlbertForMultipleChoice(_LabelModel):
     ):
         self.num_choices = num_choices
         super().__init__(config, 1, classifier_dropout, name, encoder_options, dtype)
+
+    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        # Records have [B, C * L], which `of_batch` divides; a caller's rows would be mixed.
+        if len(shape := inputs["input_ids"].shape) != 3:
+            raise ValueError(f"input_ids must be [examples, choices, tokens], got {list(shape)}")
+        super().check_inputs(inputs)
 
     def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if "packed_places" in inputs:  # packed choices are separate examples

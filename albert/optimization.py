@@ -72,6 +72,13 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         return dataclasses.asdict(self)
 
 
+# Arguments of Keras's optimizers that would act besides ours, in another way.
+_OF_KERAS = {
+    "weight_decay": "weight_decay_rate", "global_clipnorm": "clip_norm", "clipnorm": "clip_norm",
+    "clipvalue": "clip_norm",
+}
+
+
 @keras.saving.register_keras_serializable("albert")
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """BERT's AdamW: weight decay is part of the update, and there is no bias correction.
@@ -92,6 +99,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         exclude_from_weight_decay: tuple[str, ...] | None = None, clip_norm: float | None = None,
         name: str = "adam_weight_decay", **kwargs,
     ):
+        for keras_name, ours in _OF_KERAS.items():
+            if kwargs.get(keras_name) is not None:
+                raise ValueError(f"{keras_name} is Keras's argument: use {ours}")
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1
@@ -100,6 +110,19 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.exclude_from_weight_decay_patterns = tuple(exclude_from_weight_decay or ())
         self.clip_norm = clip_norm
         self._traced: dict[tuple, Callable] = {}
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Leaves variables, or those whose path matches a regular expression, without weight decay.
+
+        Raises:
+          ValueError: the optimizer has been used.
+        """
+        if self.built:
+            raise ValueError("exclude_from_weight_decay: call it before the optimizer is used")
+        given = [*(var_list or ()), *(var_names or ())]
+        self.exclude_from_weight_decay_patterns += tuple(
+            one if isinstance(one, str) else f"^{re.escape(one.path)}$" for one in given
+        )
 
     def build(self, variables):
         if self.built:

@@ -18,19 +18,14 @@ is null. An --output_file *.csv, *.tsv or *.jsonl is the table
 with the answers as additional columns: `predicted_label`, `predicted_probability`, and
 `probability_LABEL` for each label.
 
-With --output_file, rerun the command and it resumes after the answers that are computed; the file
-appears when it is complete.
+With --output_file, the fileappears when it is complete.
 
 A classifier gives `label`, its `probability` and all `probabilities`. A multi-label classifier
 gives `labels`, those with a probability of 0.5 or more, and all `probabilities`, which are
 independent of each other. A regression gives `value`.
 """
 
-import glob
-import hashlib
 import itertools
-import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,7 +36,7 @@ from albert.inference import fine_tuned
 from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenClassifier
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
-from albert.storage import files, filesystem, locks
+from albert.storage import files
 from albert.tasks import own_file, tables
 from albert.tasks.tables import Table
 
@@ -100,33 +95,13 @@ def main(values: flags.FlagValues) -> None:
 def _write_answers(
     values: flags.FlagValues, predictor: TaskPredictor, inputs: Sequence, table: Table | None
 ) -> None:
-    """Publishes the answers, which are kept in a work folder until all are there."""
-    session, path = predictor.session, values.output_file
-    weights = glob.glob(glob.escape(session.source.weights().origin) + "*")
-    identity = repr((inputs, sorted(map(filesystem.stamp, weights)), session.tokenizer.sha256,
-                     predictor.labels, flags.to_dict(values)))
-    digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()
-    with locks.work_folder([path], digest) as folder:
-        kept = os.path.join(folder, "answers.jsonl")
-        with open(kept, "a+b") as stream:
-            stream.seek(0)
-            earlier = stream.read()
-            stream.truncate(earlier.rfind(b"\n") + 1)
-            if done := earlier.count(b"\n"):
-                flags.log.info("%s: resumes after %s of %s answers", path, f"{done:,}", f"{len(inputs):,}")
-            try:
-                for answer in _answers(predictor, inputs[done:], has_progress=True):
-                    stream.write(answering.as_json(answer).encode("utf-8", "replace") + b"\n")
-                    stream.flush()
-            except BaseException:
-                if not os.path.getsize(kept):  # nothing to resume
-                    os.unlink(kept)
-                raise
-        if table and path.endswith(tables.WRITTEN):
-            with open(kept, "rb") as lines:
-                tables.write_table(path, *_with_answers(table, map(json.loads, lines)))
-        else:
-            files.publish_copy(kept, path)
+    """Publishes the answers."""
+    path, answers = values.output_file, _answers(predictor, inputs, has_progress=True)
+    if table and path.endswith(tables.WRITTEN):
+        tables.write_table(path, *_with_answers(table, answers))
+    else:
+        with files.atomic_write(path) as stream:
+            stream.writelines(answering.as_json(answer) + "\n" for answer in answers)
     flags.log.info("wrote %s answers: %s", f"{len(inputs):,}", path)
 
 

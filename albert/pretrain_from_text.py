@@ -23,11 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from albert.cli import corpus_flags, flags, remote_paths, text_plan, text_report, training_speed
+from albert.cli import (
+    corpus_flags, earlier_run, flags, remote_paths, text_plan, text_report, training_speed,
+)
 from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import pretrained, vocabulary_transfer
+from albert.formats import layouts, pretrained, vocabulary_transfer
 from albert.model import costs
 from albert.records import manifests
 from albert.runtime import processor, workers
@@ -74,6 +76,9 @@ def main(values: flags.FlagValues) -> None:
     paths = corpus_files.find(values.input_file, "input_file")
     for path in paths:
         files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
+    is_begun = os.path.exists(os.path.join(values.output_dir, earlier_run.PLAN))
+    if os.path.isdir(values.output_dir) and not is_begun and layouts.layout_of(values.output_dir):
+        raise FlagError(f"--output_dir={values.output_dir} holds another model or run: use another directory")
     with locks.hold(values.output_dir):
         _make(values, paths)
 
@@ -160,7 +165,7 @@ class _Plan:
           FlagError: it was made for other flags, or for another text in the files `paths`.
           UserError: the model does not exist.
         """
-        path = os.path.join(values.output_dir, "plan.json")
+        path = os.path.join(values.output_dir, earlier_run.PLAN)
         text = _digest_of(paths)
         given = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
         if not os.path.exists(path):

@@ -27,10 +27,13 @@ of --output_dir.
 
 import collections
 import dataclasses
-import math
+import glob
+import hashlib
 import os
-import time
+import shutil
+import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,12 +42,15 @@ from albert.cli.classifier_report import Rows
 from albert.cli.encoder import Encoder, open_encoder
 from albert.cli.fine_tuning import FineTuning, TrainingResult, weights_to_use, work_directory
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
-from albert.errors import FlagError
+from albert.errors import FlagError, some
 from albert.formats import pretrained, run_states
+from albert.inference import fine_tuned
+from albert.inference.session import Session
+from albert.runtime.seeds import child_seed
 from albert.storage import files
 from albert.tasks import baselines, glue, own_file
 from albert.tasks.classification import ClassificationTask
-from albert.tasks.fine_tuning_data import FineTuningData
+from albert.tasks.fine_tuning_data import FineTuningData, digest_of
 from albert.tasks.glue import Example
 from albert.training.metrics import log_results, write_results
 
@@ -159,61 +165,58 @@ def answered(
 
 
 def cross_validate(
-    values, settings, encoder, data, count: int, seconds: float = math.inf
-) -> Rows:
-    """Trains without each of `count` folds in turn, and returns the held-out rows of the folds.
+    values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder, data: FineTuningData
+) -> Rows | None:
+    """Trains without each of --cross_validation folds in turn; returns the held-out rows of all.
 
-    A fold is left out if with it they would probably take more than `seconds`; the first is not.
+    Each row is held out once. Folds have the same fraction of every label; rows with the same texts
+    stay together. A fold resumes only with the same data, flags and weights.
     """
+    from sklearn.model_selection import StratifiedGroupKFold  # takes a second
+
+    count, rows, parts = values.cross_validation, [*data.examples["train"], *data.examples["dev"]], []
     if data.has_several or not settings.do_train:
         raise FlagError("--cross_validation needs --do_train, and one label per text")
-    rows, parts, start = [*data.examples["train"], *data.examples["dev"]], [], time.monotonic()
-    _check_folds(rows, count, values.class_weights == "balanced")
-    for number, (train, held_out) in enumerate(own_file.folds(rows, count, values.seed), 1):
-        folder, passed = _fold_folder(values, number, count), time.monotonic() - start
-        if number > 1 and passed * number / (number - 1) > seconds and not os.path.isdir(folder):
-            break
+    texts, labels = list(map(own_file.texts_of, rows)), [row.label for row in rows]
+    sizes = collections.Counter(label for label, _ in set(zip(labels, texts, strict=True)))
+    if rare := sorted(label for label in sizes if sizes[label] < count):
+        message = f"--cross_validation={count}: labels on fewer texts than folds: {some(rare)}"
+        if max(sizes.values()) < count or values.class_weights == "balanced":
+            raise FlagError(f"{message}: use fewer folds, or label more texts")
+        flags.log.warning("%s; not every fold has them", message)
+    weights = sorted(glob.glob(glob.escape(encoder.weights.origin) + "*")) if encoder.weights else ()
+    identity = repr((digest_of(rows), flags.to_dict(values), encoder.tokenizer.sha256,
+                     [*map(files.sha256, weights)]))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+    folder = os.path.join(work_directory(values), f"folds-{digest}")
+    splitter = StratifiedGroupKFold(
+        count, shuffle=True, random_state=child_seed(values.seed, "folds") % 2**32)
+    with warnings.catch_warnings():  # of rare labels, which are named above
+        warnings.simplefilter("ignore")
+        folds = list(splitter.split(labels, labels, list(map(repr, texts))))
+    for number, (train, dev) in enumerate(folds, 1):
         flags.log.info("fold %d of %d: %s", number, count, folder)
+        examples = {"train": [rows[i] for i in train], "dev": [rows[i] for i in dev]}
         share = len(train) / len(data.examples["train"])
         steps = max(1, round(settings.train_step * share))
         # Evaluates the last weights: held-out rows must not choose the checkpoint.
         fold = dataclasses.replace(
-            settings, output_dir=folder, do_predict=False, export_dir=None,
+            settings, output_dir=os.path.join(folder, str(number)), do_predict=False, export_dir=None,
             train_step=steps, save_checkpoints_steps=steps,
             warmup_step=min(round((settings.warmup_step or 0) * share), steps),
         )
-        of_fold = dataclasses.replace(
-            data, examples={"train": train, "dev": held_out}, is_split=False
-        )
-        tuning, result = tune(values, fold, encoder, of_fold)
+        tuning, result = tune(
+            values, fold, encoder, dataclasses.replace(data, examples=examples, is_split=False))
         if result:
-            predictions = result.evaluations["dev"].predictions
-            parts.append(answered(folder, tuning.task, train, held_out, predictions))
-    size = sum(map(len, parts))
-    validated = Rows.joined(f"{size:,} rows in {len(parts)} of {count} folds", parts)
-    flags.log.info("accuracy on %s: %.3f", validated.name,
-                   np.mean(validated.predicted == validated.expected))
-    return validated
-
-
-def _fold_folder(values: flags.FlagValues, number: int, count: int) -> str:
-    return os.path.join(work_directory(values), f"fold-{number}-of-{count}")
-
-
-def _check_folds(rows: Sequence[Example], count: int, is_balanced: bool) -> None:
-    """Warns of labels that are too rare for the folds, or refuses what would end in one of them."""
-    if max(collections.Counter(row.label for row in rows).values()) < count:
-        raise FlagError(f"--cross_validation={count}: no label has {count} rows")
-    texts: dict[str, set] = {}
-    for row in rows:
-        texts.setdefault(row.label, set()).add(own_file.texts_of(row))
-    rare = {label: len(found) for label, found in texts.items() if len(found) < count}
-    for label, found in sorted(rare.items()):
-        flags.log.warning("--cross_validation=%d: label %s is on too few texts (%d), so not every fold has it",
-                          count, label, found)
-    if is_balanced and 1 in rare.values():
-        raise FlagError(f"--cross_validation={count} with --class_weights=balanced: a label has only "
-                        "one text, without which it cannot be trained; label more, or leave one out")
+            parts.append(answered(
+                "", tuning.task, *examples.values(), result.evaluations["dev"].predictions))
+    if not parts:  # in a worker that only helps
+        return None
+    shutil.rmtree(folder)
+    expected, predicted, *others = (np.concatenate(each) for each in zip(
+        *((part.expected, part.predicted, *part.baselines.values()) for part in parts), strict=True))
+    name = f"{len(rows):,} rows in {count} folds"
+    return Rows(name, expected, predicted, dict(zip(parts[0].baselines, others, strict=True)))
 
 
 def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
@@ -244,9 +247,7 @@ def _tune_on_own_texts(values: flags.FlagValues, settings: FineTuningSettings) -
     encoder = open_encoder(values, flags.given(values, "max_seq_length"))
     texts = own_texts.OwnTexts(values, encoder)
     settings, data = texts.suit(settings), texts.data
-    validated, everything = None, (values, settings, encoder, data)
-    if values.cross_validation:
-        validated = cross_validate(*everything, values.cross_validation)
+    validated = cross_validate(values, settings, encoder, data) if values.cross_validation else None
     in_use = {split: data.examples[split] for split in settings.splits}
     tuning, result = tune(
         values, settings, encoder, dataclasses.replace(data, examples=in_use)
@@ -260,14 +261,12 @@ def _tune_on_own_texts(values: flags.FlagValues, settings: FineTuningSettings) -
     name = f"{len(rows):,} held-out rows"
     held_out = answered(name, tuning.task, data.examples["train"], rows, predictions)
     write_report(texts, tuning, result, [held_out, *([validated] if validated else []), *tested])
-    if flags.given(values, "cross_validation") is None and _is_worth_folds(
-        tuning, result, max([held_out, *tested], key=len)
-    ):
-        flags.log.info("%s are too few for a verdict: cross-validating for at most %.0f s, the time of "
-                       "the training; --cross_validation=0 turns this off", name,
-                       result.training_seconds)
-        validated = cross_validate(*everything, 2, result.training_seconds)
-        write_report(texts, tuning, result, [held_out, validated, *tested])
+
+
+def as_trained(recorded: Any, choice: str) -> str:
+    """Returns the value of a setting and its reason, or the value that the model was trained with."""
+    used = recorded if isinstance(recorded, str) or recorded is None else f"{recorded:g}"
+    return choice if used in (None, choice.partition(" ")[0]) else f"{used} (when it was trained)"
 
 
 def _tested(
@@ -295,7 +294,11 @@ def write_report(
     shown = tuning.settings.output_dir, [
         " | ".join(filter(None, (row.text_a, row.text_b))) for row in texts.data.examples["dev"]
     ]
-    labels, choices = tuning.task.labels, texts.choices
+    labels, trained = tuning.task.labels, run_states.read_run_state(result.weights.origin).get("flags", {})
+    choices = [
+        (name, as_trained(trained.get(name[2:]) if name.startswith("--") else None, value))
+        for name, value in texts.choices
+    ]
     probabilities = result.evaluations["dev"].predictions["probabilities"]
     if not labels:
         path = classifier_report.write_regression(*shown, rows, choices)
@@ -309,19 +312,6 @@ def write_report(
             tuning.values.class_weights == "balanced",
         )
     flags.log.info("report: %s", path)
-
-
-def _is_worth_folds(tuning: FineTuning, result: TrainingResult, rows: Rows) -> bool:
-    """Whether folds can lead to a verdict, at a cost below that of this process's training."""
-    values, data = tuning.values, tuning.data
-    if not data.labels or data.has_several or values.dev_file or not tuning.settings.do_train:
-        return False
-    labels = [example.label for example in data.examples["train"]]
-    return (
-        classifier_report.is_undecided(rows) and tuning.engine.num_workers == 1
-        and min(map(labels.count, data.labels)) > 1
-        and (result.training_seconds > 0 or os.path.isdir(_fold_folder(values, 1, 2)))
-    )
 
 
 cli = flags.command(__doc__, define_flags, main)

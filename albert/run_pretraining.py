@@ -131,12 +131,11 @@ def _check(values: flags.FlagValues) -> None:
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
-    if warmup_steps(values) + values.num_decay_steps > values.num_train_steps:
-        decay = f" and --num_decay_steps={values.num_decay_steps}" if values.num_decay_steps else ""
-        raise FlagError(
-            f"--num_warmup_steps={warmup_steps(values)}{decay} exceed{'' if decay else 's'} "
-            f"--num_train_steps={values.num_train_steps}"
-        )
+    used = {"start_warmup_step": values.start_warmup_step, "num_warmup_steps": warmup_steps(values),
+            "num_decay_steps": values.num_decay_steps}
+    if sum(used.values()) > values.num_train_steps:
+        listed = " + ".join(f"--{name}={steps}" for name, steps in used.items() if steps)
+        raise FlagError(f"{listed} exceeds --num_train_steps={values.num_train_steps}")
     run_flags.check_device_flags(values)
 
 

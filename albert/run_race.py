@@ -56,6 +56,9 @@ def race_settings(values: flags.FlagValues) -> FineTuningSettings:
             f"--max_qa_length={values.max_qa_length} leaves no room in "
             f"--max_seq_length={values.max_seq_length}: [CLS] and [SEP] take three tokens"
         )
+    if not values.data_dir and values.train_file:  # the original's README names only this one
+        values.data_dir = os.path.dirname(values.train_file) or "."
+        flags.log.info("--data_dir=%s, the folder of --train_file", values.data_dir)
     flags.require(values, "data_dir")
     if values.high_only and values.middle_only:
         raise FlagError("give only one of --high_only and --middle_only")

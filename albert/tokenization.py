@@ -6,9 +6,12 @@
 As in the original, `tokenize` alone does not preprocess texts for SentencePiece.
 """
 
+import collections
+import functools
 import hashlib
 import itertools
 import os
+import unicodedata
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +41,7 @@ __all__ = [
 SPECIAL = frozenset((
     "[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]", "<s>", "</s>", "<mask>", "<pad>", "<unk>",
 ))
+MAX_UNKNOWN = 0.01  # fraction of the tokens, above which a warning is due
 _WORD_CACHE = 1 << 18  # maximum number of words whose WordPiece ids are cached
 
 
@@ -94,6 +98,7 @@ class FullTokenizer:
     ):
         self.settings = TextSettings(do_lower_case, **settings)
         as_in_bert = self.settings.as_in_bert
+        self._forget_unknown()
         self.sp_model: Any = None
         self.comma_ids: dict[int, list[int]] = {}  # for tokens like "▁2010,", the ids of their parts
         if spm_model_file:
@@ -219,12 +224,45 @@ class FullTokenizer:
                 return self._sentencepiece_ids(parts, is_preprocessed)
             return [self._wordpiece_ids(part) for part in parts]
 
-        if not (self.added.ids or self.special.ids):
-            return encode(texts)
-        return self.special.encode(
-            [convert_to_unicode(text) for text in texts],
-            lambda parts: self.added.encode(parts, encode),
-        )
+        if self.added.ids or self.special.ids:
+            ids = self.special.encode(
+                [convert_to_unicode(text) for text in texts],
+                lambda parts: self.added.encode(parts, encode),
+            )
+        else:
+            ids = encode(texts)
+        self.note_unknown(texts, ids)
+        return ids
+
+    def note_unknown(self, texts: Sequence[str | bytes], all_ids: Sequence[Sequence[int]]) -> None:
+        """Counts the unknown tokens among the ids of texts, for `unknown_tokens`."""
+        unknown = self.vocab.get("<unk>" if self.is_spm else "[UNK]")
+        self._num_tokens += sum(map(len, all_ids))
+        for text, ids in zip(texts, all_ids, strict=True):
+            if count := ids.count(unknown):
+                self._num_unknown += count
+                words = [self.preprocess(text)] if self.is_spm else self.basic_tokenizer.tokenize(text)
+                composed = unicodedata.normalize("NFC", "".join(words))
+                self._unknown_characters.update({*composed} - self._characters)
+
+    def unknown_tokens(self) -> str:
+        """Describes the unknown tokens since the last call, if they are more than 1 %; else ""."""
+        total, unknown, characters = self._num_tokens, self._num_unknown, self._unknown_characters
+        self._forget_unknown()
+        if unknown <= MAX_UNKNOWN * total:
+            return ""
+        named = " ".join(sorted(char for char, _ in characters.most_common(10)))
+        return (f"{100 * unknown / total:.1f} % of the tokens are unknown to the vocabulary"
+                f"{f' (most often {named})' if named else ''}, so the model cannot tell them apart: use a "
+                "model of this language (docs/guides/another_language.md)")
+
+    def _forget_unknown(self) -> None:
+        self._num_tokens = self._num_unknown = 0
+        self._unknown_characters: collections.Counter[str] = collections.Counter()
+
+    @functools.cached_property
+    def _characters(self) -> set[str]:
+        return {" ", *"".join(self.vocab)}
 
     def _sentencepiece_ids(
         self, texts: Sequence[str | bytes], is_preprocessed: bool

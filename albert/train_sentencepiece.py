@@ -41,6 +41,13 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "shuffle_input_sentence", True,
                  "Sample these sentences at random instead of taking the first.")
     flags.define("integer", values, "seed", 12345, "Seed of the sample.")
+    # Flags of spm_train in the original's README, which can't have other values here.
+    for name, number in (("pad_id", 0), ("unk_id", 1), ("bos_id", -1), ("eos_id", -1)):
+        flags.define("integer", values, name, number, "As in every ALBERT vocabulary.",
+                     lower_bound=number, upper_bound=number)
+    flags.define("enum", values, "control_symbols", ",".join(vocabulary.CONTROL_SYMBOLS),
+                 "As in every ALBERT vocabulary.", enum_values=[",".join(vocabulary.CONTROL_SYMBOLS)])
+    flags.define("bool", values, "logtostderr", True, "No effect: it always does.")
 
 
 def main(values: flags.FlagValues) -> None:

@@ -48,16 +48,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.expected)
 
-    @classmethod
-    def joined(cls, name: str, parts: Sequence["Rows"]) -> "Rows":
-        """Returns the rows of the folds of a cross-validation."""
-        expected, predicted, *answers = (
-            np.concatenate(arrays) for arrays in zip(
-                *((one.expected, one.predicted, *one.baselines.values()) for one in parts), strict=True
-            )
-        )
-        return cls(name, expected, predicted, dict(zip(parts[0].baselines, answers, strict=True)))
-
 
 def write(
     directory: str, texts: Sequence[str], labels: Sequence[str], rows: Sequence[Rows],
@@ -206,12 +196,6 @@ def advice(rows: Sequence[Rows], gain_of: Callable, needs_weights: bool = False)
         steps.append(f"If the gain stays as it is, about {float(f'{max(needed):.1g}'):,.0f} rows, each "
                      "tested once, would show it.")
     return steps
-
-
-def is_undecided(rows: Rows) -> bool:
-    """Whether the rows are too few to tell that the model is better or worse than a baseline."""
-    gains = _gains(rows, gain_over).values()
-    return len(rows) < ENOUGH_ROWS and any(low <= 0 <= high for _, low, high in gains)
 
 
 def overconfidence(right: np.ndarray, confidence: np.ndarray) -> list[str]:

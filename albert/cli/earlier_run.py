@@ -14,6 +14,8 @@ from albert.formats.model_metadata import MULTI_LABEL, REGRESSION
 
 log = logging.getLogger("albert")
 
+PLAN = "plan.json"  # of a run of pretrain_from_text, in its output directory
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
@@ -131,6 +133,8 @@ def check_directory(directory: str, identity: Identity) -> None:
     """
     if not os.path.isdir(directory):
         return
+    if os.path.lexists(os.path.join(directory, PLAN)):
+        raise FlagError(f"--output_dir={directory} holds a run of pretrain_from_text: use another directory")
     steps = checkpoints.list_steps(directory)
     best = os.path.join(directory, checkpoints.BEST)
     is_run = steps or os.path.lexists(os.path.join(directory, "best.json"))

@@ -10,7 +10,7 @@ from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import huggingface, layouts, model_hub, pretrained
+from albert.formats import huggingface, layouts, model_hub, pretrained, run_states
 from albert.formats.tokenizer_files import Vocabulary
 
 log = logging.getLogger("albert")
@@ -33,6 +33,14 @@ class Encoder:
         if self.source is not None:
             return self.source.weights()
         return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
+
+
+    @property
+    def trained_labels(self) -> tuple[str, ...] | None:
+        """The labels that the initial weights were trained for, if they say it."""
+        if self.source is not None:
+            return self.source.metadata.label_names
+        return run_states.metadata_of(run_states.read_run_state(self.weights.origin)).label_names
 
 
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
@@ -89,10 +97,8 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
         model_hub.is_model(start) or os.path.isfile(config) or not values.albert_config_file
     )
     if not (values.albert_config_file or is_model):
-        raise FlagError(
-            "--albert_config_file or --albert_hub_module_handle is required (or the directory of "
-            "a model as --init_checkpoint)"
-        )
+        raise FlagError("--init_checkpoint is required: small_en, which is built in, albert/albert-base-v2, "
+                        "or the directory of a model (or --albert_config_file for random weights)")
     if not (values.spm_model_file or values.vocab_file or is_model):
         raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
     if values.spm_model_file and values.vocab_file:

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import logging
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,6 @@ class TrainingResult:
     run: "RunConfig"
     weights: "Weights"
     evaluations: "Mapping[str, Evaluation]"  # of dev and test, or those of them that were asked for
-    training_seconds: float  # of a training that this process made from its start, else 0
 
 
 class FineTuning:
@@ -65,7 +63,6 @@ class FineTuning:
         self.values, self.settings, self.encoder = values, settings, encoder
         self.data, self.task = data, task.scoring(data.examples.get("dev", ()))
         self.files: dict[str, RecordFiles] = {}  # of each split
-        self.training_seconds = 0.0
 
     def run(self) -> TrainingResult | None:
         """Does everything the settings ask for; returns None if only training was asked for.
@@ -80,6 +77,8 @@ class FineTuning:
             self.files[split] = RecordFiles([fine_tuning_data.keep_records(
                 self.task, split, examples, self.encoder.tokenizer, folder
             )])
+            if unknown := self.encoder.tokenizer.unknown_tokens():
+                log.warning("%s: %s", split, unknown)
         if settings.do_train and settings.train_step is None:
             count = self.files["train"].count
             self.settings = settings = settings.with_steps(count)
@@ -107,6 +106,8 @@ class FineTuning:
         self.identity.check(weights.origin)
         if settings.do_eval:
             evaluations["dev"] = self._evaluate_run(run, weights, evaluated)
+            # Another checkpoint may be the best now.
+            weights = weights_to_use(settings.checkpoint, run.output_dir, self.encoder.weights)
             self._write_card(run.output_dir)  # with the results
         if settings.do_predict:
             from albert.training import evaluate
@@ -123,7 +124,7 @@ class FineTuning:
                 examples, evaluations[split].predictions, run.output_dir, weights.origin
             )
             log.info("predicted with %s: %s", weights.origin, ", ".join(written))
-        return TrainingResult(run, weights, evaluations, self.training_seconds)
+        return TrainingResult(run, weights, evaluations)
 
     @functools.cached_property
     def identity(self) -> earlier_run.Identity:
@@ -157,10 +158,10 @@ class FineTuning:
         from albert.training import loop
 
         settings, output_dir = self.settings, filesystem.address_of(run.output_dir)
-        is_new, started = not checkpoints.newest_or_best(run.output_dir), time.monotonic()
         initial = self.encoder.weights
-        if initial and self.task.untrained_weights:
+        if initial:
             initial = initial.without(*self.task.untrained_weights)
+            initial = initial.for_labels(self.encoder.trained_labels, self.data.labels)
         evaluated = loop.train(
             self.task, self.encoder.config, run,
             OptimizerConfig(
@@ -174,7 +175,6 @@ class FineTuning:
         )
         if self.engine.is_chief:
             tokenizer_files.write(self.encoder.tokenizer, run.output_dir)
-        self.training_seconds = is_new * (time.monotonic() - started)
         return evaluated
 
     def _evaluate_run(
@@ -188,10 +188,18 @@ class FineTuning:
             source, config = self.files["dev"], self.encoder.config
             result = evaluate.evaluate(self.task, config, run, source, weights)
             log_results(result.results)
-            best = os.path.join(run.output_dir, checkpoints.BEST)
-            if weights.origin == best and evaluate.read_best(run.output_dir):
-                # Update it: it may come from another dev file.
-                evaluate.keep_if_best(self.task, config, run, source, weights.origin, result.results)
+            prefix, best = os.path.join(run.output_dir, checkpoints.BEST), evaluate.read_best(run.output_dir)
+            if weights.origin == prefix and best:
+                steps = checkpoints.list_steps(run.output_dir)
+                steps.pop(best["step"], None)
+                measured = evaluate.what_is_measured(self.task, config, run, source)
+                is_other = evaluate.differences(best, measured) and not run.keep_last
+                evaluate.keep_if_best(self.task, config, run, source, prefix, result.results)
+                # It was the best on other examples: on these, another may be.
+                for other in steps.values() if is_other else ():
+                    found = evaluate.evaluate(self.task, config, run, source, checkpoints.open_weights(other))
+                    if evaluate.keep_if_best(self.task, config, run, source, other, found.results):
+                        result = found
         path = write_results(run.output_dir, result.results)
         log.info("results of %s: %s", weights.origin, path)
         return result

@@ -11,6 +11,7 @@ import difflib
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import traceback
@@ -30,12 +31,16 @@ from albert.errors import (
     TrainingDivergedError,
     UserError,
     WorkerLostError,
+    first_line,
 )
 from albert.storage import filesystem, shipped
 
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
 
+_OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|OOM when allocating|[Oo]ut of memory")
+_MEMORY = re.compile(r"(Used|OOM when|[Oo]ut of memory|[Tt]otal memory)[^\n]{0,150}")  # how much is missing
+_LONGEST_MESSAGE = 2_000  # characters of an error
 MAX_SEED = 2**32 - 1  # of NumPy and Keras
 A_MODEL = ("small_en, a name on Hugging Face's hub such as albert/albert-base-v2, a model's directory or "
            "archive, or a checkpoint")
@@ -357,6 +362,8 @@ def run_command(
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
         message = filesystem.as_given(str(error))
+        if len(message) > _LONGEST_MESSAGE:  # it quotes a file
+            message = f"{message[:_LONGEST_MESSAGE]} ..."
         # In Python, an error begins with the name of the argument; here, that is a flag.
         if message.replace("=", ":").partition(":")[0] in values:
             message = f"--{message}"
@@ -379,6 +386,15 @@ def run_command(
             traceback.print_exc()
             return 1
         print(f"error: {filesystem.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        # TensorFlow's and JAX's error for a device without enough memory, and NumPy's.
+        if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
+            raise
+        size = _MEMORY.search(str(error))
+        print(f"error: the step does not fit the device ({size[0] if size else first_line(error)}): raise "
+              "--gradient_accumulation_steps, or use a smaller batch, --remat or "
+              "--mixed_precision=bfloat16", file=sys.stderr)
         return 2
 
 

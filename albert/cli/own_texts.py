@@ -22,8 +22,8 @@ from albert.tasks.glue import Example
 
 # Flags that only --train_file uses.
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "delimiter", "encoding")
-FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression",
-         "label_column", "label_columns", "threshold", *TABLE_FLAGS)
+FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list",
+         "regression", "label_column", "label_columns", "threshold", *TABLE_FLAGS)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -37,9 +37,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Fraction of --train_file to hold out, chosen by a hash of the text and --seed.",
                  above=0, below=1)
     flags.define("integer", values, "cross_validation", 0,
-                 "Number of cross-validation folds of --train_file, for a better estimate in the "
-                 "report; 0: none. Default: two, where the held-out rows are too few for a verdict, as "
-                 "long as they take less time than the training.", lower_bound=0)
+                 "Number of folds in which every row of --train_file is held out once, for a better "
+                 "estimate in the report; 0: none.", lower_bound=0)
     flags.define("path", values, "test_file", None,
                  "Texts for --do_predict, in the same columns as --train_file; if they have labels, "
                  "the report scores them.",
@@ -101,7 +100,8 @@ def check_flags(values: flags.FlagValues) -> None:
     if values.do_predict and not values.test_file:
         raise FlagError("--do_predict needs --test_file if --train_file is given")
     flags.refuse_together(values, "dev_file", "dev_share")
-    flags.refuse_together(values, "dev_file", "cross_validation")
+    if values.cross_validation:
+        flags.refuse_together(values, "dev_file", "cross_validation")
     if values.cross_validation == 1 or values.cross_validation and values.regression:
         raise FlagError("--cross_validation needs labels, and at least two folds")
     for name in ("label_column", "label_list", "regression"):
@@ -152,7 +152,7 @@ class OwnTexts:
                 files[split] = *other, own_file.rows_of(*other)
         labels: tuple[str, ...] = ()
         if values.label_list:
-            labels = known_tasks.parse_labels(values.label_list)
+            labels = tuple(map(own_file.label_name, known_tasks.parse_labels(values.label_list)))
         elif not values.regression:
             labelled = []
             for other, _, rows in (files[split] for split in files if split != "test"):
@@ -266,7 +266,12 @@ class OwnTexts:
             " ".join(filter(None, (example.text_a, example.text_b)))
             for split in ("train", "dev") for example in self.data.examples[split]
         ]
-        lengths = [len(ids) + 3 for ids in self._encoder.tokenizer.encode_batch(texts)]
+        tokenizer = self._encoder.tokenizer
+        all_ids = tokenizer.encode_batch(texts)
+        if unknown := tokenizer.unknown_tokens():
+            self.report("texts", unknown)
+        self._report_contradictions(all_ids)
+        lengths = [len(ids) + 3 for ids in all_ids]
         suits = f"for a model of width {config.hidden_size}"
         optimizer = settings.optimizer
         # A rate that the user gives is AdamW's, unless they name another optimizer.
@@ -303,6 +308,17 @@ class OwnTexts:
             ),
             save_checkpoints_steps=self._choose("save_checkpoints_steps", per_epoch, "each epoch"),
         )
+
+    def _report_contradictions(self, all_ids: Sequence[Sequence[int]]) -> None:
+        """Reports how many rows are the same input as another row with another label."""
+        labels: dict[tuple[int, ...], set] = {}
+        rows = [example for split in ("train", "dev") for example in self.data.examples[split]]
+        keys = list(map(tuple, all_ids))
+        for key, example in zip(keys, rows, strict=True):
+            labels.setdefault(key, set()).add(example.label)
+        if (count := sum(len(labels[key]) > 1 for key in keys)) and self.data.labels:
+            self.report("contradictions", f"{count:,} of {len(rows):,} rows have the same tokens as "
+                        "another row, and another label")
 
     def _keeps_last(self) -> bool:
         """Whether to keep the last weights, because the rows are too few to choose others."""

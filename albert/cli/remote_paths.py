@@ -14,6 +14,7 @@ A path flag's `use` says what the command does with it:
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from absl import flags as absl_flags
@@ -35,6 +36,8 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
             if getattr(flag, "use", None) == "model" and flag.value:
                 from albert.formats import model_hub  # imports NumPy, which not all commands need
 
+                if model_hub.is_name(flag.value):
+                    _check_data(values)
                 replace(flag, model_hub.local_path(flag.value, flag.name))
         flags = [values[name] for name in values if "://" in str(values[name].value)]
         flags = [flag for flag in flags if getattr(flag, "use", None)]
@@ -48,6 +51,19 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
                 replace(flag, value)
             flag.value = value
         yield
+
+
+def _check_data(values: absl_flags.FlagValues) -> None:
+    """Raises a DataError for a file that does not exist, before minutes of a download."""
+    conditions = {"train_file": "do_train", "predict_file": "do_predict"}
+    if "dev_file" in values:  # run_classifier reads --train_file in any case
+        del conditions["train_file"]
+    for name in ("train_file", "dev_file", "test_file", "predict_file", "data_dir"):
+        path = values[name].value if name in values else None
+        is_used = name not in conditions or values[conditions[name]].value
+        is_ignored = path and values[name].help.startswith("No effect")
+        if path and is_used and not is_ignored and "://" not in path and not os.path.exists(path):
+            raise DataError(f"{name}: no such file or directory: {path}")
 
 
 def replace(flag, value: str) -> None:

@@ -20,7 +20,6 @@
     model_hub            downloads a released model, by its hub name or its address
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
-    tf_models            modules that tf-models-official exported
     saved_model          the errors of writing SavedModels
     model_card           the README.md of a model's directory
     vocabulary_transfer  another vocabulary for the same model

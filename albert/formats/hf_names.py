@@ -1,8 +1,7 @@
 """Maps the names of our weights to those of Hugging Face's ALBERT, and back, and BERT's names to both.
 
 Their kernels are [out, in], ours [in, out]. Names begin with `albert.` in models with a head, but not
-in the bare encoder. Their TensorFlow classes use other names (`from_tensorflow`). They have no head
-for SQuAD 2.0, so its weights keep our names.
+in the bare encoder. They have no head for SQuAD 2.0, so its weights keep our names.
 """
 
 import re
@@ -102,19 +101,3 @@ def from_bert(name: str) -> str:
     for pattern, replacement in _OF_BERT:
         name = re.sub("^" + pattern, replacement, name)
     return name
-
-
-def from_tensorflow(name: str) -> str | None:
-    """Returns PyTorch's name of a tensor of their TensorFlow classes, or None if it is not one.
-
-    An example is `tf_albert_for_masked_lm/albert/encoder/albert_layer_groups_._0/albert_layers_._0/
-    ffn/kernel:0`; their safetensors files leave out the first part.
-    """
-    if "/" not in name:
-        return None
-    parts = name.removesuffix(":0").split("/")
-    if parts[0].startswith("tf_"):
-        parts = parts[1:]
-    plain = ".".join(part.replace("_._", ".") for part in parts)
-    plain = re.sub(r"\.(kernel|embeddings|gamma)$", ".weight", plain)
-    return re.sub(r"\.beta$", ".bias", plain)

@@ -28,11 +28,6 @@ def is_directory(path: str) -> bool:
     return os.path.isdir(os.path.join(path, "variables")) and not is_ours
 
 
-def is_foreign(directory: str) -> bool:
-    """Whether a module lacks the configuration that ours and the original's have in their assets."""
-    return not os.path.isfile(os.path.join(directory, "assets", CONFIG_ASSET))
-
-
 def fetch(handle: str, flag: str) -> str:
     """Returns a module's directory; TF-Hub's cache for an https:// address.
 
@@ -68,7 +63,7 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
     if not os.path.isfile(config):
         raise CheckpointError(
             f"{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no "
-            f"{CONFIG_ASSET} in {assets}"
+            f"{CONFIG_ASSET} in {assets}. Instead of tensorflow/albert_en_base, give albert/albert-base-v2"
         )
     path = os.path.join(assets, TOKENIZATION_ASSET)
     # The released modules are for lower-cased text, but only their graphs say so.

@@ -21,7 +21,6 @@ from albert.formats.hf_names import (
     MAPPING,
     TIED,
     from_bert,
-    from_tensorflow,
     our_name,
     their_name,
 )
@@ -35,7 +34,7 @@ log = logging.getLogger("albert")
 CONFIG_FILE = "config.json"
 # Files with weights, in order of preference.
 WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_FILES = (WEIGHTS_FILE, "tf_model.h5", "pytorch_model.bin")
+WEIGHTS_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 METADATA_KEY = "albert_facts"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
@@ -327,12 +326,8 @@ class TensorFile:
         self.path = path
         self._config = config
         self._shapes, self._read = hf_tensors.open_tensors(path)
-        plain = {from_tensorflow(name): name for name in self._shapes}
-        self._is_tensorflow = None not in plain
-        if not self._is_tensorflow:  # PyTorch's wrappers prefix all names with "module."
-            plain = {name.removeprefix("module."): name for name in self._shapes}
-        elif "predictions.decoder.bias" in plain:  # in use there; the other one is not trained
-            plain["predictions.bias"] = plain.pop("predictions.decoder.bias")
+        # PyTorch's wrappers prefix all names with "module."
+        plain = {name.removeprefix("module."): name for name in self._shapes}
         plain = {from_bert(name): key for name, key in plain.items()}
         # The bare encoder's names lack the prefix "albert.".
         of_encoder = ("embeddings.", "encoder.", "pooler.")
@@ -354,17 +349,12 @@ class TensorFile:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """{our name: shape in our orientation}."""
         shapes = {name: self._shapes[key] for name, key in self._keys.items()}
-        return {n: s[::-1] if self._is_turned(n) else s for n, s in shapes.items()}
-
-    def _is_turned(self, name: str) -> bool:
-        """Whether a matrix must be transposed."""
-        is_theirs_turned = self._is_tensorflow and re.search(r"/kernel(:0)?$", self._keys[name])
-        return name.endswith("/kernel") != bool(is_theirs_turned)
+        return {n: s[::-1] if n.endswith("/kernel") else s for n, s in shapes.items()}
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor by our name, float32."""
         value = as_floats(self._read(self._keys[name]), f"{self.path}: {self._keys[name]}")
-        return np.ascontiguousarray(value.T) if self._is_turned(name) else value
+        return np.ascontiguousarray(value.T) if name.endswith("/kernel") else value
 
     def _check_ties(self, prefixed: Mapping[str, str]) -> None:
         for copy, original in TIED.items():

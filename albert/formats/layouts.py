@@ -16,7 +16,7 @@ CONFIG_FILE = "albert_config.json"
 class Layout(enum.Enum):
     """How a model is laid out in files; the value describes the files."""
 
-    HUGGING_FACE = "config.json with model.safetensors, tf_model.h5 or pytorch_model.bin"
+    HUGGING_FACE = "config.json with model.safetensors or pytorch_model.bin"
     ALBERT = f"{CONFIG_FILE} with model.ckpt*"  # a released archive, or a run's directory
     HUB_MODULE = "a TF-Hub module"
     CHECKPOINTS = "model.ckpt* alone"
@@ -81,8 +81,9 @@ def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
     if os.path.isfile(os.path.join(path, huggingface.CONFIG_FILE)):
         return CheckpointError(
             f"{flag}: {path} has a {huggingface.CONFIG_FILE}, but none of "
-            f"{', '.join(huggingface.WEIGHTS_FILES)}. Weights in several files: save the model again "
-            "with transformers and max_shard_size='10GB'"
+            f"{', '.join(huggingface.WEIGHTS_FILES)}. Weights in several files, or tf_model.h5: save the "
+            "model again with transformers: from_pretrained(FOLDER), of TensorFlow's weights with "
+            "from_tf=True, then save_pretrained(FOLDER, max_shard_size='10GB')"
         )
     wanted = Layout.ALBERT, Layout.HUGGING_FACE, Layout.HUB_MODULE
     return CheckpointError(

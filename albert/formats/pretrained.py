@@ -25,14 +25,15 @@ from albert.formats import (
     model_metadata,
     run_states,
     sentence_files,
-    tf_models,
     tokenizer_files,
 )
 from albert.formats.layouts import Layout
-from albert.formats.model_classes import LABEL_HEAD, class_of_weights, is_labelled, reads_pooler
+from albert.formats.model_classes import (
+    ENCODER, LABEL_HEAD, MODEL_CLASSES, class_of_weights, is_labelled, reads_pooler,
+)
 from albert.formats.model_metadata import Metadata
 from albert.formats.tokenizer_files import Vocabulary
-from albert.formats.weights import Weights
+from albert.formats.weights import LABEL_HEADS, Weights
 from albert.storage import files, filesystem
 from albert.tokenization import FullTokenizer, check_vocabulary
 
@@ -188,13 +189,6 @@ def open_hugging_face(directory: str, gelu: str = "auto") -> Pretrained:
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
     """Returns the model of a TF-Hub module in a directory or at an https:// address."""
     directory = hub.fetch(handle, flag)
-    if hub.is_foreign(directory) and tf_models.is_directory(directory):
-        config, vocabulary = tf_models.read_config(directory), tf_models.vocabulary(directory)
-        metadata = Metadata("AlbertModel", text=vocabulary.text if vocabulary else None)
-        return Pretrained(
-            handle, directory, config, vocabulary, metadata,
-            lambda: tf_models.open_weights(directory),
-        )
     config, vocabulary = hub.read_assets(directory, flag)
     metadata = Metadata(text=vocabulary.text)  # the weights say which heads it has
     return Pretrained(
@@ -248,6 +242,9 @@ def load(
 ) -> "keras.Model":
     """Returns a model of class `kind` with the weights of an opened one.
 
+    Labels of other names than those that the head was trained for get a new head; the same names in
+    another order get its rows in that order.
+
     `options` are arguments of the class, by default those with which it was saved; a classifier's
     `num_labels` is by default the number of `label_names`, else that of the weights. A head that the
     weights lack is initialized randomly, with a warning, or is an error if the model must be
@@ -256,7 +253,13 @@ def load(
     Raises:
       CheckpointError: weights are missing or have another shape.
     """
+    from albert.model.weight_names import named_weights
+
     weights, known = source.weights(), inspect.signature(kind).parameters
+    saved_as = MODEL_CLASSES.get(source.metadata.architecture, ENCODER)
+    if saved_as.weight == LABEL_HEAD and saved_as.name not in (c.__name__ for c in kind.__mro__):
+        weights = weights.without(*LABEL_HEADS)  # of the same name and shape, for something else
+    weights = weights.for_labels(source.metadata.label_names, label_names)
     if label_names is not None and "num_labels" in known:
         options = {"num_labels": len(label_names)} | options
     if "num_labels" not in options and "num_labels" in known:
@@ -271,6 +274,10 @@ def load(
         options["encoder_options"] = encoder_options
     model = kind(source.config, **options)
     new = assign(model, weights, ignore_mismatched_sizes)["new"]
+    model.random_pooler = {
+        name: weight.numpy() for name, weight in named_weights(model).items()
+        if name in new and name.startswith("bert/pooler/")
+    }
     # A pooler that the model does not read may be missing.
     has_use = reads_pooler(kind)
     needed = [name for name in new if has_use or not name.startswith("bert/pooler/")]
@@ -351,8 +358,6 @@ def write(
       keeps_pooler: whether to write a pooler that the model does not read, which Hugging Face's
         classes lack.
     """
-    from albert.model.weight_names import named_weights
-
     config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
     limit = config.max_position_embeddings
     metadata = model_metadata.of_model(model)
@@ -370,8 +375,9 @@ def write(
         length = min(metadata.max_seq_length or limit, limit)
         sentence_files.write(directory, metadata.pooling, length, config.hidden_size)
     drops_pooler = not (keeps_pooler or reads_pooler(type(model)))
+    tensors = trained_weights(model)
     tensors = {
-        name: weight.numpy().astype(dtype) for name, weight in named_weights(model).items()
+        name: value.astype(dtype) for name, value in tensors.items()
         if not (drops_pooler and name.startswith("bert/pooler/"))
     }
     huggingface.serialize(
@@ -384,8 +390,6 @@ def write_archive(
     directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None
 ) -> None:
     """Writes a released archive, with the metadata next to the checkpoint."""
-    from albert.model.weight_names import named_weights
-
     with files.atomic_write(os.path.join(directory, layouts.CONFIG_FILE)) as stream:
         stream.write(model.config.to_json_string())
     metadata = model.metadata
@@ -394,5 +398,13 @@ def write_archive(
         metadata = dataclasses.replace(metadata, text=tokenizer.settings)
     prefix = os.path.join(directory, checkpoints.BEST)
     files.write_json(prefix + ".json", run_states.of_metadata(metadata, model.config))
-    tensors = {name: weight.value for name, weight in named_weights(model).items()}
-    checkpoint_files.write(prefix, tensors | {"global_step": np.int64(0)})
+    checkpoint_files.write(prefix, trained_weights(model) | {"global_step": np.int64(0)})
+
+
+def trained_weights(model: "keras.Model") -> dict[str, np.ndarray]:
+    """Returns a model's weights, without a pooler that `load` drew at random and nothing trained."""
+    from albert.model.weight_names import named_weights
+
+    weights, new = {name: weight.numpy() for name, weight in named_weights(model).items()}, model.random_pooler
+    is_new = bool(new) and all(np.array_equal(weights[name], value) for name, value in new.items())
+    return {name: value for name, value in weights.items() if not (is_new and name in new)}

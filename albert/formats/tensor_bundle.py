@@ -25,6 +25,8 @@ _MALFORMED = (IndexError, ValueError, struct.error, OverflowError)
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER_BYTES = 48
 _STRING = 7
+_MAX_EXPANSION = 16  # bytes of names per byte of the index, which omits common prefixes
+_MAX_AXES = 64  # NumPy's limit
 # TensorFlow's numbers of the types that a tensor may have.
 _DTYPES = {
     1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8, 9: np.int64,
@@ -113,7 +115,9 @@ class BundleReader:
         if entry.dtype in _DTYPES and not entry.is_sliced:
             if entry.size != math.prod(entry.shape) * np.dtype(_DTYPES[entry.dtype]).itemsize:
                 return False
-        return entry.offset + entry.size <= os.path.getsize(self._shard(entry.shard))
+        return entry.shard < self._shards and (
+            entry.offset + entry.size <= os.path.getsize(self._shard(entry.shard))
+        )
 
     def check_complete(self) -> None:
         """Refuses data files that are missing, or too short for their tensors, used or not.
@@ -121,10 +125,13 @@ class BundleReader:
         Raises:
           CheckpointError: names the missing files or tensors.
         """
-        paths = list(map(self._shard, range(self._shards)))
-        if missing := [os.path.basename(path) for path in paths if not os.path.isfile(path)]:
-            raise CheckpointError(f"{self._prefix}.index lacks {', '.join(missing)}: a checkpoint needs "
-                                  "all of its files")
+        paths = shards(self._prefix)
+        names = set(map(os.path.basename, paths))
+        # The header may claim any number of files: as many are looked for as an error shows.
+        wanted = map(self._shard, range(min(self._shards, len(paths) + 7)))
+        if missing := [name for name in map(os.path.basename, wanted) if name not in names]:
+            raise CheckpointError(f"{self._prefix}.index lacks {some(missing)}: a checkpoint needs all "
+                                  f"of its files, here {self._shards:,}")
         truncated = sorted(name for name, entry in self._entries.items() if not self._is_complete(entry))
         if truncated:
             raise CheckpointError(
@@ -143,11 +150,17 @@ def _rows_of(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = table[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("its index is not the table that TensorFlow writes")
-    at = 0
+    at, size, last = 0, 0, None
     for _ in range(2):  # the location of the index block
         _, at = varint_at(footer, at)
     for _, handle in _rows_of_block(table, footer, at):
-        yield from _rows_of_block(table, handle, 0)
+        for key, value in _rows_of_block(table, handle, 0):
+            size += len(key)
+            # Prefixes, or the same block again, could become any number of gigabytes.
+            if last is not None and key <= last or size > _MAX_EXPANSION * len(table):
+                raise ValueError("its index is not a sorted table of names")
+            yield key, value
+            last = key
 
 
 def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
@@ -187,7 +200,9 @@ def number_of(message: Mapping[int, bytes], field_number: int) -> int:
 
 def _entry_of(value: bytes) -> _Entry:
     message = dict(fields(value))
-    sizes = (dict(fields(size)) for number, size in fields(message.get(2, b"")) if number == 2)
+    sizes = [dict(fields(size)) for number, size in fields(message.get(2, b"")) if number == 2]
+    if len(sizes) > _MAX_AXES:
+        raise ValueError(f"a tensor of {len(sizes):,} axes")
     return _Entry(
         dtype=number_of(message, 1),
         shape=tuple(number_of(size, 1) for size in sizes),

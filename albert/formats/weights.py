@@ -1,16 +1,21 @@
 """The tensors of a model's files by the released names, read on demand."""
 
-from collections.abc import Iterable, Mapping
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import ml_dtypes
 import numpy as np
 
-from albert.errors import CheckpointError
+from albert.errors import CheckpointError, some
+
+log = logging.getLogger("albert")
 
 _FLOATS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)))
 _COUNTS = ("global_step",)
-REGRESSION_HEAD = ("output_weights", "output_bias")
+REGRESSION_HEAD = LABEL_HEADS = ("output_weights", "output_bias")
+_NO_NAME = re.compile(r"LABEL_\d+")  # of a label that only has a number, at Hugging Face
 
 
 class Reader(Protocol):
@@ -55,20 +60,41 @@ class Weights:
 
         Their head gives values in the labels' units, label_mean + label_deviation * standardized value.
         """
-        return _InUnits(self.origin, self._reader, self._keys, label_mean, label_deviation)
+        def in_units(name: str, value: np.ndarray) -> np.ndarray:
+            scaled = value.astype(np.float64) * label_deviation
+            return (scaled + label_mean * (name == REGRESSION_HEAD[1])).astype(value.dtype)
+
+        return _WithHead(self.origin, self._reader, self._keys, in_units)
+
+    def for_labels(
+        self, trained: Sequence[str] | None, wanted: Sequence[str] | None
+    ) -> "Weights":
+        """Returns the weights whose head answers for the `wanted` labels, in their order.
+
+        A head that was `trained` for other labels is left out, which is logged. Without names on
+        both sides nothing changes.
+        """
+        if not trained or wanted is None or LABEL_HEADS[0] not in self.shapes:
+            return self
+        trained, wanted = tuple(trained), tuple(wanted)
+        is_unnamed = len(trained) == len(wanted) and all(map(_NO_NAME.fullmatch, trained))
+        if trained == wanted or is_unnamed:
+            return self
+        if sorted(trained) == sorted(wanted):
+            order = list(map(trained.index, wanted))
+            return _WithHead(self.origin, self._reader, self._keys, lambda _, value: value[order])
+        log.warning("%s: its head was trained for %s, so this one is new", self.origin, some(trained))
+        return self.without(*LABEL_HEADS)
 
 
-class _InUnits(Weights):
-    def __init__(self, origin, reader, keys, mean, deviation):
+class _WithHead(Weights):
+    def __init__(self, origin, reader, keys, change: Callable[[str, np.ndarray], np.ndarray]):
         super().__init__(origin, reader, keys)
-        self._mean, self._deviation = mean, deviation
+        self._change = change
 
     def read(self, name):
         value = super().read(name)
-        if name not in REGRESSION_HEAD:
-            return value
-        scaled = value.astype(np.float64) * self._deviation
-        return (scaled + self._mean * (name == REGRESSION_HEAD[1])).astype(value.dtype)
+        return self._change(name, value) if name in LABEL_HEADS else value
 
 
 def as_floats(value: np.ndarray, origin: str) -> np.ndarray:

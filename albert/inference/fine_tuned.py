@@ -88,7 +88,10 @@ def _task(session: Session, task: str | None, remedy: str) -> str:
 
 def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
     path, count = session.source.path, session.source.weights().shapes[LABEL_HEAD][0]
-    labels = tuple(given or session.source.metadata.label_names or map(str, range(count)))
+    known = session.source.metadata.label_names or tuple(map(str, range(count)))
+    # Labels that are their own ids may get names.
+    are_ids = known in (tuple(map(str, range(count))), tuple(f"LABEL_{i}" for i in range(count)))
+    labels = tuple(given or known)
     if len(labels) != count:
         raise FlagError(
             f"{path} has {count} labels, not {len(labels)} ({' '.join(labels)}): give "
@@ -96,4 +99,7 @@ def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
         )
     if len(set(labels)) < count:
         raise FlagError(f"{path} names a label twice ({' '.join(labels)}): give --label_list")
-    return labels
+    if not are_ids and {*labels} != {*known}:
+        raise FlagError(f"{path} was trained for the labels {' '.join(known)}, not {' '.join(labels)}: "
+                        "leave --label_list out")
+    return labels if are_ids else known

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from albert import tokenization
-from albert.errors import FlagError
+from albert.errors import DataError, FlagError
 from albert.formats import pretrained
 from albert.formats.model_classes import ENCODER, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
@@ -213,6 +213,9 @@ class Predictor:
             batch, computed = self.encode(chunk), {}
             rows = [row for of_one in batch.rows for row in of_one]
             for index, outputs in compute(rows):
+                if any(value.dtype.kind == "f" and np.isnan(value).any() for value in outputs.values()):
+                    raise DataError("the model computes NaN: its weights are damaged, or too large for this "
+                                    "precision")
                 computed[index] = outputs
                 if progress:
                     progress.update(num_done + len(computed) * len(chunk) // len(rows))
@@ -224,6 +227,8 @@ class Predictor:
             yield from self.decode(
                 batch.context, [[computed[next(order)] for _ in of_one] for of_one in batch.rows]
             )
+        if unknown := self.session.tokenizer.unknown_tokens():
+            self.session.once("unknown", lambda: log.warning("%s", unknown))
         if num_cut:
             self.session.once(("truncated", type(self)), lambda: log.warning(
                 "truncated %s of %s %s (%.1f %%) to max_seq_length=%d", f"{num_cut:,}", f"{num_counted:,}",

@@ -39,7 +39,7 @@ class Dropout(keras.random.SeedGenerator):
         """
         import tensorflow as tf
 
-        size = tf.reduce_prod(shape)
+        size = tf.reduce_prod(tf.cast(shape, tf.int64))  # of 128 x 64 x 512 x 512, int32 is negative
         drawn = tf.random.stateless_uniform([(size + 1) // 2], self.next(), None, None, tf.int32)
         return tf.reshape(tf.reshape(tf.bitcast(drawn, tf.uint16), [-1])[:size], shape)
 

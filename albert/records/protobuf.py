@@ -29,7 +29,11 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def varint_at(message: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at a byte, and its end; raises an IndexError if the message ends before."""
+    """Returns the number at a byte, and its end.
+
+    Raises:
+      ValueError: it has more than 64 bits; IndexError: the message ends before it does.
+    """
     byte = message[at]
     if byte < 0x80:
         return byte, at + 1
@@ -39,6 +43,8 @@ def varint_at(message: bytes, at: int) -> tuple[int, int]:
         byte = message[at]
         value |= (byte & 0x7F) << shift
         shift += 7
+        if shift > 70:
+            raise ValueError("a number of more than 64 bits")
     return value, at + 1
 
 

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,8 @@ from albert.storage import files, filesystem
 log = logging.getLogger("albert")
 
 _THREADS = 8  # that read manifests
-_FINGERPRINT_BYTES = 64 << 10  # how much of a file's start is read
+_FINGERPRINT_PARTS = 16  # of a file without a manifest, of which are read
+_FINGERPRINT_BYTES = 64 << 10  # of each
 
 # Features whose length is a flag of the reader.
 _LENGTH_FLAGS = {
@@ -209,10 +211,16 @@ class RecordFiles:
           DataError: names two files that were not written together.
         """
         digests: dict[str, dict[str | None, str]] = {}  # {shard: {its digest: who says so}}
+        unlisted: list[str] = []
         for path, manifest in self.manifests():
+            if not manifest.records and not filesystem.is_remote(path):  # it has none
+                unlisted.append(path)
             for name, digest in manifest.shards.items():
                 shard = _normalized(os.path.join(os.path.dirname(path), name))
                 digests.setdefault(shard, {}).setdefault(digest, path)
+        for path in unlisted:
+            if None not in digests.get(shard := _normalized(path), {None: ""}):
+                digests[shard].setdefault(files.sha256(path), path)
         given = set(map(_normalized, self.paths))
         for shard, sources in digests.items():
             if shard in given and len(sources) > 1:
@@ -247,24 +255,31 @@ def _normalized(path: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
     size, _ = identity
-    [start] = filesystem.read_ranges(path, [(0, min(size, _FINGERPRINT_BYTES))])
-    return [os.path.basename(path), size, hashlib.sha256(start).hexdigest()[:16]]
+    name, manifest = os.path.basename(path), Manifest.read(path)
+    if digest := manifest and manifest.shards.get(name):
+        return [name, size, digest[:16]]
+    step = max(_FINGERPRINT_BYTES, size // _FINGERPRINT_PARTS)
+    ranges = [(at, min(at + _FINGERPRINT_BYTES, size)) for at in range(0, size, step)] or [(0, 0)]
+    content = b"".join(filesystem.read_ranges(path, ranges))
+    return [name, size, hashlib.sha256(content).hexdigest()[:16]]
 
 
 def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_size: int) -> None:
     # Compiled look-ups clamp too large ids, and wrap negative ones. A position beyond the end would
     # be in the next sequence.
+    flag, vocabulary = (2, "values 0 and 1"), (vocab_size, f"vocabulary of {vocab_size:,} tokens")
     limits = {
-        "input_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
-        "masked_lm_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
+        "input_ids": vocabulary, "masked_lm_ids": vocabulary, "segment_ids": flag, "input_mask": flag,
+        "next_sentence_labels": flag, "is_real_example": flag,
         "masked_lm_positions": (spec.row_length, f"sequence of {spec.row_length} tokens"),
+        "masked_lm_weights": (math.inf, "range of weights, finite and not negative"),
     }
     for name, (limit, what) in limits.items():
         if name in features and len(features[name]):
             values = features[name].reshape(len(features[name]), -1)
-            if values.max() >= limit or values.min() < 0:
-                is_bad = ((values >= limit) | (values < 0)).any(axis=1)
-                raise ExampleError(int(is_bad.argmax()), f"{name} outside the {what}")
+            if not (values.max() < limit and values.min() >= 0):  # as NaN is neither
+                is_good = ((values < limit) & (values >= 0)).all(axis=1)
+                raise ExampleError(int(is_good.argmin()), f"{name} outside the {what}")
 
 
 def first_record(path: str) -> dict[str, np.ndarray]:

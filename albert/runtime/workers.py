@@ -19,7 +19,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 def available_cores() -> int:
     """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:

@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import logging
 import re
-import warnings
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from albert.errors import DataError, FlagError
+from albert.errors import DataError, FlagError, some
 from albert.runtime.seeds import child_seed
 from albert.tasks import glue
 from albert.tasks.glue import Example
@@ -28,6 +28,9 @@ LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent
 MAX_LABELS = 200
 # Cells that say that a label is missing, in lower case.
 _MISSING = ("nan", "-nan", "null", "<na>", "n/a", "#n/a", "na")
+# What programs write for a missing or an infinite number.
+_NO_NAMES = ("None", "inf", "-inf", "NaT")
+_INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]|^[\u200c-\u200f]+|[\u200c-\u200f]+$")
 _WHOLE_NUMBER = re.compile(r"(-?\d+)(?:\.0+)?")
 
 # Text, second text if any, label if any (a tuple if there may be several).
@@ -185,7 +188,7 @@ def without_gaps(table: Table, columns: Columns) -> Table:
 def rows_of(table: Table, columns: Columns, is_cleaned: bool = True) -> list[Row]:
     """Returns text, second text and label of each row, with collapsed white space if `is_cleaned`.
 
-    Integer labels lose their decimals, which pandas adds if a column has gaps.
+    Labels are those of `label_name`.
 
     Raises:
       DataError: a cell holds a list or an object (file:line).
@@ -217,11 +220,24 @@ def _labels(table: Table, columns: Columns) -> list[Any]:
         with contextlib.suppress(ValueError, SyntaxError):
             cells = [ast.literal_eval(cell.strip()) for cell in cells]
     if all(isinstance(cell, list) for cell in cells):
-        cells = [[" ".join(str(one).split()) for one in cell] for cell in cells]
-        return [tuple(dict.fromkeys(cell)) for cell in cells]
-    cells = [" ".join(_text(table, i, columns.label).split()) for i in range(len(cells))]
-    numbers = [_WHOLE_NUMBER.fullmatch(cell) for cell in cells]
-    return [number[1] for number in numbers] if all(numbers) else cells
+        for number, row in enumerate(table.rows):
+            raw = row[columns.label] if isinstance(row[columns.label], list) else cells[number]
+            if odd := [one for one in raw if not isinstance(one, str)]:
+                raise DataError(f"{table.place(number)}: a list of labels has their names, not {odd[0]!r}: "
+                                "of numbers, make a column for each label (--label_columns)")
+        return [tuple(dict.fromkeys(map(label_name, cell))) for cell in cells]
+    return [label_name(_text(table, i, columns.label)) for i in range(len(cells))]
+
+
+def label_name(text: str) -> str:
+    """Returns the name that a label has, however it is written.
+
+    White space collapses, invisible characters go, letters with accents are composed (NFC), and whole
+    numbers lose the decimals that pandas adds if a column has gaps.
+    """
+    name = " ".join(unicodedata.normalize("NFC", _INVISIBLE.sub("", text)).split())
+    number = _WHOLE_NUMBER.fullmatch(name)
+    return number[1] if number else name
 
 
 def _flagged(table: Table, number: int, flags: Sequence[int]) -> tuple[str, ...]:
@@ -242,7 +258,7 @@ def refuse_missing(table: Table, rows: Sequence[Row]) -> None:
     """Raises a DataError for a label such as NaN, by which programs mark missing values (file:line)."""
     for number, row in enumerate(rows):
         for label in row[-1] if isinstance(row[-1], tuple) else row[-1:]:
-            if label.lower() in ("", *_MISSING):
+            if label.lower() in ("", *_MISSING) or label in _NO_NAMES:
                 raise DataError(f"{table.place(number)}: is the label {label!r} a missing value? "
                                 "Remove the row, or name all labels in --label_list")
 
@@ -267,6 +283,12 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
             "it is another one, --regression if they are numbers, or name the labels in --label_list if "
             f"there are more than {MAX_LABELS}, or than two rows for each"
         )
+    alike = collections.defaultdict(list)
+    for label in sorted(counts):
+        alike[label.casefold().lstrip("0")].append(label)
+    if twins := [" and ".join(names) for names in alike.values() if len(names) > 1]:
+        log.warning("%s has labels that differ only by case or leading zeros: %s; they are different "
+                    "labels", where, some(twins))
     are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
     return sorted(counts, key=int if are_numbers else str)
 
@@ -343,21 +365,3 @@ def split_off(
 def texts_of(example: Example) -> tuple[str, ...]:
     """Returns an example's texts, to compare: equal for copies, whatever their case."""
     return tuple(text.casefold() for text in (example.text_a, example.text_b) if text is not None)
-
-
-def folds(
-    examples: Sequence[Example], count: int, seed: int
-) -> list[tuple[list[Example], list[Example]]]:
-    """Returns (training examples, held-out examples) of each fold of a cross-validation.
-
-    Each example is held out once. Each fold has the same fraction of every label; examples with the
-    same texts stay together.
-    """
-    from sklearn.model_selection import StratifiedGroupKFold  # takes a second
-
-    parts = StratifiedGroupKFold(count, shuffle=True, random_state=child_seed(seed, "folds") % 2**32)
-    labels, groups = [one.label for one in examples], ["\0".join(texts_of(one)) for one in examples]
-    with warnings.catch_warnings():  # of labels with few rows, which the command names
-        warnings.simplefilter("ignore")
-        numbers = [*parts.split(labels, labels, groups)]
-    return [([examples[i] for i in train], [examples[i] for i in dev]) for train, dev in numbers]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from albert.errors import DataError, FlagError
+from albert.errors import DataError, FlagError, first_line
 from albert.storage import files
 from albert.tasks import lines
 from albert.text import structured_files, text_files
@@ -24,6 +24,7 @@ PARQUET = ".parquet"
 NAMED = (*_JSON, PARQUET)  # whose rows, or schema, name the columns
 KINDS = (*_DELIMITED, *NAMED)
 WRITTEN = (".csv", ".tsv", *_JSON)
+MAX_BYTES = 512 << 20  # of a table in memory, which a small file can exceed
 # The first line of a file by Excel in some locales.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE | re.DOTALL)
 
@@ -177,15 +178,21 @@ def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int
 
 
 def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    number = 0
+    number = size = 0
     with text_files.open_file(path, flag) as stream:
         for batch in structured_files.parquet_batches(stream, path):
+            if (size := size + batch.nbytes) > MAX_BYTES:
+                raise DataError(f"{path}: more than {MAX_BYTES >> 20} MB when it is unpacked: keep the "
+                                "columns that are needed, or divide it")
             if len(names := batch.schema.names) > len({*names}):
                 raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
             try:
                 rows = batch.to_pylist()
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}: not UTF-8 text after row {number}") from error
+            except (ValueError, OverflowError) as error:  # such as a date that Python does not have
+                raise DataError(f"{path}: a value after row {number} cannot be read: "
+                                f"{first_line(error)}") from error
             yield from enumerate(rows, number + 1)
             number += len(rows)
 

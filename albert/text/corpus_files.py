@@ -91,7 +91,7 @@ def has_lines_alone(path: str) -> bool:
     with text_files.open_text(path) as stream:
         lines, has_text, is_blank = 0, False, False
         while part := stream.readline(text_files.LONGEST_LINE):
-            if part.strip():
+            if part.decode("utf-8", "replace").strip():  # U+3000 is blank, too, as when it is read
                 if is_blank:
                     return False
                 lines += not has_text

@@ -214,6 +214,8 @@ TENSORS = {None: None, "np": np.asarray, "tf": _as_tf, "jax": _as_jax}
 
 def option(name: str, known: Mapping[Any, Any], value: Any) -> Any:
     """Returns the meaning of an option's value."""
+    if value == "pt":
+        raise DataError('return_tensors="pt": use "np", and torch.from_numpy of each array')
     if not isinstance(value, bool | str | None) or value not in known:
         raise DataError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
     return known[value]

@@ -1,6 +1,8 @@
 """Positions of tokens in the original text."""
 
 import functools
+import unicodedata
+from collections.abc import Sequence
 
 from albert.text.added_tokens import Span
 from albert.text.cleaning import scrub_surrogates
@@ -15,9 +17,24 @@ def encode_with_offsets(tokenizer: FullTokenizer, text: str) -> tuple[list[int],
     is one.
     """
     encode = _sentencepiece if tokenizer.is_spm else _wordpiece
-    return tokenizer.special.encode_with_offsets(text, functools.partial(
+    ids, spans = tokenizer.special.encode_with_offsets(text, functools.partial(
         tokenizer.added.encode_with_offsets, encode=functools.partial(encode, tokenizer)
     ))
+    tokenizer.note_unknown([text], [ids])
+    return ids, spans
+
+
+def with_marks(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Returns spans that end after the combining marks of their last letter.
+
+    SQuAD's windows leave them out, as the original's do.
+    """
+    longer, limits = [], [*(begin for begin, _ in spans[1:]), len(text)]
+    for (begin, end), limit in zip(spans, limits, strict=False):
+        while begin < end < limit and unicodedata.combining(text[end]):
+            end += 1
+        longer.append((begin, end))
+    return longer
 
 
 def without_space(text: str, span: Span) -> Span:

@@ -124,6 +124,9 @@ def load_model(path: str) -> Any:
     model = sentencepiece.SentencePieceProcessor()
     try:
         is_loaded = bool(proto) and model.LoadFromSerializedProto(proto)
+        model.IdToPiece(list(range(model.GetPieceSize())))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: a token is not UTF-8 text: the file is damaged; copy it again") from error
     except RuntimeError as error:
         raise DataError(f"{path}: not a SentencePiece model (or a truncated one)") from error
     # An empty file loads without an error, with no tokens.

@@ -62,7 +62,7 @@ def what_is_measured(
     return {
         "task": task.name,
         "metric": task.best_metric,
-        "files": sorted(source.fingerprints()),
+        "files": sorted(fingerprint[1:] for fingerprint in source.fingerprints()),
         # A full pass gives the same result for any batch size.
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
@@ -87,7 +87,7 @@ def keep_if_best(
         log.warning("%s is not a finite number at step %d", task.best_metric, step)
         return False
     best, measured = read_best(directory), what_is_measured(task, config, run, source)
-    if best and (changed := _differences(best, measured)):
+    if best and (changed := differences(best, measured)):
         log.warning("the best checkpoint so far, of step %s, was evaluated differently (%s): the search "
                     "for the best starts again at step %d", best["step"], changed, step)
     elif best and value <= best["value"] and not run.keep_last:
@@ -100,7 +100,7 @@ def keep_if_best(
     return True
 
 
-def _differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+def differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     """Returns the names of the values that make the best result incomparable with `measured`."""
     before = best["measured"]
     return ", ".join(

@@ -24,7 +24,7 @@ from jax.experimental import multihost_utils
 from jax.interpreters import partial_eval
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from albert.errors import FlagError, WorkerLostError, first_line
+from albert.errors import WorkerLostError
 from albert.model.encoder_options import loop_engine
 from albert.records import batches as numpy_batches
 from albert.records.data_order import Share
@@ -119,8 +119,6 @@ class JaxEngine(Engine):
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" in str(error):
-                raise FlagError(_too_large(str(error))) from error
             reason = re.search(r"(connection (?:closed|reset|refused)[^\n]{0,150})", str(error), re.I)
             if self.num_workers == 1 or not reason:
                 raise
@@ -208,15 +206,6 @@ def _added(part: Callable[[Any], Any], count: int):
     # Zeros instead of the first part, so that the program contains the model once.
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jnp.int32(0)))
     return jax.lax.scan(add, zeros, jnp.arange(count, dtype=jnp.int32))[0]
-
-
-def _too_large(message: str) -> str:
-    """Returns the error for a step that is too large, with JAX's report of its size."""
-    report = re.search(r"(Used|[Oo]ut of memory|[Tt]otal memory)[^\n]{0,150}", message)
-    return (
-        f"the step does not fit the device ({report[0] if report else first_line(message)}): raise "
-        "--gradient_accumulation_steps, or use --remat or --mixed_precision=bfloat16"
-    )
 
 
 def _exit_at_once() -> None:

@@ -109,12 +109,11 @@ def _begun(
         state = TrainState(task, config, run, optimizer)
         history = History(engine, task, config, run, train_files)
         checkpointer = Checkpointer(engine, task, config, run, state, history, flags)
-        checkpointer.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): filesystem.size(path) for path in train_files.paths}
-        engine.check_agreement(
-            {f"--{name}": value for name, value in flags.items()}
-            | {"input files": sizes, f"step in {run.output_dir}": state.step}
-        )
+        # Before a worker that differs changes anything.
+        engine.check_agreement({f"--{name}": x for name, x in flags.items()} | {"input files": sizes})
+        checkpointer.start(init, warm_start_options or {})
+        engine.check_agreement({f"step in {run.output_dir}": state.step})
         stack.enter_context(engine.errors(lambda: checkpointer.newest, train_files, eval_files))
         writer = MetricsWriter(run.output_dir, state.step) if engine.is_chief else None
         if writer:

@@ -13,7 +13,7 @@ from keras import ops
 
 from albert import __version__, modeling
 from albert.config import AlbertConfig
-from albert.errors import TrainingDivergedError, some
+from albert.errors import FlagError, TrainingDivergedError, some
 from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
 from albert.model.encoder_options import EncoderOptions
@@ -37,6 +37,13 @@ log = logging.getLogger("albert")
 _XLA_BATCH_SIZES = 8
 # If at least this fraction of positions are tokens, trimming and packing cost more than they save.
 _FULL_ENOUGH = 0.8
+# Flags that decide on the weights: in a run that is complete, none of them may change.
+_TRAINING = {
+    "learning_rate", "optimizer", "poly_power", "num_decay_steps", "num_train_steps", "train_step",
+    "num_warmup_steps", "warmup_step", "start_warmup_step", "train_batch_size", "classifier_dropout",
+    "albert_dropout", "dropout_prob", "class_weights", "freeze_encoder", "init_checkpoint",
+    "albert_hub_module_handle", "init_embeddings", "max_seq_length", "masked_lm_budget",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,11 +252,19 @@ class Checkpointer:
         had_scale = before.get("mixed_precision", "float16") == "float16"
         if "loss_scale" in run_state and had_scale and self.run.mixed_precision == "float16":
             self.state.loss_scale.assign(run_state["loss_scale"])
-        for name in sorted(set(before) & set(self.flags) - {"training_data"}):
-            # NaN, the default of a flag, is null in the file.
-            if not files.is_same_json(before[name], files.finite(self.flags[name])):
-                log.warning("--%s changed from %s to %s since step %d", name, before[name],
-                            self.flags[name], step)
+        # NaN, the default of a flag, is null in the file.
+        changed = [
+            name for name in sorted(set(before) & set(self.flags) - {"training_data"})
+            if not files.is_same_json(before[name], files.finite(self.flags[name]))
+        ]
+        used = [f"--{name}={before[name]}, not {self.flags[name]}" for name in changed if name in _TRAINING]
+        last = before.get("num_train_steps", before.get("train_step")) or 0
+        if used and step >= max(last, self.run.num_train_steps):
+            raise FlagError(f"{self.run.output_dir} is already trained, with {some(used)}: use another "
+                            "--output_dir, or leave --do_train out")
+        for name in changed:
+            log.warning("--%s changed from %s to %s since step %d", name, before[name],
+                        self.flags[name], step)
 
     def save(self) -> None:
         """Saves a checkpoint.

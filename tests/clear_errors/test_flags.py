@@ -247,3 +247,15 @@ def test_all_commands_are_found_and_none_needs_tensorflow_to_refuse_a_number():
     assert subprocess.run(
         [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=False
     ).stdout == "False\n"
+
+
+@pytest.mark.parametrize("library", ["tensorflow", "jax", "numpy"])
+def test_a_device_without_enough_memory_is_one_line_that_says_what_to_do(library, capsys):
+    arrays = importlib.import_module({"jax": "jax.numpy"}.get(library, library))
+
+    def main(values):
+        arrays.ones([1 << 22, 1 << 22])  # 64 TiB
+
+    assert flags.run_command("", lambda values: None, main, ["command"]) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "does not fit the device" in line and "--gradient_accumulation_steps" in line

@@ -53,7 +53,7 @@ REFUSED = [
     ("classify", "--vocab_file= --init_checkpoint={run}",
      "has no vocabulary: give --spm_model_file or --vocab_file"),
     ("classify", "--albert_config_file= --init_checkpoint=albert-base-v2",
-     "--init_checkpoint: no directory, checkpoint or archive 'albert-base-v2'.*albert/albert-base-v2"),
+     "--init_checkpoint: no directory 'albert/albert-base-v2' here"),
     ("classify", "--vocab_file={d}/spm.vocab",
      "spm.vocab only lists the tokens of a SentencePiece model: give the model itself, *.model, as"),
     ("pretrain", "--init_checkpoint={run}/model.ckpt-11",

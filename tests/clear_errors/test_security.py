@@ -6,9 +6,10 @@ import os
 import pathlib
 import pickle
 import re
+import shutil
 import struct
+import tracemalloc
 
-import h5py
 import jobs
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from damage import Bomb
 from helpers import REPO, assert_one_clear_line, run_here, write_config
 from invariants import snapshot
 
-from albert import modeling, predict
+from albert import extract_features, modeling, predict
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, UserError
-from albert.formats import checkpoints, hf_tensors, pretrained, run_states
-from albert.storage import files, temporary
-from albert.tasks import glue
+from albert.errors import CheckpointError, DataError, UserError
+from albert.formats import checkpoints, pretrained, run_states, tensor_bundle
+from albert.records.protobuf import field, varint
+from albert.records.tfrecord import masked_crc32c
+from albert.storage import files, shipped, temporary
+from albert.tasks import glue, tables
 from albert.tasks.classification import ClassificationTask
 from albert.training import store
 
@@ -55,7 +58,6 @@ ALLOWED = {
     ("formats/torch_file", "pickle"): "the name of an error",
     ("formats/torch_file", "subprocess"): "a module of ours, which may crash",
     ("formats/torch_file", "torch"): "weights_only, and only what lies in the file",
-    ("formats/hf_tensors", "h5py"): "arrays by name, none that lies in another file",
 }
 
 
@@ -132,100 +134,6 @@ def test_a_pickle_among_a_checkpoints_files_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "owned").exists()
 
 
-# --- HDF5: only plain arrays in the file itself ---
-
-WEIGHT = "albert/pooler/weight:0"
-ELSEWHERE, NO_ARRAY = "is not in this file", "is not an array in this file"
-NO_NUMBERS = "is not an array of numbers"
-
-
-def external(other, path="/secret"):
-    return h5py.ExternalLink(other, path)
-
-
-H5_TRICKS = {  # {trick: (function of the layer and another file, message)}
-    "nothing": (lambda layer, other: None, None),
-    "external link": (lambda layer, other: spoil(layer, WEIGHT, external(other)), ELSEWHERE),
-    "external group": (
-        lambda layer, other: spoil(layer, "albert", external(other, "/")), ELSEWHERE,
-    ),
-    "external layer": (
-        lambda layer, other: layer.file.__setitem__("z", external(other, "/")),
-        "z is not in this file",
-    ),
-    "pipe": (  # opening it would block forever
-        lambda layer, other: spoil(layer, WEIGHT, external(f"{other}.pipe")), ELSEWHERE,
-    ),
-    "soft link": (
-        lambda layer, other: spoil(layer, WEIGHT, h5py.SoftLink("/albert/elsewhere")), ELSEWHERE,
-    ),
-    "external storage": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(
-            shape=(2, 2), dtype="f4", external=[(other, 0, 16)])), NO_ARRAY,
-    ),
-    "virtual": (lambda layer, other: virtual(layer, other), NO_ARRAY),
-    "references": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(data=[layer.ref], dtype=h5py.ref_dtype)),
-        NO_NUMBERS,
-    ),
-    "strings": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(data=["a"], dtype=h5py.string_dtype())),
-        NO_NUMBERS,
-    ),
-    "null": (lambda layer, other: spoil(layer, WEIGHT, h5py.Empty("f4")), NO_NUMBERS),
-    "no content": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(shape=(10**7, 10**7), dtype="f4")),
-        "claims 400,000,000,000,000 bytes",
-    ),
-    "a bomb": (
-        lambda layer, other: spoil(layer, WEIGHT, dict(
-            data=np.zeros(10**6, "f4"), compression="gzip")), "is compressed",
-    ),
-    "names that are references": (
-        lambda layer, other: layer.attrs.create("weight_names", [layer.ref], dtype=h5py.ref_dtype),
-        "not a readable HDF5 file",
-    ),
-}
-
-
-def spoil(layer, name, value):
-    del layer[name]
-    if isinstance(value, dict):
-        layer.create_dataset(name, **value)
-    else:
-        layer[name] = value
-
-
-def virtual(layer, other):
-    layout = h5py.VirtualLayout(shape=(2, 2), dtype="f4")
-    layout[:] = h5py.VirtualSource(other, "secret", shape=(2, 2))
-    del layer[WEIGHT]
-    layer.create_virtual_dataset(WEIGHT, layout)
-
-
-@pytest.mark.parametrize("trick", H5_TRICKS)
-def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
-    do, message = H5_TRICKS[trick]
-    other, path = str(tmp_path / "other.h5"), str(tmp_path / "tf_model.h5")
-    os.mkfifo(f"{other}.pipe")
-    with h5py.File(other, "w") as stream:
-        stream["secret"] = np.full((2, 2), 7, "f4")
-        stream.attrs["weight_names"] = [b"secret"]
-    with h5py.File(path, "w") as stream:
-        layer = stream.create_group("albert")
-        layer[WEIGHT] = stream["elsewhere"] = np.ones((2, 2), "f4")
-        layer.attrs["weight_names"] = [WEIGHT.encode()]
-        stream.move("elsewhere", "albert/elsewhere")  # every top-level group is a layer
-        do(layer, other)
-    if message is None:
-        shapes, read = hf_tensors.open_tensors(path)
-        [name] = shapes
-        np.testing.assert_array_equal(read(name), np.ones((2, 2)))
-        return
-    with pytest.raises(CheckpointError, match=message):
-        hf_tensors.open_tensors(path)
-
-
 # --- False sizes, and paths that lead elsewhere ---
 
 
@@ -237,6 +145,97 @@ def test_lengths_that_lie_are_refused(tmp_path):
         path.write_bytes(struct.pack("<Q", length) + b"{" + b" " * 64)
         with pytest.raises(CheckpointError, match="not a readable safetensors file"):
             pretrained.open_tensors(str(path), config)
+
+
+def _index(rows: list[tuple[bytes, bytes]], blocks: int = 1) -> bytes:
+    """Returns an index whose keys omit the prefix of the key before; its block is listed `blocks` times."""
+    block, last = bytearray(), b""
+    for key, value in rows:
+        shared = max(0, len(last) - 6) if key.startswith(last[:-6]) else 0
+        block += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        last = key
+    table = bytearray()
+
+    def append(content: bytes) -> bytes:
+        content = bytes(content) + struct.pack("<II", 0, 1)
+        handle = varint(len(table)) + varint(len(content))
+        table.extend(content + b"\0" + struct.pack("<I", masked_crc32c(content + b"\0")))
+        return handle
+
+    handle, top = append(block), b""
+    for number in range(blocks):
+        key = b"%09d" % number
+        top += varint(0) + varint(len(key)) + varint(len(handle)) + key + handle
+    footer = (append(b"") + append(top)).ljust(40, b"\0")
+    return bytes(table) + footer + struct.pack("<Q", tensor_bundle._MAGIC)
+
+
+def _claims(shard: int = 0, axes: int = 1) -> bytes:
+    shape = b"".join(field(2, b"\x08" + varint(1 << 40)) for _ in range(axes))
+    return b"\x08\x01" + field(2, shape) + b"\x18" + varint(shard) + b"\x20\0\x28\x04\x35" + bytes(4)
+
+
+HEADER = b"\x1a\x02\x08\x01"
+# The contents of an index, each of which would have us loop or allocate for ever.
+GREEDY = {
+    **{f"{count:.0e} data files": lambda count=count: _index([(b"", b"\x08" + varint(count) + HEADER)])
+       for count in (100_000, 10**7, 1 << 62)},
+    "a data file that is not there": lambda: _index([(b"", b"\x08\x01" + HEADER), (b"a", _claims(7))]),
+    "names that share a prefix": lambda: _index(
+        [(b"", b"\x08\x01" + HEADER)]
+        + [(b"a" * 400_000 + b"%06d" % n, _claims()) for n in range(10_000)]
+    ),
+    "a long name": lambda: _index([(b"", b"\x08\x01" + HEADER), (b"a" * 3_000_000, _claims())]),
+    "a block many times": lambda: _index(
+        [(b"", b"\x08\x01" + HEADER)] + [(b"%06d" % n, b"") for n in range(40_000)], 40_000
+    ),
+    "a number without end": lambda: _index([(b"", b"\x08" + b"\xff" * 300_000 + b"\1" + HEADER)]),
+    "many axes": lambda: _index([(b"", b"\x08\x01" + HEADER), (b"a", _claims(axes=40_000))]),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("claim", GREEDY)
+def test_no_claim_of_a_checkpoint_makes_us_loop_or_allocate(claim, tmp_path):
+    (tmp_path / "x.index").write_bytes(GREEDY[claim]())
+    (tmp_path / "x.data-00000-of-00001").write_bytes(bytes(64))
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/x") as refused:
+        checkpoints.open_weights(f"{tmp_path}/x")
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
+    assert len(str(refused.value)) < 2_500 and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("has_fast_file", [False, True])
+def test_a_sentencepiece_model_with_bytes_that_are_no_text_is_refused(
+    has_fast_file, tmp_path, capsys
+):
+    shutil.copytree(shipped.path_of("small_en"), tmp_path / "model")
+    path = tmp_path / "model/spiece.model"
+    path.write_bytes(path.read_bytes().replace("\u2581the".encode(), b"\xff\x96\x81the", 1))
+    if not has_fast_file:
+        (tmp_path / "model/tokenizer.json").unlink(missing_ok=True)
+    (tmp_path / "in.txt").write_text("A text.\n")
+    assert 2 == run_here(extract_features, f"--model={tmp_path}/model",
+                         f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/out.jsonl")
+    assert "spiece.model" in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_a_table_of_no_date_or_of_gigabytes_is_refused(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    dates = pyarrow.array([1 << 62], pyarrow.int64()).cast(pyarrow.timestamp("us"))
+    parquet.write_table(pyarrow.table({"text": ["a"], "when": dates}), path)
+    with pytest.raises(DataError, match="a.parquet: a value after row 0 cannot be read"):
+        tables.read_table(str(path), "train_file")
+    parquet.write_table(pyarrow.table({"text": ["a" * 1_000_000] * 3_000}), path, compression="zstd")
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    with pytest.raises(DataError, match="a.parquet: more than 512 MB when it is unpacked"):
+        tables.read_table(str(path), "train_file")
+    tracemalloc.stop()
 
 
 def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, capsys):

@@ -28,24 +28,16 @@ def run(*command, cwd) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def installed(tmp_path_factory):
-    """The commands folder of an environment with our wheel installed and no repository."""
-    folder = tmp_path_factory.mktemp("installed")
-    # Build in a copy, so that the repository gets no build folder.
+def clone(folder: pathlib.Path) -> None:
+    """Copies what an installation needs, so that the repository gets no build folder."""
     for name in ("albert", "configs"):
-        shutil.copytree(REPO / name, folder / "source" / name,
-                        ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "README.md", "LICENSE"):
-        shutil.copy(REPO / name, folder / "source")
-    # Build from a source distribution, which must therefore be complete too.
-    run(sys.executable, "setup.py", "-q", "sdist", cwd=folder / "source")
-    [packed] = (folder / "source/dist").iterdir()
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder / "packed", filter="data")
-    [source] = (folder / "packed").iterdir()
-    run(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", folder / "wheels", cwd=source)
-    [wheel] = (folder / "wheels").glob("albert_keras-*.whl")
+        shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(REPO / name, folder)
+
+
+def pip_install(folder: pathlib.Path, *what) -> pathlib.Path:
+    """Installs into a new environment, which has the dependencies of this one; returns its bin."""
     pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")
     venv.create(folder / "environment", with_pip=False, symlinks=True)
     paths = {"base": str(folder / "environment"), "platbase": str(folder / "environment")}
@@ -57,10 +49,55 @@ def installed(tmp_path_factory):
         if not ours.fullmatch(found.name) and not (site / found.name).exists():
             (site / found.name).symlink_to(found)
     run(sys.executable, *pip, f"--python={folder / 'environment/bin/python'}", "install",
-        "--no-deps", "--no-index", wheel, cwd=folder)
+        "--no-deps", "--no-index", "--no-build-isolation", *what, cwd=folder)
+    return folder / "environment/bin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The commands folder of an environment with our wheel installed and no repository."""
+    folder = tmp_path_factory.mktemp("installed")
+    clone(folder / "source")
+    # Build from a source distribution, which must therefore be complete too.
+    run(sys.executable, "setup.py", "-q", "sdist", cwd=folder / "source")
+    [packed] = (folder / "source/dist").iterdir()
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder / "packed", filter="data")
+    [source] = (folder / "packed").iterdir()
+    run(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", folder / "wheels", cwd=source)
+    [wheel] = (folder / "wheels").glob("albert_keras-*.whl")
+    commands = pip_install(folder, wheel)
     shutil.rmtree(folder / "source")
     shutil.rmtree(folder / "packed")
-    return folder / "environment/bin"
+    return commands
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory):
+    """The commands folder of an environment with `pip install -e albert`, typed above the clone."""
+    folder = tmp_path_factory.mktemp("editable")
+    clone(folder / "albert")
+    return pip_install(folder, "-e", folder / "albert")
+
+
+@pytest.mark.parametrize("installation", ["editable", "installed"])
+@pytest.mark.parametrize("inside", ["", "albert", "albert/albert", "elsewhere"])
+def test_the_package_works_in_and_above_a_clone_of_its_name_and_elsewhere(
+    request, tmp_path, installation, inside
+):
+    commands = request.getfixturevalue(installation)
+    clone(tmp_path / "albert")
+    (tmp_path / "elsewhere").mkdir()
+    above = commands.parents[1] if installation == "editable" else tmp_path
+    where = above / inside if inside != "elsewhere" else tmp_path / "elsewhere"
+    table = run(commands / "python", "-m", "albert.model_info", "--albert_config_file=tiny",
+                    cwd=where)
+    assert "parameters" in table
+    # A notebook and `python -c` have the working directory first on their path.
+    code = "import albert; print(albert.from_pretrained)"
+    assert "from_pretrained" in run(commands / "python", "-c", code, cwd=where)
+    table = run(commands / "albert-model-info", "--albert_config_file=tiny", cwd=where)
+    assert "parameters" in table
 
 
 def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_work(

@@ -284,7 +284,7 @@ def test_setup_names_every_package_and_every_command():
     folders = {path.parent for path in MODULES.values()}
     assert set(setup_arguments()["packages"]) == {
         ".".join(folder.relative_to(REPO).parts) for folder in folders
-    } | {"albert.configs"}
+    }
     assert all((folder / "__init__.py").exists() for folder in folders)
     with_cli = {name for name in COMMANDS
                 if re.search(r"^cli = ", MODULES[name].read_text("utf-8"), re.M)}

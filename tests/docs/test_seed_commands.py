@@ -1,7 +1,6 @@
 """Every command in the original's README runs as printed.
 
 Paths replace its dots, and additional flags at the end reduce sizes that would need a data centre.
-`run_race` also gets --data_dir, since the original's feature files have no effect.
 """
 
 import re
@@ -10,9 +9,14 @@ import jobs
 import pytest
 from helpers import run_here, write_config, write_pretraining_records, write_weights
 
-from albert import run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2
+import albert
+from albert import (
+    fill_mask, run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2,
+    train_sentencepiece,
+)
 from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.errors import CheckpointError, DataError
 
 MODULES = {m.__name__.split(".")[1]: m for m in (
     run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2,
@@ -71,8 +75,7 @@ def filled_in(name, printed, golden_path, tmp_path) -> list[str]:
     given = [re.sub(r"^--(\w+)=\.\.\.$", lambda m: f"--{m[1]}={known[m[1]]}", flag)
              for flag in printed[name]]
     assert given and not any("..." in flag for flag in given)
-    needed = [f"--data_dir={tmp_path}"] if name == "run_race" else []
-    return [*given, *needed, *REDUCED[name].split()]
+    return [*given, *REDUCED[name].split()]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -94,3 +97,76 @@ def test_every_command_of_the_readme_is_tried_and_takes_the_flags_as_printed(pri
     assert set(printed) == set(MODULES)
     for name, given in printed.items():
         assert flags.parse(MODULES[name].define_flags, [name, *given]).output_dir == "..."
+
+
+def test_the_command_of_spm_train_works_with_its_flags(golden_path, tmp_path, capsys):
+    text = golden_path("original_readme.md").read_text(encoding="utf-8")
+    flags = re.search(r"spm_train \\\n((?:.*=.*\n)+)", text)[1].replace("\\\n", " ").split()
+    flags = [flag if flag.startswith("--") or i and flags[i - 1] == "--input" else f"--{flag}"
+             for i, flag in enumerate(flags)]  # its page lost some dashes
+    corpus = jobs.write_corpus(tmp_path)
+    given = [corpus if flag == "all.txt" else flag for flag in flags if "vocab_size" not in flag]
+    given = [flag.replace("30k-clean", f"{tmp_path}/spm") for flag in given]
+    assert run_here(train_sentencepiece, *given, "--vocab_size=50", "--control_symbols=[CLS],[SEP],[MASK]") == 0
+    assert (tmp_path / "spm.model").is_file()
+    assert run_here(train_sentencepiece, *given, "--vocab_size=50", "--pad_id=3") == 2
+    assert "pad_id" in capsys.readouterr().err
+
+
+# --- Hugging Face's page and model cards ---
+
+
+@pytest.mark.parametrize("size", ["base", "large", "xlarge", "xxlarge"])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_released_model_has_its_first_name_too(size, version, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    name = f"albert-{size}-{version}"
+    for load in (albert.AlbertModel, albert.AlbertTokenizer):
+        with pytest.raises(CheckpointError, match=f"'albert/{name}'"):
+            load.from_pretrained(name)
+    (tmp_path / "in.txt").write_text("A [MASK].\n")
+    assert run_here(fill_mask, f"--model={name}", "--input_file=in.txt") == 2
+    assert f"albert/{name}" in capsys.readouterr().err
+    (tmp_path / name).mkdir()  # of the user's
+    with pytest.raises(CheckpointError, match="holds neither"):
+        albert.AlbertModel.from_pretrained(name)
+
+
+class Torch:
+    """Like torch.float16."""
+
+    def __str__(self):
+        return "torch.float16"
+
+
+@pytest.mark.parametrize("precision", [Torch(), "float16", "torch.float16"])
+def test_arguments_of_the_page_are_taken_or_said_to_have_no_effect(precision, caplog):
+    caplog.set_level("INFO", "albert")
+    model = albert.AlbertModel.from_pretrained(
+        "small_en", torch_dtype=precision, attn_implementation="sdpa")
+    assert model.dtype_policy.name == "float16" and "attn_implementation='sdpa': no effect" in caplog.text
+    assert albert.TFAlbertModel is albert.FlaxAlbertModel is albert.AlbertModel
+    assert albert.AlbertTokenizerFast is albert.AlbertTokenizer
+    named = albert.TFAlbertForSequenceClassification.from_pretrained("small_en", label2id={"b": 1, "a": 0})
+    assert named.label_names == ("a", "b")
+    albert.AlbertConfig(vocab_size=30, classifier_dropout_prob=0.1)
+    assert "classifier_dropout_prob=0.1: no effect, pass classifier_dropout" in caplog.text
+
+
+@pytest.mark.parametrize("pair", [None, [8, 9]])
+def test_the_methods_of_the_tokenizer_on_the_page(pair, tmp_path):
+    tokenizer = albert.AlbertTokenizerFast.from_pretrained("small_en")
+    ids = tokenizer.build_inputs_with_special_tokens([7, 6, 5], pair)
+    special = tokenizer.get_special_tokens_mask([7, 6, 5], pair)
+    assert special == tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
+    assert [i for i, is_special in zip(ids, special, strict=True) if not is_special] == [7, 6, 5, *(pair or ())]
+    encoded = tokenizer("one two", None if pair is None else "three")
+    texts = [tokenizer.encode(text, add_special_tokens=False) for text in ("one two", "three")]
+    assert encoded["token_type_ids"] == tokenizer.create_token_type_ids_from_sequences(
+        texts[0], None if pair is None else texts[1])
+    [path] = tokenizer.save_vocabulary(tmp_path, "my")
+    assert path.endswith("my-spiece.model")
+    assert albert.AlbertTokenizer.from_pretrained(path).encode("one two") == tokenizer.encode("one two")
+    with pytest.raises(DataError, match="torch.from_numpy"):
+        tokenizer("a", return_tensors="pt")

@@ -298,3 +298,11 @@ def test_labels_among_the_inputs_are_all_that_fit_needs(classifier):
     assert losses[0] == pytest.approx(before, rel=0.2) and losses[-1] < losses[0]
     assert model.evaluate(inputs, verbose=0) == pytest.approx(float(model(inputs).loss), rel=1e-5)
     assert model.predict({n: v for n, v in inputs.items() if n != "labels"}, verbose=0)["logits"].shape == (2, 3)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (4, 3), (8,), (1, 2, 4, 3)])
+def test_choices_are_an_axis_of_their_own(shape):
+    model = albert.AlbertForMultipleChoice(CONFIG, num_choices=4)
+    with pytest.raises(ValueError, match="^input_ids "):
+        model(np.ones(shape, "int32"))
+    assert model(np.ones((2, 4, 3), "int32"))["logits"].shape == (2, 4)

@@ -9,13 +9,13 @@ import jobs
 import numpy as np
 import pytest
 
-from albert import run_classifier
-from albert.cli import classifier_report, fine_tuning, flags, own_texts, report_page
+from albert import modeling, run_classifier
+from albert.cli import classifier_report, fine_tuning, own_texts, report_page
 from albert.cli.classifier_report import Rows
-from albert.cli.encoder import open_encoder
-from albert.errors import FlagError
+from albert.config import AlbertConfig
+from albert.formats import pretrained
 from albert.formats.model_card import table
-from albert.tasks import baselines, own_file
+from albert.tasks import baselines
 from albert.tasks.classification import ClassificationTask
 from albert.tasks.glue import Example
 
@@ -61,20 +61,11 @@ def test_few_rows_decide_only_what_they_can():
     assert "`--cross_validation=5`" in advice and "larger model" not in advice
     clear = answered(58, 20, 60, 30)
     assert "Better than TF-IDF" in said(clear) and "cannot" not in said(clear)
-    assert not classifier_report.is_undecided(clear)
-    assert classifier_report.is_undecided(answered(44, 42, 60, 34))
-    # A fifth of a point is no verdict on 60 rows, and one on 40,000.
-    assert classifier_report.is_undecided(answered(31, 30, 60))
-    assert not classifier_report.is_undecided(answered(499, 499, 500))
 
 
 def test_the_largest_number_of_rows_decides():
-    few, many = answered(58, 20, 60, 30), answered(400, 600, 800, 300, "800 rows in 2 of 2 folds")
+    few, many = answered(58, 20, 60, 30), answered(400, 600, 800, 300, "800 rows in 2 folds")
     assert "**Worse than TF-IDF" in said(few, many) and "cross_validation" not in advised(few, many)
-    joined = Rows.joined("all", [few, many])
-    assert len(joined) == 860
-    for name, answers in joined.baselines.items():
-        assert answers.tolist() == [*few.baselines[name], *many.baselines[name]]
 
 
 def test_the_report_says_how_many_rows_would_tell():
@@ -196,18 +187,6 @@ def test_the_baseline_of_pairs_sees_how_similar_the_two_texts_are():
     assert (found.baselines["TF-IDF with logistic regression"] == answers[100:]).mean() > 0.9
 
 
-def test_every_row_is_held_out_in_one_part_and_labels_are_spread_evenly():
-    rows = [Example(str(i), f"text {i % 50}", None, "ab"[i % 50 < 10]) for i in range(60)]
-    parts = own_file.folds(rows, 4, seed=1)
-    assert sorted(row.guid for _, held_out in parts for row in held_out) == sorted(r.guid for r in rows)
-    for train, held_out in parts:
-        assert len(train) + len(held_out) == 60
-        assert not {row.text_a for row in train} & {row.text_a for row in held_out}
-        assert len({row.text_a for row in held_out}) in (12, 13)
-        assert len({row.text_a for row in held_out if row.label == "b"}) in (2, 3)
-    assert parts == own_file.folds(rows, 4, seed=1) != own_file.folds(rows, 4, seed=2)
-
-
 def test_a_page_needs_no_other_file_and_texts_do_not_format_it(tmp_path):
     text = "<script>x</script> ![a](http://x/y.png) [b](http://x) <http://x> $title | # &amp;"
     parts = ["## A\n", table(("text", "n"), [(classifier_report._cell(text), 1)])]
@@ -242,20 +221,18 @@ def own_table(tmp_path):
     return path, [*given, f"--train_file={path}"]
 
 
-def pretend_to_train(monkeypatch, seconds: float) -> None:
-    """Makes a training instant. It says that it took `seconds`, and its model answers one label."""
+def pretend_to_train(monkeypatch) -> None:
+    """Makes a training instant, whose model answers one label."""
 
     def run(tuning):
         rows, out = tuning.data.examples["dev"], tuning.settings.output_dir
-        took = 0 if os.path.isdir(out) else seconds
         os.makedirs(out, exist_ok=True)
         answers = np.tile([0.6, 0.4], (len(rows), 1))
         expected = np.array([tuning.task.id_of(row.label) for row in rows])
         evaluation = types.SimpleNamespace(
             predictions={"label_ids": expected, "logits": answers, "probabilities": answers})
-        tuning.engine = types.SimpleNamespace(num_workers=1)
         return fine_tuning.TrainingResult(
-            types.SimpleNamespace(output_dir=out), None, {"dev": evaluation}, took)
+            types.SimpleNamespace(output_dir=out), None, {"dev": evaluation})
 
     monkeypatch.setattr(run_classifier.FineTuning, "run", run)
 
@@ -266,7 +243,7 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
     with path.open("a") as stream:
         stream.write("w9 w8 w7,rare\n")  # which not every fold has
     runs, fitted, train = [], [], run_classifier.FineTuning.run
-    pretend_to_train(monkeypatch, 1)
+    pretend_to_train(monkeypatch)
     pretend = run_classifier.FineTuning.run
 
     def run(tuning):
@@ -291,35 +268,46 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
         assert ([a for a, _ in train], [a for a, _ in texts]) == (of_run["train"], of_run["dev"])
         assert not {*train} & {*texts}
     report = (tmp_path / "out/report.md").read_text()
-    assert re.search(r"\|  \| \d+ held-out rows \| 61 rows in 2 of 2 folds \|", report)
+    assert re.search(r"\|  \| \d+ held-out rows \| 61 rows in 2 folds \|", report)
     assert re.search(r"\| accuracy \| .* \| [\d.]+ \(95 % interval: [\d.]+ to [\d.]+\) \|", report)
     assert "61 rows" in report and "--cross_validation" not in report
-    assert not [*(tmp_path / "out").rglob("*.tf_record*")]
+    assert not [*(tmp_path / "out").rglob("*.tf_record*")] and not [*tmp_path.glob(".out.work/folds*")]
     assert jobs.classify(*given, "--cross_validation=2", "--do_train=false", "--do_eval") == 2
     assert jobs.classify(*given, "--cross_validation=1") == 2
 
 
-@pytest.mark.parametrize("seconds, folds", [(100, 2), (1e-9, 1)])
-def test_held_out_rows_without_a_verdict_are_joined_by_folds_that_cost_less_than_the_training(
-    seconds, folds, own_table, tmp_path, capsys, monkeypatch
+@pytest.mark.parametrize("change", [
+    "nothing", "--learning_rate=0.5", "--init_checkpoint", "--seed=3", "the data",
+])
+def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_weights(
+    change, own_table, tmp_path, monkeypatch
 ):
     path, given = own_table
-    pretend_to_train(monkeypatch, seconds)
-    assert jobs.classify(*given, "--cross_validation=0") == 0
-    report = (tmp_path / "out/report.md").read_text()
-    assert "rows cannot tell" in report and "`--cross_validation=5`" in report
-    assert not [*tmp_path.glob(".out.work/fold-*")]
-    assert jobs.classify(*given) == 0  # rerun: the cost of its training is unknown
-    assert (tmp_path / "out/report.md").read_text() == report
-    out = tmp_path / "other"
-    assert jobs.classify(*given, f"--output_dir={out}") == 0
-    assert "are too few for a verdict: cross-validating" in capsys.readouterr().err
-    report = (out / "report.md").read_text()
-    done = re.search(r" \| (\d+) rows in (\d) of 2 folds \|", report)
-    assert int(done[1]) >= 29 and int(done[2]) == folds == len([*tmp_path.glob(".other.work/fold-*")])
-    assert f"**{done[1]} rows cannot tell**" in report or "orse than" in report
-    assert jobs.classify(*given, f"--output_dir={out}") == 0
-    assert (out / "report.md").read_text() == report
+    folders, train = [], run_classifier.FineTuning.run
+    monkeypatch.setattr(baselines, "tfidf_answers", lambda train, labels, texts: np.zeros(len(texts), int))
+
+    def stop(tuning):
+        if "folds-" not in tuning.settings.output_dir:
+            raise KeyboardInterrupt
+        folders.append((tuning.settings.output_dir, os.path.isdir(tuning.settings.output_dir)))
+        return train(tuning)
+
+    monkeypatch.setattr(run_classifier.FineTuning, "run", stop)
+    monkeypatch.setattr(run_classifier, "shutil", types.SimpleNamespace(rmtree=lambda folder: None))  # killed before
+    given = [*given, "--cross_validation=2"]
+    assert jobs.classify(*given) == 130
+    more = [change] if "=" in change else []
+    if change == "the data":
+        with path.open("a") as stream:
+            stream.write("w9 w8 w7,bad\n")
+    if change == "--init_checkpoint":
+        [start] = [one for one in given if one.startswith("--albert_config_file")]
+        config = AlbertConfig.from_json_file(start.partition("=")[2])
+        pretrained.write_archive(str(tmp_path), modeling.AlbertForPreTraining(config))
+        more = [f"--init_checkpoint={tmp_path}/model.ckpt-best"]
+    assert jobs.classify(*given, *more) == 130
+    (one, _), (two, _), (again, resumed), _ = folders
+    assert one != two and (again == one, resumed) == (change == "nothing",) * 2
 
 
 def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(own_table, tmp_path, capsys, begin):
@@ -327,12 +315,9 @@ def test_a_label_with_fewer_rows_than_folds_is_said_at_the_start(own_table, tmp_
     path.write_text("text,label\n" + "".join(f"w{i} w{i + 1},good\n" for i in range(40)) + "w1 w3,bad\n")
     begin(jobs.classify, *given, "--cross_validation=3")
     said = capsys.readouterr().err
-    assert "label bad is on too few texts (1), so not every fold has it" in said.partition("fold 1 of 3")[0]
-    values = flags.parse(run_classifier.define_flags, ["x", *given, "--class_weights=balanced"])
-    texts = run_classifier.own_texts.OwnTexts(values, open_encoder(values, None))
-    settings = texts.suit(run_classifier.classifier_settings(values))
-    with pytest.raises(FlagError, match="a label has only one text"):
-        run_classifier.cross_validate(values, settings, None, texts.data, 3)
+    assert "labels on fewer texts than folds: bad; not every fold has them" in said.partition("fold 1 of 3")[0]
+    assert jobs.classify(*given, "--cross_validation=3", "--class_weights=balanced") == 2
+    assert "labels on fewer texts than folds: bad: use fewer folds" in capsys.readouterr().err
 
 
 def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """The common behaviour of the fine-tuning commands: one run of each, refusals."""
 
 import os
+import re
 
 import jobs
 import pytest
@@ -170,3 +171,16 @@ def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_ru
     assert jobs.classify(*given, "--do_train") == 2
     assert "/.out.work: name a folder" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", jobs.TUNERS)
+def test_examples_that_the_vocabulary_cannot_read_are_warned_of(name, begin, tmp_path, capsys):
+    tuner = jobs.TUNERS[name]
+    flags = [*tuner.flags(tmp_path), *tuner.asked]
+    begin(tuner.run, *flags)
+    assert "가" not in capsys.readouterr().err
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != "vocab.txt" and path.suffix in (".txt", ".tsv", ".json"):
+            path.write_text(re.sub(r"\bw(\d)", r"가\1", path.read_text()))
+    begin(tuner.run, *flags)
+    assert re.search(r"tokens are unknown to the vocabulary \(most often [^)]*가", capsys.readouterr().err)

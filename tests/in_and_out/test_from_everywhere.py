@@ -1,4 +1,4 @@
-"""Models in the forms that people have: packed, or from Hugging Face's TensorFlow classes."""
+"""Models in the forms that people have: packed, in folders, or with a tokenizer.json alone."""
 
 import io
 import json
@@ -7,7 +7,6 @@ import shutil
 import tarfile
 
 import damage
-import h5py
 import jobs
 import numpy as np
 import pytest
@@ -16,25 +15,15 @@ from hf_models import load, packed, random_model, save
 
 import albert
 from albert import extract_features
-from albert.errors import CheckpointError, ConfigError, DataError, UserError
+from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import archives, pretrained, tokenizer_files
 from albert.storage import shipped
 from albert.tokenization import FullTokenizer
-
-THEIRS = {
-    "prediction_logits": "prediction_logits", "sop_logits": "sop_logits", "logits": "logits",
-    "sequence_output": "last_hidden_state", "pooled_output": "pooler_output",
-}
-
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def inputs_of(golden):
-    return {key[3:]: golden[key] for key in golden.files if key.startswith("in/")}
 
 
 # --- Packed, or in a nearby folder ---
@@ -71,7 +60,8 @@ def test_what_could_be_several_models_or_lacks_a_part_is_not_guessed(golden_path
     for name in ("one", "two"):
         shutil.copytree(golden_path("tf1_ckpt_tiny"), tmp_path / "both" / name)
     folder = save(random_model("AlbertModel"), tmp_path / "mixed")
-    shutil.copytree(golden_path("hf_tensorflow/safetensors"), folder, dirs_exist_ok=True)
+    random_model("AlbertModel").save_pretrained(str(tmp_path / "theirs"))
+    shutil.copytree(tmp_path / "theirs", folder, dirs_exist_ok=True)
     save(random_model("AlbertModel"), tmp_path / "bare")
     (tmp_path / "bare/albert_config.json").unlink()
     for name, message in {
@@ -110,42 +100,19 @@ def test_an_archive_that_is_damaged_or_leads_outside_is_refused(
     assert not any(cache.iterdir()) and not (tmp_path / "outside.txt").exists()
 
 
-# --- Hugging Face's TensorFlow classes ---
+# --- What is no longer read ---
 
 
-@pytest.mark.parametrize("name, kind", [
-    ("h5", "AlbertForPreTraining"), ("h5_encoder", "AlbertModel"),
-    ("safetensors", "AlbertForSequenceClassification"),
+@pytest.mark.parametrize("name, message", [
+    ("config.json tf_model.h5", r"none of model.safetensors, .*tf_model.h5: save .* from_tf=True"),
+    ("variables/variables.index", "Instead of tensorflow/albert_en_base, give albert/albert-base-v2"),
 ])
-def test_files_of_their_tensorflow_classes_give_their_numbers(name, kind, golden_path):
-    folder = golden_path(f"hf_tensorflow/{name}")
-    model = albert.from_pretrained(str(folder))
-    assert type(model).__name__ == kind
-    golden = np.load(folder / "io.npz")
-    for ours, value in model(inputs_of(golden)).items():
-        expected = golden[f"out/{THEIRS[ours]}"]
-        np.testing.assert_allclose(value, expected, atol=1e-5, err_msg=ours)
-
-
-def without_names(layer, names):
-    del layer.attrs["weight_names"]
-
-
-def without_array(layer, names):
-    del layer[names[0]]
-
-
-@pytest.mark.parametrize("spoil", ["cut", "text", without_array, without_names])
-def test_a_damaged_h5_file_is_refused(spoil, golden_path, tmp_path):
-    folder = shutil.copytree(golden_path("hf_tensorflow/h5"), tmp_path / "model")
-    path = folder / "tf_model.h5"
-    if callable(spoil):
-        with h5py.File(path, "r+") as stream:
-            spoil(stream["albert"], list(stream["albert"].attrs["weight_names"]))
-    else:
-        path.write_bytes(path.read_bytes()[:3000] if spoil == "cut" else b"no file of HDF5")
-    with pytest.raises(CheckpointError, match=r"tf_model\.h5"):
-        albert.from_pretrained(str(folder))
+def test_a_form_of_others_is_answered_with_what_to_type(name, message, tmp_path):
+    for path in name.split():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("{}")
+    with pytest.raises(CheckpointError, match=message):
+        albert.from_pretrained(str(tmp_path))
 
 
 # --- Their tokenizer.json alone ---
@@ -210,49 +177,6 @@ def test_such_a_tokenizer_json_hinders_nobody_who_does_without_it(tmp_path):
     assert session.tokenizer.encode_text("w1 w2") == [6, 7]
     with pytest.raises(DataError, match="only Unigram"):
         albert.open_session(str(tmp_path / "model"))
-
-
-# --- Modules of tf-models-official ---
-
-
-def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_path, tmp_path):
-    folder = golden_path("tf_models")
-    model = load("AlbertForMaskedLM", folder)
-    assert (model.config.num_hidden_layers, model.config.num_attention_heads) == (3, 2)
-    golden = np.load(folder / "io.npz")
-    inputs = inputs_of(golden)
-    logits = model(inputs)["prediction_logits"]
-    np.testing.assert_allclose(logits, golden["out/mlm_logits"], atol=1e-5)
-    encoder = albert.from_pretrained(str(folder))
-    assert type(encoder).__name__ == "AlbertModel"
-    inputs.pop("masked_lm_positions")
-    for name in ("pooled_output", "sequence_output"):
-        np.testing.assert_allclose(encoder(inputs)[name], golden[f"out/{name}"], atol=1e-5)
-    tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
-    assert tokenizer.encode("W1 w2") == [2, 6, 7, 3]
-    # Before TensorFlow 2.5 the metadata was in the graph's file.
-    older = shutil.copytree(folder, tmp_path / "older")
-    (older / "keras_metadata.pb").rename(older / "saved_model.pb")
-    assert pretrained.open_path(str(older)).config.to_dict() == encoder.config.to_dict()
-
-
-@pytest.mark.parametrize("spoil, message", [
-    ("metadata", "does not say its architecture"), ("cut", "settings are damaged"),
-    ("weights", "variables"),
-])
-def test_a_damaged_module_of_tf_models_is_refused(spoil, message, golden_path, tmp_path):
-    folder = shutil.copytree(golden_path("tf_models"), tmp_path / "module")
-    path = folder / "keras_metadata.pb"
-    content = path.read_bytes()
-    if spoil == "metadata":
-        path.unlink()
-    elif spoil == "cut":
-        path.write_bytes(content[: content.index(b'AlbertEncoder", "config"') + 60])
-    else:
-        data = folder / "variables/variables.data-00000-of-00001"
-        data.write_bytes(data.read_bytes()[:-100])
-    with pytest.raises((CheckpointError, ConfigError), match=message):
-        load("AlbertModel", folder)
 
 
 def test_a_malformed_tokenizer_json_gives_a_tokenizer_or_one_line(tmp_path):

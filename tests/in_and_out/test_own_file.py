@@ -412,3 +412,14 @@ def test_settings_suit_the_sizes_of_model_and_data():
         ([9] * 199 + [33], 512, 32), ([999] * 9, 512, 512),
     ):
         assert own_texts.sequence_length(lengths, most) == expected
+
+
+def test_rows_of_the_same_tokens_and_another_label_are_counted(encoder, tmp_path, begin, capsys):
+    same = [("w1 w2 w3", "bad"), ("w1  w2 w3", "so, so"), ("w1 w2 😀", "bad"), ("w1 w2 😡", "so, so")]
+    path = write(tmp_path / "my.csv", [*rows(80), *same])
+    begin(classify, encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}")
+    assert "contradictions: 4 of 84 rows have the same tokens as another row, and another" in (
+        capsys.readouterr().err)
+    write(tmp_path / "my.csv", [*rows(80), same[0], same[0]])
+    begin(classify, encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}")
+    assert "contradictions" not in capsys.readouterr().err

@@ -3,18 +3,26 @@
 import concurrent.futures
 import functools
 import gc
+import http.client
+import http.server
 import itertools
+import json
 import logging
 import os
 import pickle
+import re
+import socket
 import subprocess
 import sys
+import threading
+import types
 
 import numpy as np
 import pytest
 from answers import (
     CONFIG, LENGTHS, METHODS, TAGS, TEXTS, WORDS, assert_same_answer, method_of, passage, saved,
 )
+from helpers import REPO
 
 import albert
 from albert import engines
@@ -397,3 +405,72 @@ def test_a_session_in_bfloat16_gives_nearly_the_same_answers_in_half_of_the_memo
     assert session.embed("w1 w2").dtype == np.float32
     model = session.keras_model("AlbertForSequenceClassification")
     assert {w.dtype for w in model.weights} == {"bfloat16"}
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"{", b"[]", b"\xff", b"1", b'"a"', b"{}", b'{"instances": "a text"}', b'{"instances": [1]}',
+    b'{"instances": [null]}', b'{"instances": {"a": 1}}', b'{"instances": ["a", " "]}', b"[" * 100_000,
+])
+def test_the_server_of_the_guide_answers_every_request(content):
+    guide = (REPO / "docs/guides/serve.md").read_text("utf-8")
+    [source] = re.findall(r"^class Handler.*?(?=^server = )", guide, re.M | re.S)
+    session = types.SimpleNamespace(classify=lambda texts: [{"label": "a"}] * len(texts))
+    names = {"http": http, "json": json, "session": session}
+    exec(source, names)
+    names["Handler"].timeout, names["Handler"].log_message = 0.5, lambda *_: None
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), names["Handler"])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def ask(method, body, headers={}) -> tuple[int, dict]:
+        connection = http.client.HTTPConnection(*server.server_address, timeout=10)
+        connection.request(method, "/", body, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    try:
+        assert ask("GET", None) == (200, {"status": "ok"})
+        assert ask("POST", b'{"instances": ["a"]}') == (200, {"predictions": [{"label": "a"}]})
+        for headers in ({}, {"Content-Length": "-1"}, {"Content-Length": "x"}):
+            status, value = ask("POST", content, headers)
+            assert status == 400 and "instances" in value["error"]
+        # A client that promises more than it sends is disconnected.
+        with socket.create_connection(server.server_address, timeout=10) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 99\r\n\r\n{")
+            client.settimeout(10)
+            while client.recv(1000):
+                pass
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+UNKNOWN = "of the tokens are unknown to the vocabulary (most often 가"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_session_warns_once_of_texts_that_its_vocabulary_cannot_read(name, tmp_path, caplog):
+    kind, arguments, facts, text_of = METHODS[name]
+    _, session = saved(tmp_path, kind, *arguments, **facts)
+
+    def foreign(value):
+        return tuple(map(foreign, value)) if isinstance(value, tuple) else value.replace("w", "가")
+
+    method = method_of(session, name)
+    assert method(text_of(20)) is not None and "unknown" not in caplog.text
+    for _ in range(2):
+        method(foreign(text_of(20)))
+    assert caplog.text.count(UNKNOWN) == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_model_whose_numbers_overflow_gives_no_answer(name, tmp_path):
+    """Its weights are finite, so that nothing else notices."""
+    kind, arguments, facts, text_of = METHODS[name]
+    model, session = saved(tmp_path, kind, *arguments, **facts)
+    for weight in model.trainable_variables:
+        if weight.path.endswith("kernel") or "word_embeddings" in weight.path:
+            weight.assign(weight * 0 + 1e38)
+    model.save_pretrained(str(tmp_path))
+    session = albert.open_session(tmp_path)
+    with pytest.raises(DataError, match="the model computes NaN"):
+        method_of(session, name)(text_of(20))

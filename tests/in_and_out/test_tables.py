@@ -124,7 +124,7 @@ def test_a_whole_number_is_one_label_however_it_is_written(tmp_path):
     assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,0\nc,\n")] == ["1", "0"]
     rows = '{"text": "a", "label": 0}\n{"text": "b", "label": 0.0}\n{"text": "c", "label": 1.5}\n'
     assert [r[-1] for r in read(tmp_path / "a.jsonl", rows)] == ["0", "0", "1.5"]
-    assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,x\n")] == ["1.0", "x"]
+    assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,x\n")] == ["1", "x"]
 
 
 REFUSED = [
@@ -255,3 +255,64 @@ def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
         capsys.readouterr()
         assert told(name, content, *flags, to="no.csv") == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)
+
+
+# --- A label is one thing, however it is written ---
+
+
+@pytest.mark.parametrize("written", [
+    ["1.0", "1.5", "2.0"], ["1", "1.5", "2"], [1.0, 1.5, 2.0], [1, 1.5, 2],
+])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_label_is_the_same_alone_and_in_its_column(written, kind, tmp_path):
+    path = tmp_path / f"a.{kind}"
+    if kind == "csv":
+        path.write_text("text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate(written)))
+    else:
+        path.write_text("".join(json.dumps({"text": f"t{i}", "label": label}) + "\n"
+                                for i, label in enumerate(written)))
+    table = tables.read_table(str(path), "train_file")
+    columns = own_file.find_columns(table, None, None, None)
+    rows = own_file.rows_of(table, columns)
+    assert [row[-1] for row in rows] == ["1", "1.5", "2"]
+    assert own_file.known_labels(table, columns, ["1", "1.5", "2"]) == ["1", "1.5", "2"]
+
+
+@pytest.mark.parametrize("one, other", [
+    ("yes", "yes\u200b"), ("yes", "\ufeffyes"), ("yes", "\u200eyes\u200f"), ("caf\u00e9", "cafe\u0301"),
+    ("a b", " a\u00a0 b "), ("7", "7.0"), ("-3", "-3.00"),
+])
+def test_labels_that_look_the_same_are_one(one, other, tmp_path):
+    (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n", encoding="utf-8")
+    table = tables.read_table(str(tmp_path / "a.csv"), "train_file")
+    columns = own_file.find_columns(table, None, None, None)
+    rows = own_file.rows_of(table, columns)
+    assert rows[0][-1] == rows[1][-1] != rows[2][-1]
+    assert own_file.labels_of([*rows] * 2, table, columns) == sorted({rows[0][-1], "no"})
+
+
+@pytest.mark.parametrize("one, other", [("yes", "Yes"), ("1", "01"), ("YES", "yes")])
+def test_labels_that_differ_by_case_or_zeros_are_named(one, other, tmp_path, caplog):
+    (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n" * 1)
+    table = tables.read_table(str(tmp_path / "a.csv"), "train_file")
+    columns = own_file.find_columns(table, None, None, None)
+    assert len(own_file.labels_of([*own_file.rows_of(table, columns)] * 2, table, columns)) == 3
+    assert f"differ only by case or leading zeros: {' and '.join(sorted((one, other)))};" in caplog.text
+
+
+@pytest.mark.parametrize("label", ["None", "inf", "-inf", "NaT", "nan", "NULL"])
+def test_what_cannot_be_a_label_is_an_error(label, tmp_path):
+    (tmp_path / "a.csv").write_text(f"text,label\na,yes\nb,{label}\nc,no\n")
+    table = tables.read_table(str(tmp_path / "a.csv"), "train_file")
+    rows = own_file.rows_of(table, own_file.find_columns(table, None, None, None))
+    with pytest.raises(DataError, match=f"a.csv:3: is the label '{label}' a missing value?"):
+        own_file.refuse_missing(table, rows)
+
+
+@pytest.mark.parametrize("vector", [[0, 1], [0.1, 0.9], [True, False], ["storm", 1]])
+def test_a_vector_is_no_list_of_labels(vector, tmp_path):
+    lines = [{"text": "a", "label": ["storm"]}, {"text": "b", "label": vector}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = tables.read_table(str(tmp_path / "a.jsonl"), "train_file")
+    with pytest.raises(DataError, match=r"a.jsonl:2: a list of labels has their names, not .*--label_columns"):
+        own_file.rows_of(table, own_file.find_columns(table, None, None, None))

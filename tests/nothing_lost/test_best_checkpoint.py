@@ -6,7 +6,7 @@ import pathlib
 import jobs
 import numpy as np
 from damage import flipped
-from helpers import LENGTH, PREDICTIONS, SIZES, metrics, write_pretraining_records
+from helpers import LENGTH, PREDICTIONS, SIZES, metrics, results_of, write_pretraining_records
 
 from albert.config import AlbertConfig
 from albert.formats import run_states
@@ -31,6 +31,35 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
     return evaluate.keep_if_best(
         task, CONFIG, run, RecordFiles([path]), str(folder / f"model.ckpt-{step}"), results
     )
+
+
+def test_a_renamed_held_out_file_is_the_same(tmp_path, caplog):
+    path = pathlib.Path(write_pretraining_records(tmp_path / "dev.tfrecord"))
+    assert keep(tmp_path, 1, 0.9, str(path))
+    (tmp_path / "dev.tfrecord.manifest.json").rename(tmp_path / "other.tfrecord.manifest.json")
+    assert not keep(tmp_path, 2, 0.5, str(path.rename(tmp_path / "other.tfrecord")))
+    assert "starts again" not in caplog.text
+
+
+def test_on_other_examples_all_checkpoints_that_are_left_are_evaluated(tmp_path):
+    """Of two, the one that was not the best before may be the best now."""
+    flags = [*jobs.classifier_flags(tmp_path), "--learning_rate=0.1", "--seed=3", "--do_train", "--do_eval"]
+    assert jobs.classify(*flags) == 0
+    scores = {}
+    for step in (3, 6):
+        assert jobs.classify(*flags[:-2], "--do_predict", f"--checkpoint={tmp_path}/out/model.ckpt-{step}",
+                             f"--output_dir={tmp_path / str(step)}") == 0
+        lines = (tmp_path / f"{step}/test_results.tsv").read_text().splitlines()
+        scores[step] = np.array([line.split("\t") for line in lines], float).argmax(-1)
+    assert (scores[3] != scores[6]).any()
+    for step in (3, 6, 3):
+        header, *rows = (tmp_path / "SST-2/dev.tsv").read_text().splitlines()
+        rows = [f"{row[:-1]}{label}" for row, label in zip(rows, scores[step], strict=True)]
+        (tmp_path / "SST-2/dev.tsv").write_text("\n".join([header, *rows]) + "\n")
+        assert jobs.classify(*flags) == 0
+        assert evaluate.read_best(str(tmp_path / "out"))["step"] == step
+        assert results_of(tmp_path / "out")["eval_accuracy"] == 1
+        assert results_of(tmp_path / "out")["global_step"] == step
 
 
 CHANGES = {

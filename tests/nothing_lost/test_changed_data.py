@@ -3,16 +3,21 @@
 import json
 
 import jobs
+import numpy as np
 import pytest
 from helpers import (
-    LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows, results_of,
+    LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows, results_of, run_here,
     write_pretraining_records,
 )
+from hf_models import random_model, save
 from invariants import untouched
 
+import albert
+from albert import convert_hf, pretrain_from_text
 from albert.cli import earlier_run
-from albert.errors import FlagError
-from albert.formats import run_states
+from albert.errors import CheckpointError, FlagError
+from albert.formats import checkpoints, pretrained, run_states
+from albert.model.weight_names import named_weights
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 
@@ -346,3 +351,109 @@ def test_a_directory_with_somebody_elses_model_is_not_trained_in(tmp_path, capsy
                 assert command(*flags, f"--output_dir={out}") == 2
             line = assert_one_clear_line(capsys.readouterr().err)
             assert "holds a model that is not a run's checkpoint: use another" in line
+
+
+# --- Flags that a finished run was not trained with ---
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, OWN])
+def test_a_finished_run_with_other_training_flags_is_refused(name, started, tmp_path, capsys):
+    command, flags = started(name, True)
+    capsys.readouterr()
+    with untouched(tmp_path / "out"):
+        assert command(*flags, "--learning_rate=0.5") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "out is already trained, with --learning_rate=" in line and "not 0.5" in line
+    assert command(*flags, "--eval_batch_size=3" if name != "squad" else "--predict_batch_size=3") == 0
+
+
+def test_the_report_tells_what_the_model_was_trained_with_whatever_is_typed_later(own, tmp_path):
+    rate = run_states.read_run_state(str(tmp_path / "out/model.ckpt-6"))["flags"]["learning_rate"]
+    asked = ["--nodo_train", "--do_eval", "--learning_rate=0.5", "--optimizer=adamw"]
+    assert jobs.classify(*own, *asked) == 0
+    report = (tmp_path / "out/report.md").read_text()
+    assert f"| --learning_rate | {rate:g} (when it was trained) |" in report
+    assert "(given)" not in report.partition("--learning_rate")[2].partition("--train_batch")[0]
+
+
+# --- Directories of other kinds ---
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, OWN])
+def test_no_command_writes_into_the_directory_of_another_kind(name, started, tmp_path, capsys):
+    command, flags = started(name, True)
+    (tmp_path / "text.txt").write_text("w1 w2 w3.\n" * 50)
+    text = f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001"
+    with untouched(tmp_path / "out"):
+        assert run_here(pretrain_from_text, *text, f"--output_dir={tmp_path / 'out'}") == 2
+    assert "out holds another model or run: use another" in assert_one_clear_line(capsys.readouterr().err)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/plan.json").write_text("{}")
+    with untouched(tmp_path / "begun"):
+        assert command(*flags, f"--output_dir={tmp_path / 'begun'}") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "begun holds a run of pretrain_from_text: use another directory" in line
+
+
+# --- Heads that were trained for other labels ---
+
+
+@pytest.mark.parametrize("labels, is_kept", [
+    ("bad,good", True), ("good,bad", True), ("bad,best", False), ("bad,fine,good", False),
+])
+@pytest.mark.parametrize("by", ["command", "prefix", "python"])
+def test_a_head_answers_only_for_the_labels_that_it_was_trained_for(
+    by, labels, is_kept, own, tmp_path, capsys, caplog
+):
+    caplog.set_level("INFO", "albert")
+    names, before = labels.split(","), checkpoints.open_weights(str(tmp_path / "out"))
+    if by == "python":
+        model = albert.AlbertForSequenceClassification.from_pretrained(
+            str(tmp_path / "out"), label_names=names)
+        head = model.output_weights.numpy()
+    else:
+        write_own(tmp_path, labels=names[:2])
+        with (tmp_path / "own.csv").open("a") as stream:
+            stream.writelines(f"w{i} w{i} w7,{label}\n" for i in range(4) for label in names)
+        start = "out" if by == "command" else "out/model.ckpt-best"
+        changed = [f"--init_checkpoint={tmp_path / start}", f"--output_dir={tmp_path / 'new'}",
+                   f"--label_list={labels}", "--train_step=1", "--learning_rate=1e-12", "--do_train",
+                   "--do_eval"]
+        assert jobs.classify(*own, *changed) == 0
+        head = checkpoints.open_weights(str(tmp_path / "new/model.ckpt-1")).read("output_weights")
+    rows = before.read("output_weights")
+    assert len(head) == len(names)
+    said = "its head was trained for bad; good, so this one is new" in caplog.text + capsys.readouterr().err
+    assert said != is_kept
+    for name, row in zip(names, head, strict=True):
+        same = name in ("bad", "good") and np.allclose(row, rows[("bad", "good").index(name)], atol=1e-6)
+        assert same == is_kept
+
+
+def test_a_head_of_words_starts_no_head_of_texts(tuned, tmp_path):
+    """Their weights have the same names and shapes."""
+    folder = str(tuned("tokens").out)
+    words = albert.AlbertForTokenClassification.from_pretrained(folder)
+    with pytest.raises(CheckpointError, match="has no classifier yet: give num_labels"):
+        albert.AlbertForSequenceClassification.from_pretrained(folder)
+    texts = albert.AlbertForSequenceClassification.from_pretrained(folder, num_labels=3)
+    assert not np.allclose(words.output_weights, texts.output_weights)
+
+
+def test_a_pooler_that_nobody_trained_is_not_written(tmp_path):
+    """As Hugging Face's class for masked tokens has none, its files would hold a random one."""
+    source = save(random_model("AlbertForMaskedLM"), tmp_path / "source")
+    assert 0 == run_here(convert_hf, f"--albert_directory={source}", f"--output_dir={tmp_path / 'theirs'}",
+                         "--architecture=AlbertForMaskedLM")
+    model = albert.AlbertForMaskedLM.from_pretrained(str(tmp_path / "theirs"))
+    model.save_pretrained(str(tmp_path / "saved"))
+    assert 0 == run_here(convert_hf, f"--hf_directory={tmp_path / 'theirs'}", f"--output_dir={tmp_path / 'ours'}")
+    for name in ("theirs", "saved", "ours"):
+        names = pretrained.open_path(str(tmp_path / name)).weights().shapes
+        assert "bert/embeddings/word_embeddings" in names
+        assert not [name for name in names if name.startswith("bert/pooler/")]
+        again = albert.AlbertModel.from_pretrained(str(tmp_path / name))
+        kernel = next(w for n, w in named_weights(again).items() if n == "bert/pooler/dense/kernel")
+        kernel.assign(kernel + 1)  # trained, it is written
+        again.save_pretrained(str(tmp_path / f"{name}-trained"))
+        assert "bert/pooler/dense/kernel" in pretrained.open_path(str(tmp_path / f"{name}-trained")).weights().shapes

@@ -15,6 +15,7 @@ from albert.formats import checkpoints, run_states
 from albert.records import feature_cache, manifests, tf_dataset, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
+from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import evaluate
 
@@ -169,6 +170,38 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_else_warned_about(
     RecordFiles.of_flag(f"{tmp_path}/[a-c].tfrecord", "input_file").check(spec, VOCAB)
     [warning] = [r.getMessage() for r in caplog.records if "missing files" in r.getMessage()]
     assert "b.tfrecord" in warning and "a.tfrecord" not in warning
+
+
+def test_a_shard_of_another_run_is_refused_without_its_manifest_too(tmp_path):
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    shards = [tmp_path / f"{name}.tfrecord" for name in "ab"]
+    for shard in shards:
+        manifests.write_records(str(shard), pretraining_rows(8), spec, {"vocab_size": VOCAB})
+    together = {"vocab_size": VOCAB, "shards": {shard.name: files.sha256(str(shard)) for shard in shards}}
+    manifests.write_records(str(shards[0]), pretraining_rows(8), spec, together)
+    (tmp_path / "b.tfrecord.manifest.json").unlink()
+    source = RecordFiles.of_flag(f"{tmp_path}/[ab].tfrecord", "input_file")
+    source.check(spec, VOCAB)
+    manifests.write_records(str(shards[1]), pretraining_rows(8, seed=1), spec, {})  # of an older run
+    (tmp_path / "b.tfrecord.manifest.json").unlink()
+    with pytest.raises(DataError, match="were written by different runs"):
+        RecordFiles.of_flag(f"{tmp_path}/[ab].tfrecord", "input_file").check(spec, VOCAB)
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_records_that_differ_only_in_the_middle_are_other_data(has_manifest, tmp_path):
+    path, prints = tmp_path / "a.tfrecord", []
+    for seed in (0, 0, 1):
+        rows = [*pretraining_rows(600), *pretraining_rows(600, seed=seed), *pretraining_rows(600)]
+        spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+        manifests.write_records(str(path), rows, spec, {})
+        info = {"shards": {path.name: files.sha256(str(path))}}
+        manifests.write_records(str(path), rows, spec, info)
+        if not has_manifest:
+            (tmp_path / "a.tfrecord.manifest.json").unlink()
+        prints.append(RecordFiles([str(path)]).fingerprints())
+        os.utime(path, ns=(len(prints), len(prints)))  # as if written later
+    assert prints[0] == prints[1] != prints[2]
 
 
 # --- Feature caches ---

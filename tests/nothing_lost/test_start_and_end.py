@@ -2,12 +2,15 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 
 import jobs
-from helpers import REPO
+import pytest
+from helpers import REPO, assert_one_clear_line
 
 from albert.cli import flags
 
@@ -85,3 +88,47 @@ def test_commands_run_outside_the_main_thread(begun, tmp_path):
     thread.start()
     thread.join()
     assert codes == [0, 0]
+
+
+@pytest.mark.parametrize("seconds", [0, 0.4, 1, 2])
+def test_ctrl_c_while_the_engine_is_imported_ends_the_command_in_a_line(seconds, tmp_path):
+    flags = [*jobs.classifier_flags(tmp_path), "--do_train", "--do_eval"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "albert.run_classifier", *flags], cwd=REPO, stderr=subprocess.PIPE, text=True,
+        # A shell that starts the tests in the background makes them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    said = ""
+    while "wrote features" not in said:
+        assert (line := process.stderr.readline()), said
+        said += line
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in rest
+    assert jobs.classify(*flags) == 0
+
+
+def test_a_missing_file_is_found_before_a_model_is_downloaded(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "good").write_text("")
+    model, out = "--init_checkpoint=albert/albert-base-v2", f"--output_dir={tmp_path / 'out'}"
+    for command, flags, name in (
+        (jobs.classify, ["--train_file=typo.csv"], "train_file"),
+        (jobs.classify, [f"--train_file={tmp_path}/good", "--dev_file=typo.csv"], "dev_file"),
+        (jobs.classify, [f"--train_file={tmp_path}/good", "--test_file=typo.csv"], "test_file"),
+        (jobs.classify, ["--data_dir=typo", "--task_name=sst-2", "--do_train"], "data_dir"),
+        (jobs.race, ["--data_dir=typo"], "data_dir"), (jobs.label_words, ["--data_dir=typo", "--do_train"], "data_dir"),
+        (jobs.squad, ["--train_file=typo.json", "--do_train"], "train_file"),
+        (jobs.squad, ["--predict_file=typo.json", "--do_predict"], "predict_file"),
+    ):
+        assert command(*flags, model, out) == 2
+        line = assert_one_clear_line(capsys.readouterr().err)
+        assert f"--{name}: no such file or directory: typo" in line
+
+
+def test_the_error_of_a_missing_model_names_one_that_everybody_has(tmp_path, capsys):
+    (tmp_path / "my.csv").write_text("text,label\na,b\n")
+    assert jobs.classify(f"--train_file={tmp_path}/my.csv", f"--output_dir={tmp_path}/out") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "--init_checkpoint is required: small_en" in line

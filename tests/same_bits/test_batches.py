@@ -280,6 +280,24 @@ def test_damage_and_ids_outside_of_the_vocabulary_are_reported_with_file_and_rec
     refused("corrupt after record 13")
 
 
+@pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
+@pytest.mark.parametrize(("name", "value"), [
+    ("input_ids", -1), ("segment_ids", 7), ("segment_ids", -1), ("input_mask", 3),
+    ("next_sentence_labels", 5), ("masked_lm_positions", 1 << 20), ("masked_lm_ids", 1 << 40),
+    ("masked_lm_weights", np.nan), ("masked_lm_weights", np.inf), ("masked_lm_weights", -1.0),
+])
+def test_no_feature_out_of_its_range_is_trained_on(engine, name, value, tmp_path):
+    good = source_of(tmp_path, "masked", (20,))
+    rows = examples.decode_examples(list(tfrecord.read_records(good.paths[0])), MASKED)
+    rows = {key: values.astype(MASKED.features[key][0]) for key, values in rows.items()}
+    rows[name][7].flat[0] = value
+    path = tmp_path / "bad.tfrecord"
+    path.write_bytes(examples.frame_examples(rows, MASKED))
+    source, options = RecordFiles([str(path)]), {"batch_size": 4, "vocab_size": VOCAB, "seed": 1}
+    with pytest.raises(DataError, match=f"bad.tfrecord: record 7: {name} outside the"):
+        list(itertools.islice(make_batches(engine, source, MASKED, **options), 6))
+
+
 def test_a_file_without_records_is_refused(tmp_path):
     source = RecordFiles([str(tmp_path / "x")])
     manifests.write_records(source.paths[0], [], FeatureSpec(MASKED.features), {})

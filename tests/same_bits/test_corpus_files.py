@@ -314,3 +314,12 @@ def test_a_file_without_permission_is_named(folder, capsys):
         assert make(folder, folder / "d") == 2
         assert "ermission denied" in assert_one_clear_line(capsys.readouterr().err)
         path.chmod(0o700)
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t", "\u3000", "\u3000 \u3000", "\u00a0", "\u2003"])
+def test_a_blank_line_is_blank_when_the_layout_is_found_and_when_it_is_read(blank, folder):
+    path = folder / "a.txt"
+    path.write_text(f"one.\ntwo.\n{blank}\nthree.\nfour.\n", encoding="utf-8")
+    documents = list(read_documents([str(path)], str, ReadingCounts()))
+    assert documents == [["one.", "two."], ["three.", "four."]]
+    assert documents == list(read_documents([str(path)], str, ReadingCounts(), form=Form("blank_lines")))

@@ -162,3 +162,29 @@ def test_muon_moves_matrices_along_the_orthogonal_sum_and_all_else_as_lamb():
             update = x + 0.01 * weight
             weight = weight - 0.1 * np.linalg.norm(weight) / np.linalg.norm(update) * update
         np.testing.assert_allclose(ends[Muon][i], weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AdamWeightDecay, Lamb, Muon])
+@pytest.mark.parametrize("name, ours", [
+    ("weight_decay", "weight_decay_rate"), ("global_clipnorm", "clip_norm"), ("clipnorm", "clip_norm"),
+    ("clipvalue", "clip_norm"),
+])
+def test_arguments_of_keras_that_do_something_else_are_refused(kind, name, ours):
+    with pytest.raises(ValueError, match=f"{name} is Keras's argument: use {ours}"):
+        kind(1e-3, **{name: 0.1})
+    kind.from_config(kind(1e-3).get_config())  # which has them as None
+
+
+@pytest.mark.parametrize("names", [["gamma"], None])
+def test_kerass_method_excludes_variables_from_weight_decay(names):
+    gamma, kernel = (keras.Variable(np.ones(3, "float32"), name=name) for name in ("gamma", "kernel"))
+    optimizer = AdamWeightDecay(0.1, weight_decay_rate=0.5)
+    if names:
+        optimizer.exclude_from_weight_decay(names)
+    else:
+        optimizer.exclude_from_weight_decay(var_list=[gamma])
+    optimizer.apply([np.zeros(3, "float32")] * 2, [gamma, kernel])
+    np.testing.assert_allclose(gamma, 1)
+    np.testing.assert_allclose(kernel, 0.95)
+    with pytest.raises(ValueError, match="call it before the optimizer is used"):
+        optimizer.exclude_from_weight_decay(["kernel"])

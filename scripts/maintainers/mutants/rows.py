@@ -174,8 +174,6 @@ ROWS = [
     ("text/text_files.py", "if self.bad_utf8_lines > max_bad * self.lines:",
      "if self.bad_utf8_lines >= max_bad * self.lines:", "test_text_files"),
     ("text/text_files.py", 'text = text.lstrip("\\ufeff")', "text = text[1:]", "test_text_files"),
-    ("formats/hf_tensors.py", "if not isinstance(group.get(name, getlink=True), h5py.HardLink):",
-     "if isinstance(group.get(name, getlink=True), h5py.ExternalLink):", "test_security"),
     # Formats, exports and sessions
     ('formats/huggingface.py', '"bos_token_id": token_ids["cls"]', '"bos_token_id": token_ids["sep"]', 'test_round_trip'),
     ('formats/huggingface.py', '"dtype": dtype,', '"dtype": "float32",', 'test_convert_hf'),
