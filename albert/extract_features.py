@@ -28,10 +28,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "output_file", None,
                  "File for the vectors, *.jsonl or *.npz. Required.", use="output")
     flags.define("enum", values, "pooling", None,
-                 "Vector of a line: the mean in which rare tokens weigh more, joined with a vector "
-                 "of the line's tokens (weighted); the mean over all tokens, [CLS] and [SEP] "
-                 "included; the output at [CLS]; or the pooled output, a trained layer on [CLS]. "
-                 "Default: as the files of sentence-transformers next to the model say, else weighted.",
+                 "Vector of a line: the mean over all tokens, [CLS] and [SEP] included; the output at "
+                 "[CLS]; or the pooled output, a trained layer on [CLS]. Default: as the files of "
+                 "sentence-transformers next to the model say, else mean.",
                  enum_values=POOLINGS)
 
 

@@ -44,8 +44,6 @@ from albert.cli.fine_tuning import FineTuning, TrainingResult, weights_to_use, w
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError, some
 from albert.formats import pretrained, run_states
-from albert.inference import fine_tuned
-from albert.inference.session import Session
 from albert.runtime.seeds import child_seed
 from albert.storage import files
 from albert.tasks import baselines, glue, own_file

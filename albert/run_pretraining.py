@@ -270,6 +270,8 @@ def _recorded(values: flags.FlagValues, inputs: Inputs, task, optimizer) -> dict
         "max_predictions_per_seq": task.max_predictions_per_seq,
         "num_warmup_steps": optimizer.num_warmup_steps,
     }
+    if inputs.teacher and inputs.teacher.metadata.pooling:
+        recorded["pooling"] = inputs.teacher.metadata.pooling
     return recorded | ({"do_lower_case": inputs.tokenizer.do_lower_case} if inputs.tokenizer else {})
 
 

@@ -138,10 +138,6 @@ class FullTokenizer:
                 raise DataError(f"{self.path}: the added token {token!r} has id {i}, it would "
                                 f"have to be {self.vocab[token]}")
 
-    def log_probabilities(self) -> np.ndarray | None:
-        """Returns those of a SentencePiece unigram model's tokens, by id; others have none."""
-        return spm_model.log_probabilities(self.sp_model) if self.is_spm else None
-
     def add_tokens(self, tokens: Iterable[str]) -> int:
         """Adds tokens that are matched before all others and returns how many were new."""
         before = len(self.vocab)

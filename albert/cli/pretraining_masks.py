@@ -52,6 +52,8 @@ def masks(
                 f"{others[0]} was not made with --nostatic_masks (or its manifest is lost): leave "
                 "--masked_lm_budget at 0"
             )
+        if values.teacher:
+            raise DataError(f"{others[0]} holds masks: a teacher reads records made with --nostatic_masks")
         return None
     if not values.masked_lm_budget:
         raise DataError(f"{pairs[0]} holds pairs without masks: pass --masked_lm_budget=0.15")

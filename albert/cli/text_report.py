@@ -153,7 +153,8 @@ def _nearest(session: AnsweringSession, segments: list[list[str]]) -> str:
     texts = list(dict.fromkeys(_as_text(tokens) for tokens in segments if len(tokens) >= 5))
     if len(texts) < 2 * _NEIGHBOURS:
         return "Too few held-out sentences.\n"
-    vectors, rows = session.embed(texts), []  # [N, D], of length 1
+    vectors, rows = session.embed(texts), []  # [N, D]
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     for i in np.linspace(0, len(texts) - 1, _NEIGHBOURS, dtype=int):
         cosines = vectors @ vectors[i]
         best = [j for j in np.argsort(-cosines, kind="stable") if j != i][:_NEIGHBOURS]

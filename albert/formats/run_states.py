@@ -167,5 +167,6 @@ def metadata_of(run_state: Mapping[str, Any]) -> Metadata:
         num_texts=1 + is_pair if is_of_texts else None,
         max_seq_length=flags.get("max_seq_length"),
         text=None if lower is None else TextSettings(lower),
+        pooling=flags.get("pooling"),
         settings=model_metadata.pick(flags),
     )

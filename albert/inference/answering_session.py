@@ -129,9 +129,8 @@ class AnsweringSession(Session):
         Args:
           texts: a string, or an iterable of strings.
           pooling: by default that of the files of sentence-transformers next to the model; without
-            these "weighted", the mean in which rare tokens weigh more, joined with a vector of the
-            text's tokens and scaled to the length 1; "mean" over all tokens; the vector at "cls";
-            or "pooled", a trained layer on it.
+            these the "mean" over all tokens; the vector at "cls"; or "pooled", a trained layer on
+            it.
         """
         if pooling not in (None, *embedding.POOLINGS):
             raise FlagError(

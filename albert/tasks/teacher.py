@@ -16,6 +16,7 @@ from keras import ops
 from albert.config import LAYER_NORM_EPSILON, AlbertConfig
 from albert.errors import FlagError, some
 from albert.formats import pretrained
+from albert.formats.model_metadata import Metadata
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
 from albert.model.encoder_options import EncoderOptions
@@ -43,6 +44,7 @@ class Student(AlbertForPreTraining):
     def __init__(self, config: AlbertConfig, teacher_width: int, **options: Any):
         self.teacher_width = teacher_width
         super().__init__(config, **options)
+        self.metadata = Metadata(architecture=AlbertForPreTraining.__name__)
 
     def _make_head(self) -> None:
         super()._make_head()
@@ -73,6 +75,10 @@ class Teacher:
 
     def __init__(self, source: Pretrained, tokenizer: FullTokenizer, precision: str):
         self.source, self.width = source, source.config.hidden_size
+        self.pooling = (source.metadata.pooling or "mean").split("+")[0]
+        if self.pooling not in ("mean", "cls"):
+            raise FlagError(f"--teacher={source.path} makes embeddings by {self.pooling!r}, which is "
+                            "not supported")
         known = source.required_tokenizer().vocab
         if unknown := [token for token in tokenizer.vocab if token not in known]:
             raise FlagError(f"--teacher={source.path} lacks {some(unknown)}: make the records with "
@@ -86,7 +92,7 @@ class Teacher:
 
         Returns:
           `state_errors` [B, L], squared errors in units of the variance of the teacher's state; and
-          `similarity` [B], the cosine of the means over the tokens.
+          `similarity` [B], the cosine of the sentence embeddings.
         """
         layout = layout_of(batch)
         ids = ops.take(ops.convert_to_tensor(self.rows), _unmasked(batch, layout))
@@ -95,8 +101,9 @@ class Teacher:
         states = ops.cast(states, "float32")
         errors = ops.mean(ops.square(states - target), axis=-1) / ops.var(target, axis=-1)
         mask = ops.cast(layout.mask, "float32")[..., None]
-        sums = (ops.sum(x * mask, axis=1) for x in (states, target))  # [B, H]
-        return {"state_errors": errors, "similarity": _cosine(*sums)}
+        is_mean = self.pooling == "mean"
+        vectors = (ops.sum(x * mask, axis=1) if is_mean else x[:, 0] for x in (states, target))
+        return {"state_errors": errors, "similarity": _cosine(*vectors)}  # of vectors [B, H]
 
 
 def _cosine(x: Any, y: Any):

@@ -5,8 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from albert.errors import DataError
 from albert.storage import files
 from albert.text.cleaning import scrub_surrogates
@@ -99,15 +97,6 @@ def user_defined(model: Any, tokens: Sequence[str]) -> list[str]:
     proto = sentencepiece_model_pb2.ModelProto.FromString(model.serialized_model_proto())
     wanted, kind = set(tokens), sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
     return [p.piece for p in proto.pieces if p.piece in wanted and p.type == kind]
-
-
-def log_probabilities(model: Any) -> np.ndarray | None:
-    """Returns the logarithm of each token's probability, None if the model has none.
-
-    Unigram models store it, and 0 for tokens without one. BPE stores ranks instead.
-    """
-    scores = np.array([model.GetScore(i) for i in range(model.GetPieceSize())])
-    return None if np.array_equal(scores, np.round(scores)) else scores
 
 
 def load_model(path: str) -> Any:

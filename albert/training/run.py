@@ -285,7 +285,7 @@ class Checkpointer:
             return
         run_state = self.history.state() | {
             "task": self.task.name,
-            "architecture": type(state.model).__name__,
+            "architecture": state.model.metadata.architecture,
             "config": self.config.to_dict(),
             "loss_scale": state.loss_scale.numpy().tolist(),
             "flags": dict(self.flags),

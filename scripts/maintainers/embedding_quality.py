@@ -62,22 +62,10 @@ def tfidf(**options) -> Callable[[list[str]], Embed]:
 
 
 def ours(model: str) -> Iterator[tuple[str, Callable[[list[str]], Embed]]]:
-    """Yields the session's embeddings, and the parts of the default one, by name."""
-    session, known = albert.open_session(model), {}
-
-    def embed(texts: list[str], pooling: str) -> np.ndarray:
-        key = pooling, tuple(texts)
-        if key not in known:
-            known[key] = session.embed(texts, pooling=pooling)
-        return known[key]
-
-    width, narrow = session.source.config.hidden_size, session.source.config.embedding_size
-    parts = {"states alone": slice(0, width), "tokens alone": slice(width, width + narrow),
-             "words alone": slice(width + narrow, None), "without words": slice(0, width + narrow)}
-    yield "mean", lambda texts: lambda some: embed(some, "mean")
-    for name, part in parts.items():
-        yield f"weighted, {name}", lambda _, part=part: lambda some: embed(some, "weighted")[:, part]
-    yield "weighted", lambda texts: lambda some: embed(some, "weighted")
+    """Yields the session's embeddings by pooling."""
+    session = albert.open_session(model)
+    for pooling in ("mean", "cls"):
+        yield pooling, lambda _, p=pooling: lambda texts: session.embed(texts, pooling=p)
 
 
 def with_error(measure: Callable[[np.ndarray], float], count: int) -> str:
