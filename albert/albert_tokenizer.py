@@ -36,13 +36,13 @@ class AlbertTokenizer:
     Example:
       >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
       >>> tokenizer.tokenize("The boys were playing.")
-      ['▁the', '▁boys', '▁were', '▁playing', '.']
+      ['the', 'boys', 'were', 'playing', '.']
       >>> batch = tokenizer(["One text.", "Another, longer one."], padding=True, return_tensors="np")
       >>> batch["input_ids"]
-      array([[   2,   59, 2762,    9,    3,    0,    0],
-             [   2,  239,   15, 1085,   59,    9,    3]], dtype=int32)
+      array([[   2,  581, 2345,   18,    3,    0,    0],
+             [   2,  730,   16, 1488,  581,   18,    3]], dtype=int32)
       >>> tokenizer.decode(batch["input_ids"][0], skip_special_tokens=True)
-      'one text.'
+      'one text .'
     """
 
     padding_side = "right"  # or "left"; of calls that don't name it

@@ -56,10 +56,10 @@ class AlbertForMaskedLM(ModelWithHead):
       >>> inputs = tokenizer(["The boys [MASK] playing in the garden."], return_tensors="np")
       >>> logits = model(**inputs).logits
       >>> tuple(logits.shape)
-      (1, 10, 8000)
+      (1, 10, 28455)
       >>> position = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
       >>> tokenizer.convert_ids_to_tokens(np.argmax(logits[0, position]))
-      '▁were'
+      'are'
     """
 
     default_name = "albert_for_masked_lm"
@@ -294,7 +294,7 @@ class AlbertForQuestionAnswering(ModelWithHead):
       >>> inputs = tokenizer(["Who sat?"], ["A cat sat on a mat."], return_tensors="np")
       >>> outputs = model(**inputs, start_positions=[7], end_positions=[8])
       >>> {name: tuple(value.shape) for name, value in outputs.items()}
-      {'loss': (), 'start_logits': (1, 14), 'end_logits': (1, 14)}
+      {'loss': (), 'start_logits': (1, 13), 'end_logits': (1, 13)}
     """
 
     default_name = "albert_for_question_answering"
@@ -386,7 +386,7 @@ def from_pretrained(
     Example:
       >>> model = albert.from_pretrained("small_en")
       >>> type(model).__name__, model.count_params()
-      ('AlbertForPreTraining', 3640834)
+      ('AlbertForMaskedLM', 15582183)
       >>> model.save_pretrained("my_model")
       >>> encoder = albert.AlbertModel.from_pretrained("my_model")  # without the heads
     """

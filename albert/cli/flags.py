@@ -253,7 +253,7 @@ def parse_with_arguments(
         flag = values[name]
         if flag.value and getattr(flag, "use", None) == "model":
             remote_paths.replace(flag, shipped.path_of(flag.value))
-        elif flag.value and name.endswith("spm_model_file"):
+        elif flag.value and name.endswith("vocab_file"):
             remote_paths.replace(flag, shipped.vocabulary_of(flag.value))
     _warn_of_ignored(values)
     return values, rest

@@ -27,6 +27,6 @@ def path_of(value: str) -> str:
 
 
 def vocabulary_of(value: str) -> str:
-    """Returns the SentencePiece model of a named model, and any other value unchanged."""
+    """Returns the vocabulary of a named model, and any other value unchanged."""
     path = path_of(value)
-    return value if not os.path.isdir(path) or path == value else os.path.join(path, "spiece.model")
+    return value if not os.path.isdir(path) or path == value else os.path.join(path, "vocab.txt")

@@ -179,8 +179,8 @@ def test_such_a_tokenizer_json_hinders_nobody_who_does_without_it(tmp_path):
         albert.open_session(str(tmp_path / "model"))
 
 
-def test_a_malformed_tokenizer_json_gives_a_tokenizer_or_one_line(tmp_path):
-    golden = FullTokenizer(None, spm_model_file=shipped.vocabulary_of("small_en"))
+def test_a_malformed_tokenizer_json_gives_a_tokenizer_or_one_line(golden_path, tmp_path):
+    golden = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
     tokenizer_files.write(golden, str(tmp_path))
     for path in tmp_path.iterdir():
         if path.name != "tokenizer.json":

@@ -113,7 +113,7 @@ WORDS = ["The", "boys", "2010,", "naïve", "ﬁne", "…", "’s", "１２", "½
          "(hi)", "``", "1,000", "ⅷ", "™", "ｶﾞ"]
 
 
-def test_transformers_makes_the_same_ids_whatever_white_space_there_is(tmp_path):
+def test_transformers_makes_the_same_ids_whatever_white_space_there_is(golden_path, tmp_path):
     apart.needs("transformers", "torch", extra="interop")
     rng = random.Random(0)
     texts = [before + "a" + space + after for space in SPACES for before in ("", space) for after in ("", "b")]
@@ -123,7 +123,7 @@ def test_transformers_makes_the_same_ids_whatever_white_space_there_is(tmp_path)
     ]
     for remove_space in (True, False):
         ours = FullTokenizer(
-            None, spm_model_file=shipped.vocabulary_of("small_en"), remove_space=remove_space)
+            None, spm_model_file=str(golden_path("spm/30k-clean.model")), remove_space=remove_space)
         folder = tmp_path / str(remove_space)
         folder.mkdir()
         tokenizer_files.write(ours, str(folder))
