@@ -357,14 +357,14 @@ def tokenizer_digest(
 def check_special_pieces(tokenizer: FullTokenizer) -> None:
     """Raises a DataError that lists the special tokens missing from the vocabulary."""
     vocab, of_bert = tokenizer.vocab, tokenizer.settings.as_in_bert
-    required = ("<pad>", "<unk>") if tokenizer.is_spm else ("[PAD]", "[UNK]")
+    pad, unknown = ("<pad>", "<unk>") if tokenizer.is_spm else ("[PAD]", "[UNK]")
     is_tagged = of_bert and tokenizer.is_spm and "<s>" in vocab
-    required += ("<s>", "</s>", "<mask>") if is_tagged else ("[CLS]", "[SEP]", "[MASK]")
-    if missing := sorted(token for token in required if token not in vocab):
+    marks = ("<s>", "</s>", "<mask>") if is_tagged else ("[CLS]", "[SEP]", "[MASK]")
+    if missing := [token for token in (*marks, pad, unknown) if token not in vocab]:
         raise DataError(f"{tokenizer.path}: the vocabulary has no {', '.join(missing)}; train it with "
                         "these as control symbols")
     if tokenizer.pad_id != 0 and not of_bert:
-        raise DataError(f"{tokenizer.path}: {required[0]} has id {tokenizer.pad_id}, it must have id 0")
+        raise DataError(f"{tokenizer.path}: {pad} has id {tokenizer.pad_id}, it must have id 0")
 
 
 def check_vocabulary(tokenizer: FullTokenizer, config: Any) -> None:

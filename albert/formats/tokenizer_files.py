@@ -175,7 +175,7 @@ def _settings_in(directory: str) -> tuple[str, dict[str, Any]]:
     path, config = (os.path.join(directory, name) for name in (SETTINGS_FILE, "config.json"))
     values = files.read_json_object(path) if os.path.isfile(path) else {}
     if os.path.isfile(config) and files.read_json_object(config).get("model_type") == "bert":
-        values |= {"as_in_bert": True}
+        values = {"as_in_bert": True} | values
     return path, values
 
 
@@ -184,6 +184,8 @@ def _text_of_file(path: str, default: TextSettings) -> TextSettings:
     directory = os.path.dirname(os.path.abspath(path))
     default = dataclasses.replace(default, **spm_model.trained_with(path))
     settings_path, values = _settings_in(directory)
+    if not values:
+        return default
     is_of_file = os.path.abspath(path) in _files(directory, values.get(_FILE_KEY), settings_path)
     return text_settings(values, settings_path, default) if is_of_file else default
 

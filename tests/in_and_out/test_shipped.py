@@ -86,8 +86,8 @@ def test_the_first_minute(tmp_path, capsys):
     # Errors name what the model was not trained to do, and the next step.
     for command, arguments, message in (
         (predict, flags_of_input, f"error: {NAMES[0]} is pretrained, not fine-tuned"),
-        (export_model, (f"--model_dir={NAMES[0]}", f"--export_path={tmp_path}/e"),
-         f"error: {NAMES[0]} is pretrained, not fine-tuned"),
+        (export_model, (f"--model_dir={NAMES[0]}", f"--export_path={tmp_path}/e.tflite", "--head=token_classification"),
+         f"error: {NAMES[0]} has no classifier yet"),
         (predict, ("--model=small_xx", "--input_file=/dev/null"), NAMES[0]),
     ):
         capsys.readouterr()

@@ -127,7 +127,7 @@ def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_reco
     assert recorded == {
         "vocab_file": f"{folder}/my_vocab.txt", "spm_model_file": None,
         "beside": "cased.tfrecord.vocabulary.txt", "do_lower_case": False, "keep_accents": False,
-        "remove_space": True,
+        "remove_space": True, "strip_accents": None, "tokenize_chinese_chars": True, "as_in_bert": False,
     }
     assert train(folder, name="*") == 2
     assert "different vocabularies or case flags" in assert_one_clear_line(capsys.readouterr().err)

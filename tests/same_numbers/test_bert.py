@@ -15,6 +15,7 @@ import albert
 from albert import convert_hf, export_model, extract_features, run_classifier
 from albert.errors import CheckpointError, ConfigError, DataError
 from albert.formats import huggingface
+from albert.tokenization import FullTokenizer
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 MODELS = {  # outputs by transformers' names, the class, the names of labels
@@ -166,6 +167,14 @@ def test_special_tokens_in_a_text_stay_text_for_an_albert(bert, tmp_path):
     of_bert.save_pretrained(tmp_path / "saved")
     again = albert.AlbertTokenizer.from_pretrained(tmp_path / "saved")
     assert again.tokenizer.sha256 == of_bert.tokenizer.sha256 != albert_tokenizer.tokenizer.sha256
+
+
+def test_a_word_of_more_than_100_characters_is_unknown_to_a_bert(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "x", "##x"]))
+    for as_in_bert, longest in ((True, 100), (False, 200)):
+        tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), as_in_bert=as_in_bert)
+        assert tokenizer.tokenize("x" * longest) == ["x", *["##x"] * (longest - 1)]
+        assert tokenizer.tokenize("x" * (longest + 1)) == ["[UNK]"]
 
 
 def test_a_vocabulary_of_xlm_r_is_read_from_its_tokenizer_json(copy, tmp_path):
