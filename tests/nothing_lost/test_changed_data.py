@@ -410,7 +410,7 @@ def test_a_head_answers_only_for_the_labels_that_it_was_trained_for(
     if by == "python":
         model = albert.AlbertForSequenceClassification.from_pretrained(
             str(tmp_path / "out"), label_names=names)
-        head = model.output_weights.numpy()
+        head = model.classifier.output_weights.numpy()
     else:
         write_own(tmp_path, labels=names[:2])
         with (tmp_path / "own.csv").open("a") as stream:
@@ -437,7 +437,7 @@ def test_a_head_of_words_starts_no_head_of_texts(tuned, tmp_path):
     with pytest.raises(CheckpointError, match="has no classifier yet: give num_labels"):
         albert.AlbertForSequenceClassification.from_pretrained(folder)
     texts = albert.AlbertForSequenceClassification.from_pretrained(folder, num_labels=3)
-    assert not np.allclose(words.output_weights, texts.output_weights)
+    assert not np.allclose(words.classifier.output_weights, texts.classifier.output_weights)
 
 
 def test_a_pooler_that_nobody_trained_is_not_written(tmp_path):
