@@ -302,11 +302,9 @@ def write_report(
     elif tuning.task.threshold is not None:
         path = classifier_report.write_several(*shown, labels, rows, probabilities, choices)
     else:
-        num_evaluations = 1 if tuning.settings.keep_last else len(
-            run_states.evaluations(result.run.output_dir))
         path = classifier_report.write(
-            *shown, labels, rows, probabilities, choices, num_evaluations,
-            tuning.values.class_weights == "balanced",
+            *shown, labels, rows, probabilities, choices, tuning.values.class_weights == "balanced",
+            not (tuning.values["cross_validation"].present or tuning.values.dev_file),
         )
     flags.log.info("report: %s", path)
 

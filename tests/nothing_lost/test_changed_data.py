@@ -220,15 +220,6 @@ def test_a_copied_text_counts_whatever_its_label_and_a_new_one_does_not(begin, t
     assert "1 of 2 examples to evaluate on are training examples too" in capsys.readouterr().err
 
 
-def test_a_run_that_does_not_record_its_data_continues_and_says_so(own, tmp_path, capsys):
-    for path in (tmp_path / "out").glob("model.ckpt-*.json"):
-        known = run_states.read_run_state(str(path)[:-5])["flags"]
-        known.pop("training_data")
-        jobs.change_json(path, flags=known)
-    assert jobs.classify(*own, "--do_train", "--do_eval") == 0
-    assert "is of version 0.3 or earlier: cannot check its training data" in capsys.readouterr().err
-
-
 def test_a_later_stage_of_pretraining_may_read_other_files(begun, tmp_path, capsys):
     other = write_pretraining_records(tmp_path / "other.tfrecord", seed=7)
     given = [*begun.flags, f"--input_file={other}"]
