@@ -178,7 +178,7 @@ def cross_validate(
     sizes = collections.Counter(label for label, _ in set(zip(labels, texts, strict=True)))
     if rare := sorted(label for label in sizes if sizes[label] < count):
         message = f"--cross_validation={count}: labels on fewer texts than folds: {some(rare)}"
-        if max(sizes.values()) < count or values.class_weights == "balanced":
+        if values.class_weights == "balanced" or max(sizes.values()) < count:
             raise FlagError(f"{message}: use fewer folds, or label more texts")
         flags.log.warning("%s; not every fold has them", message)
     weights = sorted(glob.glob(glob.escape(encoder.weights.origin) + "*")) if encoder.weights else ()

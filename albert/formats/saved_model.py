@@ -19,4 +19,4 @@ def save(module: tf.Module, directory: str, signatures: Mapping[str, Any]) -> No
     try:
         tf.saved_model.save(module, directory, signatures=signatures)
     except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write a SavedModel: {first_line(error)}; is the disk full?") from error
+        raise UserError(f"cannot write a SavedModel: {first_line(error)}") from error

@@ -93,8 +93,8 @@ class Report:
                        f"{100 * expected:.0f} % are expected")
             if self.label_1 > expected:
                 message += (
-                    ". Many documents or sequences hold a single line, so that B comes from elsewhere: "
-                    "use --strict_sentence_order, or one sentence per line (--split_sentences)"
+                    ". Many sequences hold a single line, so that B comes from elsewhere: use one sentence "
+                    "per line (--split_sentences), and for long documents --short_seq_prob=0"
                 )
             yield message
         if self.lost > _MAX_LOST:

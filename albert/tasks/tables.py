@@ -157,7 +157,7 @@ def _csv_rows(texts: Iterable[str], delimiter: str, path: str) -> Rows:
                 rows.append((start, row))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{start}: not a row of columns: {error}") from error
+        raise DataError(f'{path}:{start}: not a row of columns: {error}; does a " open here?') from error
     return rows
 
 
