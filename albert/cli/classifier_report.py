@@ -21,8 +21,7 @@ _LARGER = "Start from a larger model, such as albert/albert-base-v2, or label mo
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
 _UNREADABLE = "Use a model whose vocabulary can read these texts (docs/guides/another_language.md)."
 _THRESHOLD = "Lower `--threshold`, so that rare labels are predicted at smaller probabilities."
-_BASELINE = ("TF-IDF: words and pairs of words, logarithmic counts; logistic regression with C = 10, ridge "
-             "regression with alpha = 1.\n")
+_BASELINE = "TF-IDF: words and word pairs, logarithmic counts; C = 10 for labels, alpha = 1 for numbers.\n"
 _NEVER = "**Never predicts"
 _WEIGHTS = "Add `--class_weights=balanced`, so that rare labels count as much as common ones."
 _USE = "The model is better than both baselines: use it. A larger one, or more labelled texts, may gain more."
