@@ -69,8 +69,7 @@ def end_at_interrupt(*_: Any) -> None:
 
 def is_program() -> bool:
     """Whether this process is `python -m albert.NAME` or `albert-NAME`, not one that imports albert."""
-    program = os.path.basename((sys.argv or [""])[0])
-    folder = os.path.dirname((sys.argv or [""])[0])
+    folder, program = os.path.split((sys.argv or [""])[0])
     return program == "-m" or program.startswith("albert-") or folder == os.path.dirname(__file__)
 
 

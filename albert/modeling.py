@@ -24,7 +24,7 @@ from albert.model.call_arguments import check_range, known_values
 from albert.model.dropout import Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
 from albert.model.encoder_options import EncoderOptions
-from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy, label_logits, label_weights
+from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy
 from albert.model.layers import gelu, get_activation
 from albert.model.row_layout import INPUT_NAMES, weighted
 from albert.model.weight_names import named_weights, parameter_shapes
@@ -118,7 +118,7 @@ class AlbertForPreTraining(AlbertForMaskedLM):
 
 
 class _LabelModel(ModelWithHead):
-    """Encoder with dropout and a linear layer, whose weights belong to the model itself."""
+    """Encoder with dropout and a linear layer, `classifier`."""
 
     labels_of = {"logits": "labels"}
 
@@ -131,10 +131,11 @@ class _LabelModel(ModelWithHead):
         self.classifier_dropout = classifier_dropout
         super().__init__(config, name, encoder_options, dtype)
 
+    def _make_head(self) -> None:
+        self.classifier = LabelHead(self.config, self.num_labels, HEAD_INITIALIZER_RANGE, name="classifier")
+
     def _add_weights(self) -> None:
-        self.output_weights, self.output_bias = label_weights(
-            self, self.num_labels, self.config.hidden_size, HEAD_INITIALIZER_RANGE
-        )
+        self.classifier.build()
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
@@ -160,8 +161,7 @@ class _LabelModel(ModelWithHead):
         self.metadata = dataclasses.replace(self.metadata, problem_type=name)
 
     def _logits(self, x, dropout: Dropout):
-        x = dropout(x, self.classifier_dropout)
-        return label_logits(x, self.output_weights, self.output_bias)
+        return self.classifier(dropout(x, self.classifier_dropout))
 
     def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         shape = getattr(inputs.get("labels"), "shape", ())

@@ -179,7 +179,7 @@ def cross_validate(
     sizes = collections.Counter(label for label, _ in set(zip(labels, texts, strict=True)))
     if rare := sorted(label for label in sizes if sizes[label] < count):
         message = f"--cross_validation={count}: labels on fewer texts than folds: {some(rare)}"
-        if max(sizes.values()) < count or values.class_weights == "balanced":
+        if values.class_weights == "balanced" or max(sizes.values()) < count:
             raise FlagError(f"{message}: use fewer folds, or label more texts")
         flags.log.warning("%s; not every fold has them", message)
     weights = sorted(glob.glob(glob.escape(encoder.weights.origin) + "*")) if encoder.weights else ()
@@ -303,11 +303,9 @@ def write_report(
     elif tuning.task.threshold is not None:
         path = classifier_report.write_several(*shown, labels, rows, probabilities, choices)
     else:
-        num_evaluations = 1 if tuning.settings.keep_last else len(
-            run_states.evaluations(result.run.output_dir))
         path = classifier_report.write(
-            *shown, labels, rows, probabilities, choices, num_evaluations,
-            tuning.values.class_weights == "balanced",
+            *shown, labels, rows, probabilities, choices, tuning.values.class_weights == "balanced",
+            not (tuning.values["cross_validation"].present or tuning.values.dev_file),
         )
     flags.log.info("report: %s", path)
 

@@ -98,7 +98,7 @@ class FullTokenizer:
     ):
         self.settings = TextSettings(do_lower_case, **settings)
         as_in_bert = self.settings.as_in_bert
-        self._forget_unknown()
+        self._unknown: collections.Counter[str] = collections.Counter()  # by character, and of tokens
         self.sp_model: Any = None
         self.comma_ids: dict[int, list[int]] = {}  # for tokens like "▁2010,", the ids of their parts
         if spm_model_file:
@@ -233,28 +233,24 @@ class FullTokenizer:
     def note_unknown(self, texts: Sequence[str | bytes], all_ids: Sequence[Sequence[int]]) -> None:
         """Counts the unknown tokens among the ids of texts, for `unknown_tokens`."""
         unknown = self.vocab.get("<unk>" if self.is_spm else "[UNK]")
-        self._num_tokens += sum(map(len, all_ids))
+        self._unknown["tokens"] += sum(map(len, all_ids))
         for text, ids in zip(texts, all_ids, strict=True):
             if count := ids.count(unknown):
-                self._num_unknown += count
+                self._unknown["unknown"] += count
                 words = [self.preprocess(text)] if self.is_spm else self.basic_tokenizer.tokenize(text)
                 composed = unicodedata.normalize("NFC", "".join(words))
-                self._unknown_characters.update({*composed} - self._characters)
+                self._unknown.update({*composed} - self._characters)
 
     def unknown_tokens(self) -> str:
         """Describes the unknown tokens since the last call, if they are more than 1 %; else ""."""
-        total, unknown, characters = self._num_tokens, self._num_unknown, self._unknown_characters
-        self._forget_unknown()
+        counts, self._unknown = self._unknown, collections.Counter()
+        total, unknown = counts.pop("tokens", 0), counts.pop("unknown", 0)
         if unknown <= MAX_UNKNOWN * total:
             return ""
-        named = " ".join(sorted(char for char, _ in characters.most_common(10)))
+        named = " ".join(sorted(char for char, _ in counts.most_common(10)))
         return (f"{100 * unknown / total:.1f} % of the tokens are unknown to the vocabulary"
                 f"{f' (most often {named})' if named else ''}, so the model cannot tell them apart: use a "
                 "model of this language (docs/guides/another_language.md)")
-
-    def _forget_unknown(self) -> None:
-        self._num_tokens = self._num_unknown = 0
-        self._unknown_characters: collections.Counter[str] = collections.Counter()
 
     @functools.cached_property
     def _characters(self) -> set[str]:

@@ -19,8 +19,9 @@ _MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters to show
 _LARGER = "Start from a larger model, such as albert/albert-base-v2, or label more texts."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
-_ORDER = ("Use the probabilities to rank texts, not as chances of being right. Fewer epochs lower them: a "
-          "smaller `--num_train_epochs` in another `--output_dir`.")
+_UNREADABLE = "Use a model whose vocabulary can read these texts (docs/guides/another_language.md)."
+_THRESHOLD = "Lower `--threshold`, so that rare labels are predicted at smaller probabilities."
+_BASELINE = "TF-IDF: words and word pairs, logarithmic counts; C = 10 for labels, alpha = 1 for numbers.\n"
 _NEVER = "**Never predicts"
 _WEIGHTS = "Add `--class_weights=balanced`, so that rare labels count as much as common ones."
 _USE = "The model is better than both baselines: use it. A larger one, or more labelled texts, may gain more."
@@ -51,8 +52,8 @@ class Rows:
 
 def write(
     directory: str, texts: Sequence[str], labels: Sequence[str], rows: Sequence[Rows],
-    probabilities: np.ndarray, settings: Sequence[tuple[str, str]], num_evaluations: int = 1,
-    is_balanced: bool = False,
+    probabilities: np.ndarray, settings: Sequence[tuple[str, str]], is_balanced: bool = False,
+    may_validate: bool = True,
 ) -> str:
     """Publishes report.md and report.html; returns the path of the former.
 
@@ -62,14 +63,14 @@ def write(
       rows: the held-out rows, and others; the largest number of them decides.
       probabilities: of the held-out rows, [N, C].
       settings: (setting, its value and the reason), for a table.
-      num_evaluations: how many evaluations on the held-out rows chose the checkpoint.
       is_balanced: whether all labels counted the same in training.
+      may_validate: see `advice`.
     """
     confidence, expected, predicted = probabilities.max(-1), rows[0].expected, rows[0].predicted
     confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
     cells, right = [_cell(label) for label in labels], predicted == expected
     worst = np.argsort(-confidence * ~right, kind="stable")[:_MAX_ERRORS]
-    findings, over = verdict(rows, labels, num_evaluations), overconfidence(right, confidence)
+    findings = verdict(rows, labels)
     is_uneven = 2 * confusion.sum(1).min() < confusion.sum(1).mean()
     needs_weights = is_uneven and not is_balanced and any(line.startswith(_NEVER) for line in findings)
     return _publish(directory, f"Classifier with {len(labels)} labels", [
@@ -78,9 +79,9 @@ def write(
             ("macro F1", *(f"{_macro_f1(one, labels):.3f}" for one in rows)),
             *_of_baselines(rows, lambda one, given: f"{np.mean(given == one.expected):.3f}", ": accuracy"),
         ]),
-        _listed(findings + over),
+        _listed(findings),
         "## What to do next\n",
-        _listed(advice(rows, gain_over, needs_weights) + [_ORDER] * len(over)),
+        _listed(advice(rows, gain_over, needs_weights, may_validate, _is_readable(settings))),
         *_by_label(rows[0], labels),
         "## Confusion\n",
         table(("actual \\ predicted", *cells), [
@@ -114,7 +115,10 @@ def write_several(
                 f"{glue_metrics.f1(one.expected.ravel(), given.ravel()):.3f}"), ": micro F1"),
         ]),
         _listed(_comparisons(rows, _f1_gain) + _unanswered(rows, labels)),
-        "## What to do next\n", _listed(advice(rows, _f1_gain)), *_by_label(held_out, labels),
+        "## What to do next\n",
+        _listed([_THRESHOLD] * any(line.startswith(_NEVER) for line in _unanswered(rows, labels))
+                + advice(rows, _f1_gain, False, False, _is_readable(settings))),
+        *_by_label(held_out, labels),
         "## Most confident errors\n",
         table(("text", "label", "actual", "probability"), [
             (_cell(texts[i]), _cell(labels[j]), "yes" if expected[i, j] else "no",
@@ -140,7 +144,7 @@ def write_regression(
             *_of_baselines(rows, _mean_error, ": mean absolute error"),
         ]),
         _listed(_comparisons(rows, _error_gain, _LESS_ERROR)),
-        "## What to do next\n", _listed(advice(rows, _error_gain)),
+        "## What to do next\n", _listed(advice(rows, _error_gain, False, False, _is_readable(settings))),
         "## Largest errors\n",
         table(("text", "actual", "predicted"), [
             (_cell(texts[i]), f"{held_out.expected[i]:.6g}", f"{held_out.predicted[i]:.6g}")
@@ -149,12 +153,16 @@ def write_regression(
     ], "pearson", settings)
 
 
+def _is_readable(settings: Sequence[tuple[str, str]]) -> bool:
+    return not any("unknown to the vocabulary" in value for _, value in settings)
+
+
 def _publish(
     directory: str, title: str, parts: Sequence[str], metric: str, settings: Sequence[tuple[str, str]]
 ) -> str:
     """Publishes a report with the held-out `metric` of each evaluation."""
     return report_page.publish(directory, title, [
-        *parts, "## Learning curve\n", report_page.curve(directory, metric),
+        *parts, "## Learning curve\n", report_page.curve(directory, metric), _BASELINE,
         "## Training\n", table(("setting", "value"), settings), _USAGE.format(directory=directory),
     ])
 
@@ -162,50 +170,31 @@ def _publish(
 # === The verdict ===
 
 
-def verdict(rows: Sequence[Rows], labels: Sequence[str], num_evaluations: int = 1) -> list[str]:
+def verdict(rows: Sequence[Rows], labels: Sequence[str]) -> list[str]:
     """Returns what the figures say; for the arguments see `write`."""
-    findings = _comparisons(rows, gain_over) + _unanswered(rows, labels)
-    if num_evaluations > 1:
-        count, accuracy = len(rows[0]), np.mean(rows[0].predicted == rows[0].expected)
-        # An upper bound on the expected maximum of `num_evaluations` independent errors.
-        bias = math.sqrt(accuracy * (1 - accuracy) / count * 2 * math.log(num_evaluations))
-        findings.append(f"The checkpoint is the best of {num_evaluations} evaluations on the held-out "
-                        f"rows, which inflates their accuracy by up to about {100 * bias:.1f} points; "
-                        "a labelled `--test_file` gives an unbiased estimate.")
-    return findings
+    return _comparisons(rows, gain_over) + _unanswered(rows, labels)
 
 
-def advice(rows: Sequence[Rows], gain_of: Callable, needs_weights: bool = False) -> list[str]:
+def advice(
+    rows: Sequence[Rows], gain_of: Callable, needs_weights: bool = False, may_validate: bool = True,
+    is_readable: bool = True,
+) -> list[str]:
     """Returns what to do next.
 
     Args:
       gain_of: see `_gains`.
+      may_validate: whether --cross_validation is possible, and was not turned off.
+      is_readable: whether the vocabulary can read the texts.
       needs_weights: whether labels that are never predicted counted less than others in training.
     """
     decisive, steps = max(rows, key=len), [_WEIGHTS] if needs_weights else []
-    unclear = [gain for gain in _gains(decisive, gain_of).values() if gain[1] <= 0]
-    if not unclear:
+    if all(low > 0 for _, low, _ in _gains(decisive, gain_of).values()):
         return steps or [_USE]
-    if len(decisive) < ENOUGH_ROWS and gain_of is gain_over and len(rows) == 1:
+    if len(decisive) < ENOUGH_ROWS and may_validate and len(rows) == 1:
         steps.append(_VALIDATE)
     elif not needs_weights:
-        steps.append(_LARGER)
-    # Intervals shrink with the root of the number of rows.
-    needed = [len(decisive) * ((high - low) / 2 / gain) ** 2 for gain, low, high in unclear if gain > 0]
-    if needed and len(decisive) < ENOUGH_ROWS:
-        steps.append(f"If the gain stays as it is, about {float(f'{max(needed):.1g}'):,.0f} rows, each "
-                     "tested once, would show it.")
+        steps.append(_LARGER if is_readable else _UNREADABLE)
     return steps
-
-
-def overconfidence(right: np.ndarray, confidence: np.ndarray) -> list[str]:
-    """Compares the probabilities of the answers [N] with how many are right [N]."""
-    accuracy = right.mean()
-    over = confidence.mean() - accuracy
-    if over <= max(0.05, 2 * math.sqrt(accuracy * (1 - accuracy) / len(right))):
-        return []
-    return [f"Overconfident: the mean confidence is {100 * confidence.mean():.0f} %, the accuracy "
-            f"{100 * accuracy:.0f} %."]
 
 
 def gain_over(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
@@ -329,7 +318,8 @@ def _by_label(rows: Rows, labels: Sequence[str]) -> list[str]:
     is_one = rows.expected.ndim == 1
     counts = np.bincount(rows.expected, minlength=len(labels)) if is_one else rows.expected.sum(0)
     return ["## By label\n", table(("label", *scores, "rows"), [
-        (_cell(label), *(f"{values[i]:.3f}" for values in scores.values()), f"{counts[i]:,}")
+        (_cell(label), *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores.values()),
+         f"{counts[i]:,}")
         for i, label in enumerate(labels)
     ])]
 

@@ -27,14 +27,15 @@ class TrainingData:
 
     def difference(self, run_state: Mapping[str, Any]) -> str:
         """Returns what changed since a run that was trained on other data."""
-        before, flags = run_state["flags"]["training_data"], run_state["flags"]
+        flags = run_state.get("flags", {})
+        before = flags.get("training_data", {})
         changed = [
             f"--{name} was {flags[name]}, is {value}" for name, value in self.flags.items()
             if name in flags and flags[name] != value
         ]
         if before.get("examples") != self.examples:
             changed.append(f"{before.get('examples')} examples then, {self.examples} now")
-        return ", ".join(changed) or f"as many examples, {self.examples}, but other texts or labels"
+        return ", ".join(changed) or f"as many examples, {self.examples}, but other texts or labels, or another order"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,10 +105,7 @@ class Identity:
         self, origin: str, run_state: Mapping[str, Any], is_resumed: bool
     ) -> None:
         flags, run = run_state.get("flags", {}), os.path.dirname(origin)
-        if "training_data" not in flags:
-            log.warning("%s is of version 0.3 or earlier: cannot check its training data", run)
-            return
-        if flags["training_data"].get("sha256") == self.training.sha256:
+        if flags.get("training_data", {}).get("sha256") == self.training.sha256:
             return
         what = self.training.difference(run_state)
         if is_resumed and run_state.get("step", 0) < self.may_continue_to and any(

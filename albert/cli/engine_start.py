@@ -34,9 +34,21 @@ _START_UP_NOISE = (
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Keeps these lines from file descriptor 2; the others appear when the block ends."""
+    """Keeps these lines from file descriptor 2; the others appear when the block ends.
+
+    Ctrl-C in the block ends a command at once: a half-imported engine would make an error of it.
+    """
     sys.stderr.flush()
-    stderr = os.dup(2)
+    stderr, handler = os.dup(2), signal.getsignal(signal.SIGINT)
+    is_command = handler is signal.default_int_handler and albert.is_program() and (
+        threading.current_thread() is threading.main_thread())
+
+    def end(*_) -> None:
+        os.dup2(stderr, 2)
+        albert.end_at_interrupt()
+
+    if is_command:
+        signal.signal(signal.SIGINT, end)
     with tempfile.TemporaryFile() as output:
         os.dup2(output.fileno(), 2)
         try:
@@ -44,6 +56,8 @@ def _without_noise() -> Iterator[None]:
         finally:
             sys.stderr.flush()
             os.dup2(stderr, 2)
+            if is_command:
+                signal.signal(signal.SIGINT, handler)
             os.close(stderr)
             output.seek(0)
             for line in output:
@@ -53,21 +67,16 @@ def _without_noise() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lean_imports(*absent: str) -> Iterator[None]:
-    """Makes importing an engine in the block faster, and Ctrl-C there end a command at once.
+    """Makes importing an engine in the block faster.
 
     Hides the `absent` modules from Keras, and those that it needs only for features that no command
-    uses. A half-imported engine would turn the interrupt into an error of its own.
+    uses.
     """
-    is_command = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler and albert.is_program())
-    handler = signal.signal(signal.SIGINT, albert.end_at_interrupt) if is_command else None
     hidden = [name for name in ("sklearn", "matplotlib", *absent) if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:
         yield
     finally:
-        if is_command:
-            signal.signal(signal.SIGINT, handler)
         for name in hidden:
             sys.modules.pop(name, None)
 

@@ -202,21 +202,6 @@ def select(values: FlagValues, names) -> dict:
 _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
 
 
-# Our flags, and what other programs call them.
-_OF_OTHERS = {
-    "num_train_epochs": "epochs num_epochs", "learning_rate": "lr", "mixed_precision": "fp16 bf16",
-    "num_train_steps": "steps max_steps", "train_step": "steps max_steps",
-    "train_batch_size": "batch_size per_device_train_batch_size",
-    "eval_batch_size": "per_device_eval_batch_size", "max_seq_length": "max_length max_len max_seq_len",
-    "num_warmup_steps": "warmup warmup_steps", "warmup_step": "warmup warmup_steps",
-    "init_checkpoint": "model model_name_or_path", "model": "model_name_or_path",
-    "albert_directory": "model", "model_dir": "model model_name_or_path",
-    "train_file": "data dataset", "dev_file": "validation_file", "dev_share": "test_size",
-    "text_column": "text_column_name", "label_column": "label_column_name",
-    "input_file": "input", "output_file": "output", "output_dir": "output", "hours": "epochs num_train_epochs",
-}
-
-
 def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> FlagValues:
     """Returns the command's flags; argv[0] is the program's name."""
     values, rest = parse_with_arguments(define_flags, argv)
@@ -242,9 +227,7 @@ def parse_with_arguments(
     try:
         rest = values([_with_local_file(argument) for argument in argv])[1:]
     except absl_flags.UnrecognizedFlagError as error:
-        near = [ours for ours, theirs in _OF_OTHERS.items()
-                if ours in values and error.flagname.replace("-", "_") in theirs.split()]
-        near = near or difflib.get_close_matches(error.flagname, list(values), n=1)
+        near = difflib.get_close_matches(error.flagname, list(values), n=1)
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:

@@ -277,11 +277,12 @@ class OwnTexts:
         # A rate that the user gives is AdamW's, unless they name another optimizer.
         if not {flags.given(self._values, n) for n in ("optimizer", "learning_rate")} - {None}:
             optimizer = best_optimizer(config.hidden_size, has_pairs)
+        length = sequence_length(lengths, config.max_position_embeddings)
         settings = dataclasses.replace(
             settings,
             max_seq_length=self._choose(
-                "max_seq_length", sequence_length(lengths, config.max_position_embeddings),
-                "99 % of the texts fit",
+                "max_seq_length", length,
+                f"{100 * np.mean(np.array(lengths) <= length):.0f} % of the texts fit",
             ),
             optimizer=self._choose("optimizer", optimizer, suits),
             learning_rate=self._choose(

@@ -55,14 +55,12 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
 
 def _check_data(values: absl_flags.FlagValues) -> None:
     """Raises a DataError for a file that does not exist, before minutes of a download."""
-    conditions = {"train_file": "do_train", "predict_file": "do_predict"}
-    if "dev_file" in values:  # run_classifier reads --train_file in any case
-        del conditions["train_file"]
-    for name in ("train_file", "dev_file", "test_file", "predict_file", "data_dir"):
-        path = values[name].value if name in values else None
-        is_used = name not in conditions or values[conditions[name]].value
-        is_ignored = path and values[name].help.startswith("No effect")
-        if path and is_used and not is_ignored and "://" not in path and not os.path.exists(path):
+    # run_classifier, which has --dev_file, reads --train_file in any case.
+    conditions = {"predict_file": "do_predict"} | ({} if "dev_file" in values else {"train_file": "do_train"})
+    for name in {"train_file", "dev_file", "test_file", "predict_file", "data_dir"} & set(values):
+        path, is_used = values[name].value, values[conditions.get(name, name)].value
+        is_absent = path and is_used and "://" not in path and not os.path.exists(path)
+        if is_absent and not values[name].help.startswith("No effect"):
             raise DataError(f"{name}: no such file or directory: {path}")
 
 

@@ -73,7 +73,7 @@ def write(directory: str, model: str, held_out: str, notes: Sequence[str], epoch
         report_page.curve(model, "masked_lm_accuracy", "sentence_order_accuracy"),
         "## Masked words\n", _masked_words(session, segments),
         "## Nearest sentences\n", _nearest(session, segments),
-        _NEXT.format(model=model, length=session.max_seq_length),
+        _NEXT.format(model=model, length=session.source.config.max_position_embeddings),
     ])
 
 
@@ -84,7 +84,7 @@ def _compared(accuracy: float, baseline: float, count: int) -> str:
 
 
 def _verdict(results: dict[str, float], evaluations: Sequence[dict[str, float]], epochs: float) -> str:
-    """Interprets the last results, and says what more time would bring.
+    """Interprets the last results, and says what the end of the training brought.
 
     Args:
       evaluations: loss and accuracy of masked tokens during training, in order.
@@ -98,13 +98,11 @@ def _verdict(results: dict[str, float], evaluations: Sequence[dict[str, float]],
     accuracy, baseline = (results[f"masked_lm_accuracy{x}"] for x in ("", "_baseline"))
     known = "knows words and short phrases" if accuracy < 0.35 else "predicts words from their sentences"
     if accuracy < max(1.5 * baseline, baseline + 0.05):
-        known = ("has learned little more than token frequencies; from an English text, a model learns more "
-                 "with --start_from=small_en")
+        known = "has learned little more than token frequencies"
     gain = 100 * (accuracies[-1] - accuracies[(len(accuracies) - 1) // 2])
     if epochs > 0.99 * text_plan.MAX_PASSES:
         return f"The model {known}. It has read your text {epochs:.0f} times, the maximum: only more text helps much.\n"
-    return (f"The model {known}. The second half of the training gained {gain:.1f} points of masked tokens; expect at "
-            "most as much from twice the --hours.\n")
+    return f"The model {known}. The second half of the training gained {gain:.1f} points of masked tokens.\n"
 
 
 def _segments(held_out: str, tokenizer: FullTokenizer) -> list[list[str]]:

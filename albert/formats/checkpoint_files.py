@@ -59,5 +59,5 @@ def write(
             files.publish(*((inner + end, prefix + end) for end in tensor_bundle.SUFFIXES))
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {prefix}: {error.strerror or error}; is the disk full?"
+            f"cannot write {prefix}: {error.strerror or error}"
         ) from error

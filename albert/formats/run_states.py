@@ -14,7 +14,7 @@ from typing import Any
 from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import model_metadata
-from albert.formats.known_tasks import GLUE_LABELS, GLUE_OF_ONE_TEXT, TSV, WORDS, split_labels
+from albert.formats.known_tasks import GLUE_LABELS, GLUE_OF_ONE_TEXT, TSV
 from albert.formats.model_classes import CLASS_OF_RUN
 from albert.formats.model_metadata import (
     MULTI_LABEL,
@@ -148,9 +148,6 @@ def metadata_of(run_state: Mapping[str, Any]) -> Metadata:
         return Metadata.from_dict(run_state["facts"], "facts")
     task, flags = run_state.get("task"), run_state.get("flags", {})
     labels, lower = flags.get("labels"), flags.get("do_lower_case")
-    if not labels and (listed := flags.get("label_list")):
-        # Runs before version 0.3 recorded labels of words with blanks between them.
-        labels = listed.split() if task == WORDS else split_labels(listed)
     is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
     if task in GLUE_LABELS:
         labels, is_pair = GLUE_LABELS[task], task not in GLUE_OF_ONE_TEXT

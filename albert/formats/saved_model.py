@@ -16,4 +16,4 @@ def writing() -> Iterator[None]:
     try:
         yield
     except (tf.errors.OpError, OSError) as error:
-        raise UserError(f"cannot write a SavedModel: {first_line(error)}; is the disk full?") from error
+        raise UserError(f"cannot write a SavedModel: {first_line(error)}") from error

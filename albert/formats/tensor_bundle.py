@@ -26,7 +26,6 @@ _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER_BYTES = 48
 _STRING = 7
 _MAX_EXPANSION = 16  # bytes of names per byte of the index, which omits common prefixes
-_MAX_AXES = 64  # NumPy's limit
 # TensorFlow's numbers of the types that a tensor may have.
 _DTYPES = {
     1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8, 9: np.int64,
@@ -201,7 +200,7 @@ def number_of(message: Mapping[int, bytes], field_number: int) -> int:
 def _entry_of(value: bytes) -> _Entry:
     message = dict(fields(value))
     sizes = [dict(fields(size)) for number, size in fields(message.get(2, b"")) if number == 2]
-    if len(sizes) > _MAX_AXES:
+    if len(sizes) > 64:  # NumPy's limit
         raise ValueError(f"a tensor of {len(sizes):,} axes")
     return _Entry(
         dtype=number_of(message, 1),

@@ -213,9 +213,9 @@ class Predictor:
             batch, computed = self.encode(chunk), {}
             rows = [row for of_one in batch.rows for row in of_one]
             for index, outputs in compute(rows):
-                if any(value.dtype.kind == "f" and np.isnan(value).any() for value in outputs.values()):
-                    raise DataError("the model computes NaN: its weights are damaged, or too large for this "
-                                    "precision")
+                if not all(map(np.all, map(np.isfinite, outputs.values()))):
+                    raise DataError("the model computes NaN or infinity: its weights are damaged, or too large "
+                                    "for this precision")
                 computed[index] = outputs
                 if progress:
                     progress.update(num_done + len(computed) * len(chunk) // len(rows))

@@ -38,21 +38,8 @@ class MaskedLmHead(keras.layers.Layer):
         return ops.matmul(x, ops.transpose(table)) + self.output_bias  # [B, P, V]
 
 
-def label_weights(layer: keras.layers.Layer, labels: int, width: int, stddev: float):
-    """Adds the released heads' `output_weights` [C, H] and `output_bias` [C]."""
-    weights = layer.add_weight(
-        shape=(labels, width), initializer=truncated_normal(stddev), name="output_weights"
-    )
-    return weights, layer.add_weight(shape=(labels,), initializer="zeros", name="output_bias")
-
-
-def label_logits(x, output_weights, output_bias):
-    """Returns x [..., H] times the transposed `output_weights` [C, H] plus the bias: [..., C]."""
-    return ops.matmul(x, ops.transpose(output_weights)) + output_bias
-
-
 class LabelHead(keras.layers.Layer):
-    """C logits of a vector, for sentence order (`cls/seq_relationship`) and spans (`cls/squad`)."""
+    """C logits of a vector: labels, sentence order (`cls/seq_relationship`), spans (`cls/squad`)."""
 
     def __init__(self, config: AlbertConfig, num_labels: int, stddev: float, name: str):
         super().__init__(name=name)
@@ -61,12 +48,17 @@ class LabelHead(keras.layers.Layer):
         self.stddev = stddev
 
     def build(self, input_shape=None):
-        self.output_weights, self.output_bias = label_weights(
-            self, self.num_labels, self.config.hidden_size, self.stddev
+        self.output_weights = self.add_weight(
+            shape=(self.num_labels, self.config.hidden_size), initializer=truncated_normal(self.stddev),
+            name="output_weights",
+        )
+        self.output_bias = self.add_weight(
+            shape=(self.num_labels,), initializer="zeros", name="output_bias"
         )
 
     def call(self, x):
-        return label_logits(x, self.output_weights, self.output_bias)
+        """Returns x [..., H] times the transposed `output_weights` [C, H] plus the bias: [..., C]."""
+        return ops.matmul(x, ops.transpose(self.output_weights)) + self.output_bias
 
 
 def cross_entropy(logits: Any, labels: Any):

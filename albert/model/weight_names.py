@@ -1,5 +1,6 @@
 """The names of weights in released checkpoints."""
 
+import re
 from collections.abc import Sequence
 
 import keras
@@ -7,8 +8,8 @@ import keras
 
 def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns {name in a released checkpoint: weight}; those of the encoder start with `bert/`."""
-    scope = getattr(model, "weight_scope", "")
-    return {scope + weight.path.removeprefix(model.path + "/"): weight for weight in model.weights}
+    scope, prefix = getattr(model, "weight_scope", ""), re.compile(f"^{re.escape(model.path)}/(classifier/)?")
+    return {scope + prefix.sub("", weight.path, count=1): weight for weight in model.weights}
 
 
 def parameter_shapes(model: keras.Model) -> dict[str, Sequence[int]]:

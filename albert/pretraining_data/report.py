@@ -92,9 +92,10 @@ class Report:
             message = (f"{100 * self.label_1:.1f} % of the records have label 1; "
                        f"{100 * expected:.0f} % are expected")
             if self.label_1 > expected:
+                strict = "" if self.settings.strict_sentence_order else "--strict_sentence_order, or "
                 message += (
-                    ". Many documents or sequences hold a single line, so that B comes from elsewhere: "
-                    "use --strict_sentence_order, or one sentence per line (--split_sentences)"
+                    f". Many sequences hold a single line, so that B comes from elsewhere: use {strict}one "
+                    "sentence per line (--split_sentences), and for long documents --short_seq_prob=0"
                 )
             yield message
         if self.lost > _MAX_LOST:

@@ -211,15 +211,13 @@ class RecordFiles:
           DataError: names two files that were not written together.
         """
         digests: dict[str, dict[str | None, str]] = {}  # {shard: {its digest: who says so}}
-        unlisted: list[str] = []
         for path, manifest in self.manifests():
-            if not manifest.records and not filesystem.is_remote(path):  # it has none
-                unlisted.append(path)
             for name, digest in manifest.shards.items():
                 shard = _normalized(os.path.join(os.path.dirname(path), name))
                 digests.setdefault(shard, {}).setdefault(digest, path)
-        for path in unlisted:
-            if None not in digests.get(shard := _normalized(path), {None: ""}):
+        for path, manifest in self.manifests():
+            is_listed = None not in digests.get(shard := _normalized(path), {None: ""})
+            if is_listed and not manifest.records and not filesystem.is_remote(path):  # it has no manifest
                 digests[shard].setdefault(files.sha256(path), path)
         given = set(map(_normalized, self.paths))
         for shard, sources in digests.items():

@@ -71,7 +71,7 @@ def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> 
     counts = collections.Counter(labels)
     if len(counts) == 1:
         log.warning("%s: every label is %s: there is nothing to learn", origin, *counts)
-    for count, said in ((0, "no example has the label %s"), (1, "only one example has the label %s (misspelt?)")):
+    for count, said in ((0, "no training example has the label %s"), (1, "only one example has the label %s (misspelt?)")):
         if len(counts) > 1 and (rare := [label for label in known if counts[label] == count]):
             log.warning(f"%s: {said}", origin, ", ".join(rare))
 

@@ -1,8 +1,6 @@
 """The user's labelled texts: columns of a table, found by name, and a held-out part. No TensorFlow."""
 
-import ast
 import collections
-import contextlib
 import dataclasses
 import logging
 import re
@@ -215,14 +213,12 @@ def _labels(table: Table, columns: Columns) -> list[Any]:
     if columns.flags:
         return [_flagged(table, i, columns.flags) for i in range(len(table.rows))]
     cells = [table.cell(i, columns.label) for i in range(len(table.rows))]
-    # Lists in CSV: as in Python (by pandas) or as JSON.
     if all(isinstance(cell, str) and re.fullmatch(r"\s*\[.*\]\s*", cell, re.DOTALL) for cell in cells):
-        with contextlib.suppress(ValueError, SyntaxError):
-            cells = [ast.literal_eval(cell.strip()) for cell in cells]
+        raise DataError(f"{table.place(0)}: the label {cells[0]!r:.60} is a list: write JSON lines, or a "
+                        "column for each label (--label_columns)")
     if all(isinstance(cell, list) for cell in cells):
         for number, row in enumerate(table.rows):
-            raw = row[columns.label] if isinstance(row[columns.label], list) else cells[number]
-            if odd := [one for one in raw if not isinstance(one, str)]:
+            if odd := [one for one in row[columns.label] if not isinstance(one, str)]:
                 raise DataError(f"{table.place(number)}: a list of labels has their names, not {odd[0]!r}: "
                                 "of numbers, make a column for each label (--label_columns)")
         return [tuple(dict.fromkeys(map(label_name, cell))) for cell in cells]

@@ -157,7 +157,7 @@ def _csv_rows(texts: Iterable[str], delimiter: str, path: str) -> Rows:
                 rows.append((start, row))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{start}: not a row of columns: {error}") from error
+        raise DataError(f'{path}:{start}: not a row of columns: {error}; does a " open here?') from error
     return rows
 
 
@@ -188,9 +188,7 @@ def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
             try:
                 rows = batch.to_pylist()
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path}: not UTF-8 text after row {number}") from error
-            except (ValueError, OverflowError) as error:  # such as a date that Python does not have
+            except (ValueError, OverflowError) as error:  # such as bytes that are no text, or dates that Python lacks
                 raise DataError(f"{path}: a value after row {number} cannot be read: "
                                 f"{first_line(error)}") from error
             yield from enumerate(rows, number + 1)

@@ -144,12 +144,9 @@ class Averages:
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Continues from another process's `state`."""
-        # Earlier versions included skipped steps, whose loss may be NaN.
-        if state and len(state["sums"]) == len(self._sums) and all(map(math.isfinite, state["sums"])):
+        if state and len(state["sums"]) == len(self._sums):
             self._sums, self.steps = list(state["sums"]), state["steps"]
             self._restored_tokens = self._sums[TOKENS]
-        elif state:
-            log.warning("starting new running averages: those of the checkpoint have another format")
 
     def add(self, row: np.ndarray) -> None:
         self._last_rate = float(row[RATE])

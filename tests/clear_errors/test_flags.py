@@ -116,21 +116,10 @@ def test_booleans_are_written_in_each_of_absls_ways():
         assert values_of(run_classifier, given).do_train == value
 
 
-def test_flags_of_other_programs_are_answered_with_ours(capsys):
-    for command, given, ours in (
-        ("run_classifier", "epochs", "num_train_epochs"), ("run_classifier", "batch_size", "train_batch_size"),
-        ("run_pretraining", "lr", "learning_rate"), ("run_pretraining", "steps", "num_train_steps"),
-        ("run_race", "max_length", "max_seq_length"), ("predict", "max_length", "max_seq_length"),
-        ("run_classifier", "learning_rat", "learning_rate"), ("run_classifier", "fp16", "mixed_precision"),
-        ("predict", "model_name_or_path", "model"), ("run_classifier", "validation_file", "dev_file"),
-        ("pretrain_from_text", "epochs", "hours"), ("run_classifier", "batch-size", "train_batch_size"),
-    ):
-        module = importlib.import_module(f"albert.{command}")
-        assert run_here(module, f"--{given}=3") == 2
-        line = assert_one_clear_line(capsys.readouterr().err)
-        assert line == f"error: unknown flag --{given}; did you mean --{ours}?"
-    from albert import run_classifier
-
+def test_a_misspelt_flag_is_answered_with_ours_and_a_missing_one_is_named(capsys):
+    assert run_here(run_classifier, "--learning_rat=3") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert line == "error: unknown flag --learning_rat; did you mean --learning_rate?"
     assert run_here(run_classifier) == 2
     assert "--train_file is required: a table" in assert_one_clear_line(capsys.readouterr().err)
 

@@ -68,15 +68,28 @@ def test_the_largest_number_of_rows_decides():
     assert "**Worse than TF-IDF" in said(few, many) and "cross_validation" not in advised(few, many)
 
 
-def test_the_report_says_how_many_rows_would_tell():
-    # b = 14 gained, c = 8 lost: 6 / 62 = 9.7 points, +- 1.96 sqrt(23 - 6**2 / 62) / 62 = 15.0 points;
-    # the gain is 6 / 60 = 10 points, so 60 (15 / 10)**2 = 135 rows.
-    row = np.arange(60)
-    rows = Rows("60 held-out rows", np.ones(60, int), (row < 52).astype(int), {"x": (row >= 14).astype(int)})
-    assert [sum(rows.predicted), sum(rows.baselines["x"])] == [52, 46]
-    assert "about 100 rows, each tested once, would show it" in advised(rows)
-    assert "would show it" not in advised(answered(30, 30, 60))  # no gain
-    assert "would show it" not in advised(answered(620, 600, 1000, 500))  # rows enough
+def test_advice_is_what_the_person_can_do():
+    few = answered(44, 42, 60, 42)
+    assert "`--cross_validation=5`" in advised(few)
+    assert "`--cross_validation" not in advised(few, may_validate=False)  # typed as 0, or with --dev_file
+    assert "would show it" not in advised(answered(31, 30, 60))
+    worse = answered(600, 800, 1000, 500)
+    assert "larger model" in advised(worse) and "vocabulary" not in advised(worse)
+    assert "larger model" not in (text := advised(worse, is_readable=False))
+    assert "a model whose vocabulary can read these texts" in text
+
+
+def test_a_label_without_held_out_rows_has_no_scores():
+    table = classifier_report._by_label(answered(3, 3, 4), (*LABELS, "absent"))[1]
+    assert "| absent | - | - | - | 0 |" in table and "0.000" not in table.splitlines()[-1]
+
+
+def test_where_rare_labels_are_never_predicted_the_threshold_is_named(tmp_path):
+    expected = np.array([[1, 0], [1, 1], [1, 0]] * 5, bool)
+    rows = Rows("15 held-out rows", expected, expected & [True, False], {"a": expected & False})
+    path = classifier_report.write_several(
+        str(tmp_path), ["t"] * 15, ("often", "rare"), [rows], expected * 0.4, [])
+    assert "Lower `--threshold`" in open(path).read()
 
 
 def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advised(tmp_path):
@@ -99,20 +112,6 @@ def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advis
     absent = Rows("9 held-out rows", *(np.zeros(9, int),) * 2, {"x": np.zeros(9, int)})
     assert "No row has the label spam, so nothing is measured for it." in said(absent)
     assert "Never predicts" not in said(absent)
-
-
-def test_overconfidence_and_a_checkpoint_chosen_on_the_same_rows_are_said():
-    def over(accuracy: float, confidence: float, count: int) -> list[str]:
-        right = np.arange(count) < accuracy * count
-        return classifier_report.overconfidence(right, np.full(count, confidence))
-
-    assert over(0.8, 0.95, 1000) == ["Overconfident: the mean confidence is 95 %, the accuracy 80 %."]
-    assert not over(0.8, 0.82, 1000) and not over(0.8, 0.849, 1000) and over(0.8, 0.851, 1000)
-    # With 100 rows, two standard errors are 8 points.
-    assert not over(0.8, 0.879, 100) and over(0.8, 0.881, 100)
-    # The standard error is 1.26 points; sqrt(2 ln 8) = 2.04.
-    text = said(answered(800, 600, 1000), num_evaluations=8)
-    assert "best of 8 evaluations" in text and "up to about 2.6 points" in text
 
 
 def test_the_intervals_are_wilsons_and_agrestis():
@@ -232,7 +231,8 @@ def pretend_to_train(monkeypatch) -> None:
         evaluation = types.SimpleNamespace(
             predictions={"label_ids": expected, "logits": answers, "probabilities": answers})
         return fine_tuning.TrainingResult(
-            types.SimpleNamespace(output_dir=out), None, {"dev": evaluation})
+            types.SimpleNamespace(output_dir=out), types.SimpleNamespace(origin=os.path.join(out, "x")),
+            {"dev": evaluation})
 
     monkeypatch.setattr(run_classifier.FineTuning, "run", run)
 
@@ -337,7 +337,6 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     report = (tmp_path / "out/report.md").read_text()
     assert re.search(r"\|  \| \d+ held-out rows \| 20 rows of test.csv \|", report)
     assert re.search(rf"\| accuracy \| .* \| {hits / 20:.3f} \(95 % interval: ", report)
-    assert "The checkpoint is the best of 2 evaluations" in report
     assert re.search(r"## Learning curve\n\n\|.*\n\| --- .*\n(\| \d+ \| .*\n)+\n## ", report)
     assert (tmp_path / "out/report.html").read_text().count("<h2>") == report.count("\n## ")
     results = (tmp_path / "out/predict_results.txt").read_text()

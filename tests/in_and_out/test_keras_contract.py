@@ -218,7 +218,7 @@ def test_what_was_frozen_is_frozen_in_every_copy(copy, tmp_path):
     def freeze_some(model):
         model.bert.embeddings.trainable = False
         model.bert.encoder.groups[0][0].attention.key.trainable = False
-        model.output_bias.trainable = False
+        model.classifier.output_bias.trainable = False
 
     def thaw_some(model):
         model.trainable = False
@@ -460,3 +460,15 @@ def test_layers_shapes_summaries_and_scopes_are_those_of_keras(capsys):
     with keras.RematScope(mode="full"), pytest.raises(ValueError, match="EncoderOptions.remat=True."):
         make(FAST)
     assert make(FAST).get_input_embeddings().word_embeddings.shape == (VOCAB, CONFIG.embedding_size)
+
+
+@pytest.mark.parametrize("kind, options", [
+    ("AlbertForSequenceClassification", {"num_labels": 2}), ("AlbertForTokenClassification", {"num_labels": 3}),
+    ("AlbertForMultipleChoice", {}), ("AlbertForQuestionAnswering", {}), ("AlbertForMaskedLM", {}),
+])
+def test_all_layers_but_the_last_are_frozen_as_in_any_keras_model(kind, options):
+    model = getattr(albert, kind)(CONFIG, **options)
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    named = {name for name, weight in modeling.named_weights(model).items() if weight.trainable}
+    assert named and not [name for name in named if name.startswith("bert/")]

@@ -357,7 +357,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")} == weights
     assert classify(*given, "--do_eval") == 0  # the same sequence length, so the same score
-    assert "--max_seq_length: 32 (99 % of the texts fit)" in capsys.readouterr().err
+    assert "--max_seq_length: 32 (100 % of the texts fit)" in capsys.readouterr().err
     assert f"accuracy | {accuracy}" in (out / "report.md").read_text()
 
 

@@ -226,9 +226,9 @@ def test_a_model_that_version_0_2_saved_is_read_and_replaced(tmp_path):
     pretrained.write_archive(str(tmp_path), model)
     again = albert.from_pretrained(str(tmp_path))
     assert again.label_names == model.label_names
-    again.output_bias.assign([1.0, 2.0, 3.0])
+    again.classifier.output_bias.assign([1.0, 2.0, 3.0])
     again.save_pretrained(str(tmp_path))
-    np.testing.assert_array_equal(albert.from_pretrained(str(tmp_path)).output_bias, [1, 2, 3])
+    np.testing.assert_array_equal(albert.from_pretrained(str(tmp_path)).classifier.output_bias, [1, 2, 3])
 
 
 def test_a_class_that_is_told_by_nothing_is_that_of_the_weights(tmp_path):

@@ -58,7 +58,7 @@ def test_accuracy_is_told_overall_and_for_each_level_and_predictions_have_its_hi
 
 def test_answers_score_as_is_reported_where_their_probabilities_are_equal(tuned, race, tmp_path):
     model = modeling.AlbertForMultipleChoice.from_pretrained(str(tuned("race").out))
-    model.output_weights.assign(model.output_weights * 1e-7)
+    model.classifier.output_weights.assign(model.classifier.output_weights * 1e-7)
     model.save_pretrained(str(tmp_path / "model"))
     out = race("p", "--nodo_eval", "--do_predict", f"--checkpoint={tmp_path}/model")
     rows, (_, *answers) = (rows_of(out / f"{x}_results.tsv") for x in ("test", "submit"))

@@ -272,7 +272,7 @@ def test_records_that_are_not_as_they_should_be_are_reported_with_what_helps(
     make(tiny, document_layout="blank_lines", **more)
     lines, num_documents = text.count("\n"), len([t for t in text.split("\n\n") if t.strip()])
     assert f"{num_documents} documents of {lines} lines; label 1: " in caplog.text
-    label = "% are expected. Many documents or sequences hold a single line" in caplog.text
+    label = "% are expected. Many sequences hold a single line" in caplog.text
     lost = "of the tokens were truncated or left out: lines are too long" in caplog.text
     assert (label, lost) == ("label" in warned, "lost" in warned), caplog.text
     assert ("use --strict_sentence_order, or" in caplog.text) == label

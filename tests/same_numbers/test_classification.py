@@ -40,7 +40,7 @@ def loss_of(task, batch, outputs):
 
 def test_logits_probabilities_and_losses_are_the_originals(case):
     task, model, batch, golden = case
-    outputs = model(batch, training=False)
+    outputs = model.of_batch(batch, training=False)
     logits = np.reshape(outputs["logits"][:-1], golden["predict/logits"].shape)
     np.testing.assert_allclose(logits, golden["predict/logits"], atol=1e-5)
     probabilities = task.predictions(batch, outputs)["probabilities"][:-1]
@@ -55,7 +55,7 @@ def test_logits_probabilities_and_losses_are_the_originals(case):
 def test_gradients_of_every_variable_are_the_originals(case):
     task, model, batch, golden = case
     _, _, found = gradients_of(
-        model, lambda: (loss_of(task, batch, model(batch, training=False)), None)
+        model, lambda: (loss_of(task, batch, model.of_batch(batch, training=False)), None)
     )
     ours = {name: gradient.numpy() for name, gradient in found.items()}
     prefix = "predict/grad/"
@@ -66,13 +66,13 @@ def test_gradients_of_every_variable_are_the_originals(case):
 
 def test_classifier_dropout_falls_on_training_alone(case):
     task, model, batch, _ = case
-    plain = model(batch, training=False)["logits"].numpy()
+    plain = model.of_batch(batch, training=False)["logits"].numpy()
     model.classifier_dropout, rate = 0.5, model.classifier_dropout
     try:
         _, _, evaluated = steps.EvalStep(task, model)(batch)
         np.testing.assert_allclose(evaluated["logits"], plain, atol=1e-6)
         seed = tf.constant([1, 2], tf.int64)
-        assert not np.allclose(model(batch, training=True, dropout_seed=seed)["logits"], plain)
+        assert not np.allclose(model.of_batch(batch, training=True, dropout_seed=seed)["logits"], plain)
     finally:
         model.classifier_dropout = rate
     np.testing.assert_array_equal(task.build_model(model.config).classifier_dropout, 0.1)
@@ -80,7 +80,7 @@ def test_classifier_dropout_falls_on_training_alone(case):
 
 def test_accuracy_of_a_batch_leaves_padding_out(case):
     task, model, batch, golden = case
-    found = task.statistics(batch, model(batch, training=False))
+    found = task.statistics(batch, model.of_batch(batch, training=False))
     assert ("eval_accuracy" in found) != (not task.labels)
     if task.labels:
         want = golden["predict/predictions"] == golden["in/label_ids"]

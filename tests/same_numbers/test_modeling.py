@@ -180,7 +180,7 @@ def test_every_fine_tuned_head_has_the_originals_weights_and_outputs(case, golde
     golden = np.load(folder / "io.npz")
     inputs = {k[3:]: golden[k] for k in golden.files if k.startswith("in/")}
     inputs.pop("start_positions", None)  # known in training only
-    outputs = model(inputs)
+    outputs = model.of_batch(inputs)
     compared = [k for k in golden.files if k.removeprefix("predict/") in outputs]
     assert compared
     for key in compared:
@@ -224,13 +224,13 @@ def test_first_weights_are_truncated_normals_of_the_configs_and_the_heads_own_wi
 
 
 
-def test_choices_may_be_flat_or_apart_which_says_how_many_they_are():
+def test_the_choices_of_records_are_flat_and_those_of_callers_apart():
     ids = np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 4, 7])
     four, three = modeling.AlbertForMultipleChoice(TINY), modeling.AlbertForMultipleChoice(TINY, 3)
     three.set_weights(four.get_weights())
     apart = four({"input_ids": ids})["logits"]
     assert apart.shape == (2, 4)
-    np.testing.assert_allclose(four({"input_ids": ids.reshape(2, 28)})["logits"], apart)
+    np.testing.assert_allclose(four.of_batch({"input_ids": ids.reshape(2, 28)})["logits"], apart)
     np.testing.assert_allclose(three({"input_ids": ids})["logits"], apart)
 
 
