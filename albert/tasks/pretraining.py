@@ -21,7 +21,7 @@ from albert.tasks.task import Task, chosen, mean, real
 from albert.tasks.teacher import Student, Teacher
 
 # Factors of the losses with a teacher (docs/evidence/results.md).
-SENTENCE, MASKED = 3.0, 0.1
+SENTENCE, MASKED = 3.0, 0.2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import time
 import parts
 import text
 
-VOCABULARY = "albert/models/small_en/spiece.model"
+VOCABULARY = "albert/models/small_en/vocab.txt"
 # 6 layers that share their weights: a file of 13 MB in half precision.
 MODEL = {
     "attention_probs_dropout_prob": 0, "down_scale_factor": 1, "embedding_size": 192,
@@ -88,7 +88,7 @@ class Learning:
         sources = [n for n in sorted(os.listdir(self.work)) if n.startswith(name) and n.endswith(".txt")]
         return parts.start(
             self.path(f"{name}.{kind}.log"), "-m", "albert.create_pretraining_data", *RECORDS[kind],
-            "--nostatic_masks", "--max_seq_length=128", f"--spm_model_file={VOCABULARY}",
+            "--nostatic_masks", "--max_seq_length=128", f"--vocab_file={VOCABULARY}",
             f"--num_processes={max(len(os.sched_getaffinity(0)) // 2, 1)}",
             f"--input_file={','.join(map(self.path, sources))}",
             f"--output_file={self.path(f'{name}.{kind}.tfrecord')}",
@@ -99,9 +99,10 @@ class Learning:
         return parts.start(
             self.path(name + ".log"), "-m", "albert.run_pretraining", "--do_train",
             "--flagfile=configs/small_en/run_pretraining.flags", "--nodo_eval",
+            "--noinit_from_teacher", "--optimizer=muon",
             f"--albert_config_file={self.path('config.json')}",
             f"--input_file={','.join(inputs)}", f"--output_dir={self.path(name)}",
-            f"--spm_model_file={VOCABULARY}", f"--train_batch_size={self.batch}",
+            f"--vocab_file={VOCABULARY}", f"--train_batch_size={self.batch}",
             f"--num_train_steps={steps}", f"--num_warmup_steps={min(WARM_UP, steps // 5)}",
             f"--learning_rate={LEARNING_RATE}", "--log_steps=20", *flags,
             *self.flags,
@@ -134,7 +135,7 @@ class Learning:
     def converted(self) -> dict:
         process = parts.start(
             self.path("convert.log"), "-m", "albert.convert_hf", "--dtype=float16",
-            f"--albert_directory={self.path('trained')}", f"--spm_model_file={VOCABULARY}",
+            f"--albert_directory={self.path('trained')}", f"--vocab_file={VOCABULARY}",
             f"--output_dir={self.path('model')}", env={"JAX_PLATFORMS": "cpu"},
         )
         seconds = parts.finish(process, self.left)

@@ -13,7 +13,7 @@ import time
 
 import parts
 
-VOCABULARY = "albert/models/small_en/spiece.model"
+VOCABULARY = "albert/models/small_en/vocab.txt"
 PEAK = 989e12  # dense bfloat16 FLOP/s of an H100 (SXM), by its data sheet
 RUN = (
     "-m", "albert.run_pretraining", "--do_train",
@@ -79,8 +79,8 @@ class Proof:
             stream.write(text.unpacked(os.path.join(self.texts, "heldout.xz")))
         process = parts.start(
             self.path("records.log"), "-m", "albert.create_pretraining_data",
-            "--flagfile=configs/small_en/pair_records.flags", f"--input_file={self.path('text.txt')}",
-            f"--spm_model_file={VOCABULARY}", f"--output_file={self.path('pairs.tfrecord')}",
+            "--flagfile=configs/small_en/records.flags", f"--input_file={self.path('text.txt')}",
+            f"--vocab_file={VOCABULARY}", f"--output_file={self.path('pairs.tfrecord')}",
             f"--eval_output_file={self.path('heldout.tfrecord')}",
         )
         return {"seconds": parts.finish(process, self.left)}

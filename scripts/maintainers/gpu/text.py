@@ -3,7 +3,7 @@
   python scripts/maintainers/gpu/text.py FOLDER WORDS TEXT...
 
 TEXT is the output of prepare_text: one sentence per line, and a blank line between documents. The
-held-out text is the one that `create_pretraining_data --flagfile=configs/small_en/*_records.flags`
+held-out text is the one that `create_pretraining_data --flagfile=configs/small_en/records.flags`
 holds out of all of it. About WORDS words of the rest are kept, in complete documents, lower-cased.
 """
 
@@ -53,8 +53,8 @@ def pack(folder: str, words: int, texts: list[str]) -> None:
 
 def _parts(texts):
     """Yields (is held out, lines) of the documents, lower-cased as the tokenizer does."""
-    argv = ["", "--flagfile=configs/small_en/pair_records.flags", f"--input_file={','.join(texts)}",
-            "--spm_model_file=albert/models/small_en/spiece.model",
+    argv = ["", "--flagfile=configs/small_en/records.flags", f"--input_file={','.join(texts)}",
+            "--vocab_file=albert/models/small_en/vocab.txt",
             "--output_file=/nonexistent/a", "--eval_output_file=/nonexistent/b"]
     job = create_pretraining_data.job_of(flags.parse(create_pretraining_data.define_flags, argv))
     held_out = HeldOut(
