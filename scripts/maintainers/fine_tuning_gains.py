@@ -63,8 +63,11 @@ def start_flags(model: str, start: str) -> list[str]:
     if start == "pretrained":
         return [f"--init_checkpoint={model}"]
     source = pretrained.open_path(model)
+    vocabulary, flag = source.vocabulary, "spm_model_file"
+    if not vocabulary.spm_model_file:
+        flag = "vocab_file"
     return [f"--albert_config_file={os.path.join(source.directory, 'albert_config.json')}",
-            f"--spm_model_file={source.vocabulary.spm_model_file}"]
+            f"--{flag}={getattr(vocabulary, flag)}"]
 
 
 def score(folder: pathlib.Path, data: pathlib.Path, task: str, flags: list[str], seed: int) -> float:
