@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from absl import flags as absl_flags
 from helpers import LENGTH, PREDICTIONS, REPO, SIZES, assert_one_clear_line, run_here
+from jobs import SPECIALS
 
 import albert
 from albert import pretrain_from_text, run_pretraining
@@ -120,6 +121,35 @@ def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
     [values] = started
     assert values["init_checkpoint"] == "small_en" and not values["albert_config_file"]
     assert values["init_embeddings"] != "cooccurrence" and values["seed"] == 7
+
+
+def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(tmp_path, slow_machine):
+    import keras
+
+    words = ["the", "a", "model", "text", "##s", "of", "files", "zebra", "e", "##e"]
+    keras.utils.set_random_seed(1)
+    config = albert.AlbertConfig(**SIZES | {
+        "vocab_size": len(words) + 5, "embedding_size": 16, "num_hidden_groups": 2,
+        "max_position_embeddings": 64})
+    albert.AlbertModel(config).save_pretrained(tmp_path / "teacher")
+    (tmp_path / "teacher/vocab.txt").write_text("\n".join([*SPECIALS, *words]))
+    out = tmp_path / "out"
+    command = [f"--input_file={REPO / 'docs' / 'guides'}", "--hours=0.001", f"--output_dir={out}"]
+    assert run_here(pretrain_from_text, *command, f"--teacher={tmp_path / 'teacher'}") == 0
+    model = albert.from_pretrained(out / "model")
+    assert (model.config.num_hidden_groups, model.config.hidden_size) == (2, 16)
+    vocabulary = (out / "model/vocab.txt").read_text().split()
+    assert vocabulary == [*SPECIALS, *(word for word in words if word != "zebra")]
+    report = (out / "report.md").read_text()
+    assert "| similarity to the teacher | 0." in report
+    assert run_here(pretrain_from_text, *command, "--teacher=small_en") == 2  # not the one it began with
+
+
+def test_a_start_and_a_teacher_are_refused_together(tmp_path, capsys):
+    assert run_here(pretrain_from_text, f"--input_file={__file__}", f"--output_dir={tmp_path / 'out'}",
+                    "--start_from=small_en", "--teacher=small_en") == 2
+    assert "only one of" in assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
 
 
 def test_speed_is_measured_on_the_devices_and_with_the_compiler_of_the_run(monkeypatch):

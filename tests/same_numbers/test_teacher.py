@@ -6,7 +6,9 @@ import json
 import jobs
 import numpy as np
 import pytest
-from helpers import NEEDS_JAX, SIZES, assert_one_clear_line, metrics, run, write_config
+from helpers import (
+    NEEDS_JAX, SIZES, assert_one_clear_line, metrics, run, train_pieces, write_config,
+)
 
 import albert
 from albert.formats import checkpoints, pretrained
@@ -97,6 +99,28 @@ def test_a_student_may_have_a_part_of_the_vocabulary_in_another_order(tmp_path):
     teacher = opened(tmp_path, [*jobs.SPECIALS, *jobs.WORDS[30:10:-1]])
     tokens = dict(zip([*jobs.SPECIALS, *jobs.WORDS], range(40), strict=True))
     assert teacher.rows.tolist() == [tokens[t] for t in (*jobs.SPECIALS, *jobs.WORDS[30:10:-1])]
+
+
+@pytest.mark.parametrize("kind", ["words", "pieces"])
+def test_the_part_of_a_vocabulary_that_a_text_uses_reads_it_the_same(kind, tmp_path):
+    from albert.formats import vocabulary_transfer
+
+    text, other = "low lower lowest new newer newest", "wide wider widest"
+    if kind == "pieces":
+        path = train_pieces(tmp_path / "spm", [f"{text} {other}"] * 9, 40)
+        tokenizer = albert.tokenization.FullTokenizer(None, spm_model_file=path)
+    else:
+        (tmp_path / "words.txt").write_text("\n".join(
+            [*jobs.SPECIALS, *"lownerstid", *(f"##{c}" for c in "lownerstid"), *f"{text} {other}".split()]))
+        tokenizer = albert.tokenization.FullTokenizer(str(tmp_path / "words.txt"))
+    (tmp_path / "corpus.txt").write_text(text + "\n")
+    size = vocabulary_transfer.write_used(tokenizer, str(tmp_path / "corpus.txt"), str(tmp_path / "part"))
+    files = (f"{tmp_path}/part.txt", None) if kind == "words" else (None, f"{tmp_path}/part.model")
+    part = albert.tokenization.FullTokenizer(files[0], spm_model_file=files[1])
+    assert len(part.vocab) == size < len(tokenizer.vocab)
+    assert part.tokenize(text) == tokenizer.tokenize(text)
+    assert "[UNK]" not in part.tokenize(other) and "<unk>" not in part.tokenize(other)
+    assert list(part.vocab) == [token for token in tokenizer.vocab if token in part.vocab]
 
 
 @pytest.mark.parametrize("width, tolerance", [(16, 1e-10), (12, 0.5)])
