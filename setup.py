@@ -101,7 +101,6 @@ setup(
             "albert-extend-vocabulary = albert.extend_vocabulary:cli",
             "albert-extract-features = albert.extract_features:cli",
             "albert-fill-mask = albert.fill_mask:cli",
-            "albert-model-info = albert.model_info:cli",
             "albert-predict = albert.predict:cli",
             "albert-prepare-text = albert.prepare_text:cli",
             "albert-pretrain-from-text = albert.pretrain_from_text:cli",

@@ -4,7 +4,6 @@ Sessions and the commands that answer texts need neither if onnxruntime is insta
 """
 
 import importlib.util
-import json
 import os
 import sys
 
@@ -52,22 +51,9 @@ def require_backend() -> None:
       FlagError: albert does not support it, or it is not installed.
     """
     if "keras" in sys.modules:
-        loaded = sys.modules["keras"].backend.backend()
-        require(loaded, f"Keras was imported with the backend {loaded}")
-    elif engine := os.environ.get("KERAS_BACKEND"):
-        require(engine, f"KERAS_BACKEND={engine}")
+        engine = sys.modules["keras"].backend.backend()
+        require(engine, f"Keras was imported with the backend {engine}")
     else:
-        path = os.path.join(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json")
-        engine = _backend_in(os.path.expanduser(path))
-        # Keras writes "tensorflow" to this file by default, whatever is installed.
-        engine = default_engine() if engine in (None, "tensorflow") else engine
-        require(engine, f"{path}: the backend {engine}")
+        engine = os.environ.get("KERAS_BACKEND") or default_engine()
+        require(engine, f"KERAS_BACKEND={engine}")
         os.environ["KERAS_BACKEND"] = engine
-
-
-def _backend_in(path: str) -> str | None:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream).get("backend")
-    except (OSError, ValueError, AttributeError):  # Keras ignores such a file too
-        return None

@@ -98,10 +98,7 @@ class Text:
 
 def token_flops(size: Size) -> float:
     """Returns the FLOPs of a token in training."""
-    workload = costs.Workload(
-        max_seq_length=size.length, max_predictions_per_seq=size.predictions
-    )
-    return costs.training_flops(size.config, workload)
+    return costs.training_flops(size.config, size.length, size.predictions)
 
 
 def choose_size(text_tokens: float, flops: float) -> Size:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,6 @@ from albert.formats.model_classes import ENCODER, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
 from albert.inference import onnx_file, onnx_model
 from albert.inference.compiled_call import compiled_function
-from albert.model import costs
 from albert.records import features, packing
 
 log = logging.getLogger("albert")
@@ -91,10 +91,10 @@ class Session:
     @property
     def runs_onnx(self) -> bool:
         """Whether onnxruntime computes, and no engine."""
-        is_small = costs.parameter_count(self.source.config, heads=True) < onnx_model.MAX_PARAMETERS
-        return self.dtype == "int8" or (
-            self.dtype == "float32" and is_small and onnx_file.is_preferred()
-        )
+        if self.dtype != "float32" or not onnx_file.is_preferred():
+            return self.dtype == "int8"
+        shapes = self.source.weights().shapes.values()  # the optimizer's included, in a run's directory
+        return sum(map(math.prod, shapes)) < onnx_model.MAX_PARAMETERS
 
     def model(self, class_name: str) -> Call:
         """Returns the call of the model as one of albert's classes, which is loaded once."""

@@ -15,5 +15,5 @@
     answers          heads and beam search for SQuAD 2.0
     backend          rejects unsupported Keras backends
     weight_names     the names of weights in released checkpoints
-    costs            parameters, FLOPs, memory and plans of an architecture
+    costs            FLOPs and compute parameters of an architecture
 """

@@ -20,7 +20,6 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import TrainingDivergedError
 from albert.model import costs
-from albert.model.costs import Workload
 from albert.records.protobuf import field, varint
 from albert.records.record_files import RecordFiles
 from albert.records.tfrecord import frame_records
@@ -119,10 +118,8 @@ class History:
 
 def _model_flops(task: "Task", config: AlbertConfig) -> float:
     """Returns the FLOPs of a token in training; of the heads, those of pretraining count."""
-    return costs.training_flops(config, Workload(
-        max_seq_length=task.feature_spec().row_length or config.max_position_embeddings,
-        max_predictions_per_seq=getattr(task, "max_predictions_per_seq", 0),
-    ))
+    length = task.feature_spec().row_length or config.max_position_embeddings
+    return costs.training_flops(config, length, getattr(task, "max_predictions_per_seq", 0))
 
 
 def _peak_flops(engine: Engine, precision: str) -> float | None:

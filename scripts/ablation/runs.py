@@ -19,9 +19,9 @@ from typing import Any
 from ablation.grid import Grid, Setting, tokens_per_step
 from albert import tokenization
 from albert.errors import DataError, Preempted
-from albert.model import costs
 from albert.runtime import workers
 from albert.storage import files
+from model_info import parameter_count
 
 log = logging.getLogger("albert")
 
@@ -248,7 +248,7 @@ class Work:
                         "minutes": minutes_to(lines["train"], line["step"])}
                 for line in lines["eval"]
             ],
-            costs.parameter_count(self._configs[setting.name]), _command(folder)["seconds"] / 60,
+            parameter_count(self._configs[setting.name]), _command(folder)["seconds"] / 60,
         )
 
     # --- Commands ---

@@ -90,14 +90,12 @@ def test_the_package_works_in_and_above_a_clone_of_its_name_and_elsewhere(
     (tmp_path / "elsewhere").mkdir()
     above = commands.parents[1] if installation == "editable" else tmp_path
     where = above / inside if inside != "elsewhere" else tmp_path / "elsewhere"
-    table = run(commands / "python", "-m", "albert.model_info", "--albert_config_file=tiny",
-                    cwd=where)
-    assert "parameters" in table
+    assert "--top_k" in run(commands / "python", "-m", "albert.fill_mask", "--help", cwd=where)
     # A notebook and `python -c` have the working directory first on their path.
-    code = "import albert; print(albert.from_pretrained)"
-    assert "from_pretrained" in run(commands / "python", "-c", code, cwd=where)
-    table = run(commands / "albert-model-info", "--albert_config_file=tiny", cwd=where)
-    assert "parameters" in table
+    code = "import albert; print(albert.from_pretrained, albert.AlbertConfig.released('tiny'))"
+    printed = run(commands / "python", "-c", code, cwd=where)
+    assert "from_pretrained" in printed and "hidden_size" in printed
+    assert "--top_k" in run(commands / "albert-fill-mask", "--help", cwd=where)
 
 
 def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_work(

@@ -169,9 +169,7 @@ def test_the_log_has_the_share_of_the_peak_where_it_is_known(whole, tmp_path, mo
     monkeypatch.setitem(training_metrics._PEAKS, "H100 80GB HBM3", (1e-6, 1))  # a tiny model's
     assert pretrain(*whole.flags, f"--output_dir={tmp_path}", "--until_step=4") == 0
     config = AlbertConfig.from_json_file(str(tmp_path / "albert_config.json"))
-    flops = costs.training_flops(config, costs.Workload(
-        max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS
-    ))
+    flops = costs.training_flops(config, LENGTH, PREDICTIONS)
     line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
     assert line["mfu"] == pytest.approx(flops * line["tokens_per_second"] / 1e6, rel=1e-2)
     assert ", mfu " in capsys.readouterr().err

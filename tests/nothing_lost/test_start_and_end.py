@@ -67,7 +67,7 @@ def test_start_up_noise_is_left_out_and_all_else_passed_on_in_its_order(tmp_path
 def test_a_reader_that_goes_away_is_no_traceback():
     for arguments, end in (
         (["-m", "albert.run_pretraining", "--help"], (0, b"")),
-        (["-m", "albert.model_info", "--albert_config_file=configs/albert*.json"],
+        (["scripts/model_info.py", "--albert_config_file=configs/albert*.json"],
          (2, b"error: the standard output was closed early\n")),
     ):
         read, write = os.pipe()

@@ -3,6 +3,7 @@
 import json
 import os
 
+import jobs
 import pytest
 from helpers import REPO, assert_one_clear_line, run_here
 
@@ -11,9 +12,9 @@ from albert.cli import flags
 from albert.config import RELEASED, AlbertConfig
 from albert.errors import ConfigError, DataError
 from albert.formats import huggingface
-from albert.model.costs import parameter_count
 
 CONFIGS = REPO / "configs"
+model_info = jobs.script("model_info", "scripts")
 SIZES = {
     "vocab_size": 100, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,
     "num_attention_heads": 2, "intermediate_size": 32,
@@ -102,7 +103,7 @@ BACKBONE = {
 def test_released_architectures_have_the_released_sizes_and_keys(size):
     parameters, heads, dropout = BACKBONE[size]
     v1, v2 = (load(f"albert_{size}_{version}") for version in ("v1", "v2"))
-    assert parameter_count(v1) == parameter_count(v2) == parameters
+    assert model_info.parameter_count(v1) == model_info.parameter_count(v2) == parameters
     assert v2.num_attention_heads == heads and v2.num_hidden_groups == 1
     assert (v1.hidden_dropout_prob, v1.attention_probs_dropout_prob) == (dropout, dropout)
     assert v1.with_dropout(0.0) == v2
@@ -113,7 +114,7 @@ def test_released_architectures_have_the_released_sizes_and_keys(size):
         assert config == AlbertConfig.released(name) == huggingface.read_config(name)
     assert len(RELEASED) == 2 * len(BACKBONE)
     # The contents of the released pretraining checkpoint.
-    assert parameter_count(load("albert_base_v2"), heads=True) == 11_813_810
+    assert model_info.parameter_count(load("albert_base_v2"), heads=True) == 11_813_810
 
 
 def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(

@@ -350,21 +350,18 @@ def test_another_backend_is_refused_in_one_line_in_python(monkeypatch):
         assert shape == "(1, 3)"
 
 
-def test_the_default_backend_is_that_of_keras_settings_or_one_that_is_installed(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+def test_the_default_backend_is_one_that_is_installed(monkeypatch):
     monkeypatch.delitem(sys.modules, "keras", raising=False)
-    for settings, installed, expected in (
-        (None, "tensorflow jax", "tensorflow"),
-        ("tensorflow", "jax", "jax"),  # Keras writes tensorflow there by default
+    for chosen, installed, expected in (
+        ("", "tensorflow jax", "tensorflow"),
+        ("", "jax", "jax"),
         ("jax", "tensorflow jax", "jax"),
-        ("torch", "tensorflow jax", "the backend torch: albert runs on"),
-        (None, "", "tensorflow: it is not installed"),
+        ("jax", "tensorflow", "KERAS_BACKEND=jax: it is not installed"),
+        ("torch", "tensorflow jax", "KERAS_BACKEND=torch: albert runs on"),
+        ("", "", "KERAS_BACKEND=tensorflow: it is not installed"),
     ):
-        monkeypatch.setenv("KERAS_BACKEND", "")
+        monkeypatch.setenv("KERAS_BACKEND", chosen)
         monkeypatch.setattr(engines, "is_installed", installed.split().__contains__)
-        (tmp_path / "keras.json").write_text(json.dumps({"backend": settings} if settings else {}))
         if expected in engines.ENGINES:
             engines.require_backend()
             assert os.environ["KERAS_BACKEND"] == expected

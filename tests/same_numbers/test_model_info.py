@@ -1,4 +1,4 @@
-"""The figures printed for an architecture match the built model and the paper."""
+"""scripts/model_info.py and the FLOPs behind `mfu`: the figures printed for an architecture match the built model and the paper."""
 
 import collections
 import json
@@ -6,14 +6,15 @@ import math
 import re
 import shlex
 
+import jobs
 import pytest
 from helpers import REPO, SIZES, assert_one_clear_line, run_here, write_config
 
-from albert import model_info
 from albert.cli import text_plan
 from albert.config import AlbertConfig
 from albert.model import costs
-from albert.model.costs import Workload
+
+model_info = jobs.script("model_info", "scripts")
 
 
 def config_of(**changes) -> AlbertConfig:
@@ -48,12 +49,12 @@ def test_the_model_that_is_built_has_the_counts(sharing, changes):
     from albert import modeling
 
     config = config_of(parameter_sharing=sharing, **changes)
-    built = collections.Counter(dict.fromkeys(costs.parameters_by_part(config), 0))
+    built = collections.Counter(dict.fromkeys(model_info.parameters_by_part(config), 0))
     for name, shape in modeling.parameter_shapes(modeling.AlbertForPreTraining(config)).items():
         [owner] = [part for pattern, part in OWNERS.items() if re.search(pattern, name)]
         built[owner] += math.prod(shape)
-    assert dict(built) == costs.parameters_by_part(config)
-    assert built.total() == costs.parameter_count(config, heads=True)
+    assert dict(built) == model_info.parameters_by_part(config)
+    assert built.total() == model_info.parameter_count(config, heads=True)
 
 
 # The paper counts a model whose layers share something with its pooler, and one whose layers
@@ -74,7 +75,7 @@ PAPER_WIDE = [(768, 12, 12), (1024, 24, 18), (2048, 24, 60), (4096, 3, 225), (61
 
 def test_the_papers_counts_to_the_printed_digit():
     def count(hidden, embedding, layers, sharing) -> int:
-        return costs.parameter_count(AlbertConfig(
+        return model_info.parameter_count(AlbertConfig(
             30000, embedding, hidden, layers, num_attention_heads=hidden // 64,
             intermediate_size=4 * hidden, parameter_sharing=sharing,
         ), with_pooler=sharing != "none")
@@ -115,7 +116,6 @@ def test_flops_are_those_of_the_traced_model(changes):
     from albert import modeling
 
     config, rows = config_of(**changes), 3
-    workload = Workload(max_seq_length=12, max_predictions_per_seq=5)
     model = modeling.AlbertForPreTraining(config)
     lengths = {"input_ids": 12, "masked_lm_positions": 5}
     inputs = {name: tf.TensorSpec([rows, n], tf.int32) for name, n in lengths.items()}
@@ -129,7 +129,7 @@ def test_flops_are_those_of_the_traced_model(changes):
             value = loss(batch)
         return tape.gradient(value, [w.value for w in model.trainable_weights])
 
-    training = costs.training_flops(config, workload)
+    training = costs.training_flops(config, length=12, predictions=5)
     for function, expected in ((loss, training / 3), (gradients, training)):
         traced = product_flops(tf.function(function).get_concrete_function(inputs).graph)
         assert expected * rows * 12 == pytest.approx(traced, rel=1e-12)
@@ -166,7 +166,7 @@ def test_the_released_sizes_side_by_side_as_published_and_as_the_page_shows(info
     shown = re.findall(r"```bash\n(.*?)```\n(.*?)(?=```bash|\Z)", section, re.DOTALL)
     assert len(shown) == 1
     for command, excerpt in shown:
-        out = info(*shlex.split(command.replace("\\\n", " "))[3:])
+        out = info(*shlex.split(command.replace("\\\n", " "))[2:])
         assert len(quoted(excerpt)) == 5 and set(quoted(excerpt)) <= set(out.splitlines())
 
 
@@ -177,13 +177,14 @@ def test_json_holds_the_same_for_programs(info, tmp_path):
         "--train_batch_size=8", "--num_train_steps=5",
     ))
     [model] = printed["models"]
-    total = costs.parameter_count(AlbertConfig.from_json_file(path), heads=True)
+    total = model_info.parameter_count(AlbertConfig.from_json_file(path), heads=True)
     parameters = {"total": total, "attention": 3 * 1088, "feed_forward": 808}
     assert parameters.items() <= model["parameters"].items()
     assert model["architecture"]["attention_weight_sets"] == 3
     assert model["training"]["tokens"] == 5 * 8 * 12
     flops = model["forward_flops_per_token"]
     assert flops["feed_forward"] == 3 * 4 * 16 * 24 and flops["attention"] == 3 * 8 * 16**2
+    assert flops["total"] * 3 == pytest.approx(model["training"]["training_flops_per_token"], rel=1e-12)
     assert flops.pop("total") == sum(flops.values())
 
 

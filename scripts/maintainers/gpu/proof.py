@@ -248,8 +248,7 @@ def flops(model: str, length: int) -> float:
     from albert.formats import huggingface
     from albert.model import costs
 
-    workload = costs.Workload(max_seq_length=length, max_predictions_per_seq=20)
-    return costs.training_flops(huggingface.read_config(model), workload)
+    return costs.training_flops(huggingface.read_config(model), length, predictions=20)
 
 
 def machine() -> dict[str, str]:
