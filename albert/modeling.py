@@ -59,7 +59,7 @@ class AlbertForMaskedLM(ModelWithHead):
       (1, 10, 28455)
       >>> position = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
       >>> tokenizer.convert_ids_to_tokens(np.argmax(logits[0, position]))
-      'are'
+      'were'
     """
 
     default_name = "albert_for_masked_lm"

@@ -222,12 +222,12 @@ def open_session(
     Example:
       >>> session = albert.open_session("small_en")
       >>> session.fill_mask("The boys [MASK] playing in the garden.", top_k=2)
-      [[{'piece': 'are', 'id': 577, 'probability': 0.262},
-        {'piece': 'were', 'id': 573, 'probability': 0.171}]]
+      [[{'piece': 'were', 'id': 573, 'probability': 0.476},
+        {'piece': 'are', 'id': 577, 'probability': 0.258}]]
       >>> session.embed(["A text.", "Another one."]).shape
       (2, 384)
       >>> session.score("The boys were playing in the garden.")
-      {'log_probability': -22.691, 'pieces': 8}
+      {'log_probability': -18.110, 'pieces': 8}
     """
     opened_with = dict(locals())
     if dtype not in DTYPES:

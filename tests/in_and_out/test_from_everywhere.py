@@ -17,7 +17,6 @@ import albert
 from albert import extract_features
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import archives, pretrained, tokenizer_files
-from albert.storage import shipped
 from albert.tokenization import FullTokenizer
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import albert
 from albert import extend_vocabulary, train_sentencepiece
 from albert.formats import tokenizer_files
 from albert.records import features
-from albert.storage import shipped
 from albert.text import spm_model
 from albert.text.cleaning import LostMarks
 from albert.tokenization import FullTokenizer
