@@ -228,6 +228,7 @@ ELSEWHERE = DATA | DEVICES | {
     "allow_partial_init", "do_whole_word_mask", "favor_shorter_ngram", "init_embeddings",
     "init_from_group0", "mask_token_share", "masked_lm_budget", "max_predictions_per_seq",
     "max_seq_length", "ngram",
+    "teacher", "init_from_teacher",  # test_teacher
 }
 
 
