@@ -9,20 +9,15 @@ more. Arguments after the reader's name go to libFuzzer (a folder of seed inputs
 the built-in ones, -runs, -max_total_time, -rss_limit_mb). At the first finding it writes
 the input to the working directory and exits with a code other than 0;
 `python scripts/maintainers/fuzz_readers.py tsv crash-...` reproduces the finding. Without
-atheris, `--replay FILE...` runs given inputs through the reader, and `torch --generated=200` runs
-pickles of PyTorch that were made to read memory outside of them.
+atheris, `--replay FILE...` runs given inputs through the reader.
 """
 
 import argparse
 import io
 import os
 import pathlib
-import random
 import sys
 import tempfile
-import zipfile
-from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
@@ -115,26 +110,10 @@ def read_text(path: str, tokenizer) -> None:
     assert all(0 <= i < tokenizer.vocab_size for i in ids)
 
 
-def read_torch(path: str, tokenizer) -> None:
-    """Raises an AssertionError if an accepted tensor has a number that is not in the file."""
-    import numpy as np
-    import safetensors.numpy
-
-    from albert.errors import DataError
-    from albert.formats import torch_file
-
-    target, content = f"{path}.safetensors", pathlib.Path(path).read_bytes()
-    if problem := torch_file.convert(path, target):
-        raise DataError(problem)
-    for name, value in safetensors.numpy.load_file(target).items():
-        assert value.nbytes <= len(content), f"{name} has {value.nbytes:,} bytes"
-        assert all(one.tobytes() in content for one in np.unique(value.ravel())), f"{name} is foreign"
-
-
 READERS = {
     "config": read_config, "documents": read_documents, "hf_config": read_theirs,
     "json_lines": read_json_lines, "parquet": read_parquet, "race": read_race, "records": read_records, "sealed_json": read_sealed,
-    "squad": read_squad, "text": read_text, "torch": read_torch, "tsv": read_tsv,
+    "squad": read_squad, "text": read_text, "tsv": read_tsv,
     "vocabulary": read_vocabulary,
 }
 
@@ -168,8 +147,6 @@ def seeds(reader: str) -> list[bytes]:
     }
     if reader == "parquet":
         return [_table("snappy"), _table("none")]
-    if reader == "torch":
-        return [torch_zip(pickled({"a": tensor((2, 3), (3, 1))}))]
     if reader == "records":
         return [frame_records([bytes(range(4)), bytes(range(4, 9))])]
     if reader == "documents":
@@ -191,119 +168,6 @@ def _table(compression: str) -> bytes:
         pyarrow.table({"text": texts, "id": [1, 2, 3]}), out, compression=compression
     )
     return out.getvalue()
-
-
-# === Pickles of PyTorch, without PyTorch ===
-
-
-class Name(NamedTuple):
-    """A class or function that a pickle names."""
-
-    module: str
-    name: str
-
-
-class Storage(NamedTuple):
-    """A part of the file, as a pickle names it."""
-
-    key: str
-    count: int
-    kind: str = "FloatStorage"
-
-
-class Call(NamedTuple):
-    """A call in a pickle, and the state that its opcode BUILD then gives to the result."""
-
-    function: Any
-    arguments: tuple
-    state: Any = None
-
-
-CONTENT = bytes(range(1, 91)) * 44  # of each storage: 990 floats
-
-
-def tensor(shape=(9,), strides=(1,), offset=0, storage=Storage("0", 990), state=None) -> Call:
-    rebuild = Name("torch._utils", "_rebuild_tensor_v2")
-    ordered = Call(Name("collections", "OrderedDict"), ())
-    return Call(rebuild, (storage, offset, shape, strides, False, ordered), state)
-
-
-def pickled(value: Any) -> bytes:
-    return b"\x80\x02" + _opcodes(value) + b"."
-
-
-def _opcodes(value: Any) -> bytes:
-    """Returns the opcodes that put a value on the stack, in the order in which PyTorch writes them."""
-    match value:
-        case None | True | False:
-            return {None: b"N", True: b"\x88", False: b"\x89"}[value]
-        case Name(module, name):
-            return f"c{module}\n{name}\n".encode()
-        case Storage(key, count, kind):
-            return _opcodes(("storage", Name("torch", kind), key, "cpu", count)) + b"Q"
-        case Call(function, arguments, state):
-            build = b"" if state is None else _opcodes(state) + b"b"
-            return _opcodes(function) + _opcodes(arguments) + b"R" + build
-        case int():
-            number = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-            return b"\x8a" + bytes([len(number)]) + number
-        case str():
-            return b"X" + len(value.encode()).to_bytes(4, "little") + value.encode()
-        case dict():
-            items = b"".join(_opcodes(key) + _opcodes(x) for key, x in value.items())
-            return b"}(" + items + b"u"
-    return b"(" + b"".join(map(_opcodes, value)) + b"t"
-
-
-def torch_zip(pickle: bytes, storages: dict[str, bytes] | None = None) -> bytes:
-    """Returns the file that `torch.save` writes, by default with one storage of CONTENT."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle)
-        archive.writestr("archive/byteorder", "little")
-        for key, content in (storages or {"0": CONTENT}).items():
-            archive.writestr(f"archive/data/{key}", content)
-        archive.writestr("archive/version", "3\n")
-    return out.getvalue()
-
-
-def hostile_pickles(count: int, seed: int = 0) -> Iterator[bytes]:
-    """Yields files that claim tensors outside their storages, or of nothing: each trick, then more."""
-    rng = random.Random(seed)
-    numbers = (0, 1, 7, 989, 990, 991, 10_437, 1 << 20, 1 << 29, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -1, -7)
-    for number in range(count):
-        few, many = rng.choice(numbers), 10_437 if number < 20 else rng.choice(numbers)
-        of_file = Storage("0", 990)
-        fresh = [
-            Call(Name(module, name), (abs(many) % 50_000,))
-            for module, name in (("torch", "FloatTensor"), ("torch", "Tensor"), ("torch.storage", "TypedStorage"),
-                                 ("torch.storage", "UntypedStorage"))
-        ]
-        tricks = [
-            tensor((many,), (0,)),  # stride 0: 4 KB that claim any size
-            tensor(state={"shape": (many,), "strides": (1,)}),  # resized after the check
-            tensor(state=(of_file, 0, (many,), (1,))),
-            tensor(state=(of_file, few, (many, 2), (few, many))),
-            tensor((many,), (1,), few), tensor((2, many), (many, few), 0),
-            tensor((many,), (1,), 0, Storage("0", many)), tensor((9,), (1,), many, Storage("0", many)),
-            tensor((many,), (1,), 0, Storage("0", many, "LongStorage")),
-            tensor((many,), (1,), 0, Storage("absent", many)),
-            *fresh, tensor((9,), (1,), 0, fresh[2]), tensor((many,), (1,), 0, fresh[3]),
-            Call(Name("torch._utils", "_rebuild_parameter"), (tensor((many,)), True, {}), (many,)),
-            Call(Name("torch._utils", "_rebuild_tensor_v3"),
-                 (of_file, 0, (many,), (1,), False, {}, Name("torch", "float64"))),
-            Call(Name("torch._utils", "_rebuild_meta_tensor_no_storage"),
-                 (Name("torch", "float32"), (many,), (1,), False)),
-            Call(Name("torch._tensor", "_rebuild_from_type_v2"),
-                 (Name("torch", "FloatTensor"), Name("torch", "Tensor"), (many,), None)),
-        ]
-        pickle = pickled({"a": tricks[number % len(tricks)], "b": tensor()})
-        data = torch_zip(pickle)
-        if number >= 2 * len(tricks) and number % 3 == 0:  # and bytes changed at random
-            data = bytearray(data)
-            for _ in range(rng.randrange(1, 4)):
-                data[rng.randrange(len(data))] = rng.randrange(256)
-        yield bytes(data)
 
 
 def make_tester(reader: str, folder: str):
@@ -334,7 +198,6 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("reader", choices=sorted(READERS))
     parser.add_argument("--replay", nargs="+", metavar="FILE", help="inputs to run once, unfuzzed")
-    parser.add_argument("--generated", type=int, help="number of hostile files to run (torch)")
     arguments, rest = parser.parse_known_args(argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         if arguments.replay:
@@ -342,13 +205,6 @@ def main(argv: list[str]) -> int:
             for path in arguments.replay:
                 test(pathlib.Path(path).read_bytes())
             print(f"passed: {len(arguments.replay)} inputs")
-            return 0
-        if arguments.generated:
-            test = make_tester(arguments.reader, folder)
-            for number, data in enumerate(hostile_pickles(arguments.generated)):
-                print(f"input {number}", flush=True)
-                test(data)
-            print(f"passed: {arguments.generated} inputs")
             return 0
         try:
             import atheris

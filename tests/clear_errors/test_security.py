@@ -55,9 +55,7 @@ ALLOWED = {
     ("storage/fsspec_calls", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",
     ("formats/archives", "extractall"): "with Python's filter for data, sizes checked first",
-    ("formats/torch_file", "pickle"): "the name of an error",
-    ("formats/torch_file", "subprocess"): "a module of ours, which may crash",
-    ("formats/torch_file", "torch"): "weights_only, and only what lies in the file",
+    ("formats/torch_file", "subprocess"): "PyTorch with weights_only, which may crash",
 }
 
 

@@ -44,7 +44,7 @@ COMMANDS = {name for name in MODULES if "." not in name} - PUBLIC - {"__init__"}
 OPTIONAL = {
     "onnxruntime": "inference.onnx_file", "apache_beam": "pretraining_data.beam",
     "zstandard": "text.text_files", "sentencex": "text.sentences",
-    "pyarrow": "text.structured_files", "torch": "formats.torch_file",
+    "pyarrow": "text.structured_files",
 }
 
 
@@ -132,8 +132,7 @@ def test_libraries_are_imported_only_where_they_belong():
         text = path.read_text("utf-8")
         if any(package in text for package in apart):
             assert not packages(path, everywhere=False) & apart, path
-            is_apart = path.name.startswith("their_") or path == MODULES["formats.torch_file"]
-            assert is_apart or not packages(path) & apart, path
+            assert path.name.startswith("their_") or not packages(path) & apart, path
             assert not re.search(r"importorskip\(.(torch|transformers|keras_hub)\b", text), path
 
 

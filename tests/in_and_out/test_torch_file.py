@@ -5,11 +5,11 @@ import shutil
 import sys
 
 import apart
-import jobs
 import numpy as np
 import pytest
 import safetensors.numpy
-from helpers import REPO, assert_one_clear_line, program, run_here
+import torch_pickles
+from helpers import assert_one_clear_line, run_here
 
 import albert
 from albert import convert_hf
@@ -17,7 +17,6 @@ from albert.errors import CheckpointError
 from albert.formats import hf_tensors
 
 apart.needs("torch", extra="torch")
-FUZZER = "scripts/maintainers/fuzz_readers.py"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +38,7 @@ def test_views_and_precisions_are_what_torch_saved(golden_path):
 
 
 def test_a_model_of_such_a_file_is_that_of_its_safetensors(golden_path, tmp_path):
-    fuzzer, golden = jobs.script("fuzz_readers"), golden_path("hf/torch")
+    golden = golden_path("hf/torch")
     shutil.copytree(golden, tmp_path / "same")
     shutil.copytree(golden, tmp_path / "pickled")
     (tmp_path / "same/same.safetensors").rename(tmp_path / "same/model.safetensors")
@@ -47,10 +46,10 @@ def test_a_model_of_such_a_file_is_that_of_its_safetensors(golden_path, tmp_path
     pickle, parts = {}, {}
     for key, (name, value) in enumerate(tensors.items()):
         strides = [stride // value.itemsize for stride in value.strides]
-        storage = fuzzer.Storage(str(key), value.size)
-        pickle[name] = fuzzer.tensor(value.shape, strides, 0, storage)
+        storage = torch_pickles.Storage(str(key), value.size)
+        pickle[name] = torch_pickles.tensor(value.shape, strides, 0, storage)
         parts[str(key)] = value.tobytes()
-    content = fuzzer.torch_zip(fuzzer.pickled(pickle), parts)
+    content = torch_pickles.torch_zip(torch_pickles.pickled(pickle), parts)
     (tmp_path / "pickled/pytorch_model.bin").write_bytes(content)
     outputs = [
         albert.from_pretrained(tmp_path / name)(input_ids=[[2, 7, 4, 9, 3]]).logits
@@ -65,47 +64,45 @@ def test_what_is_no_array_of_numbers_is_refused_by_name_and_not_run(golden_path,
             return open, (str(tmp_path / "owned"), "w")
 
     bomb = tmp_path / "pytorch_model.bin"
-    bomb.write_bytes(jobs.script("fuzz_readers").torch_zip(pickle.dumps({"a": Bomb()}, protocol=2)))
-    with pytest.raises(CheckpointError, match=r"GLOBAL (io|_io)\.open$"):
+    bomb.write_bytes(torch_pickles.torch_zip(pickle.dumps({"a": Bomb()}, protocol=2)))
+    with pytest.raises(CheckpointError, match=r"GLOBAL (io|_io)\.open: convert it"):
         hf_tensors.open_tensors(str(bomb))
-    with pytest.raises(CheckpointError, match=r"GLOBAL torch\.nn\.modules\.linear\.Linear$"):
+    with pytest.raises(CheckpointError, match=r"GLOBAL torch\.nn\.modules\.linear\.Linear: convert it"):
         hf_tensors.open_tensors(str(golden_path("hf/torch/module.bin")))
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize("file", ["older format", "no PyTorch", "old PyTorch"])
+@pytest.mark.parametrize("file", ["no PyTorch", "old PyTorch"])
 def test_a_file_that_cannot_be_read_here_is_refused_with_the_command_that_converts_it(
     file, golden_path, tmp_path, monkeypatch, capsys
 ):
     shutil.copytree(golden_path("hf/torch"), tmp_path / "in")
-    older = tmp_path / "in/odd_older.bin"
-    (older if file == "older format" else older.with_name("odd_zip.bin")).rename(
-        tmp_path / "in/pytorch_model.bin")
-    if file != "older format":
-        (tmp_path / "torch").mkdir()
-        (tmp_path / "torch/__init__.py").write_text(
-            "raise ImportError" if file == "no PyTorch" else "__version__ = '2.9.1'")
-        (tmp_path / "torch/nn.py").touch()
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "in/odd_zip.bin").rename(tmp_path / "in/pytorch_model.bin")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text(
+        "raise ImportError('none')" if file == "no PyTorch" else "__version__ = (2, 9, 1)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert run_here(convert_hf, f"--hf_directory={tmp_path / 'in'}", f"--output_dir={tmp_path / 'out'}") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert f"{tmp_path / 'in/pytorch_model.bin'}: " in line
-    assert ("'torch>=2.10'" if file == "old PyTorch" else "'model.safetensors')\"") in line
+    assert ("older than 2.10" if file == "old PyTorch" else "ImportError: none") in line
+    assert line.endswith('" pytorch_model.bin model.safetensors')
     assert not (tmp_path / "out").exists()
 
 
-def test_two_hundred_hostile_files_neither_crash_nor_give_a_number_that_they_do_not_hold():
-    # Freed and new memory is filled with a byte that no file contains.
-    done = program(REPO / FUZZER, "torch", "--generated=200", MALLOC_PERTURB_="165")
-    assert done.returncode == 0, done.stdout[-100:] + done.stderr[-2000:]
-    assert done.stdout.endswith("passed: 200 inputs\n")
+def test_a_tensor_that_claims_more_than_the_memory_is_one_line(tmp_path):
+    claim = torch_pickles.tensor((1 << 45,), (0,))
+    path = tmp_path / "a.bin"
+    path.write_bytes(torch_pickles.torch_zip(torch_pickles.pickled({"a": claim})))
+    with pytest.raises(CheckpointError, match=r"a\.bin: \w+Error: [^\n]*$"):
+        hf_tensors.open_tensors(str(path))
 
 
 def test_a_crash_of_pytorch_is_one_line(tmp_path, monkeypatch):
-    (tmp_path / "a.bin").write_bytes(jobs.script("fuzz_readers").seeds("torch")[0])
+    (tmp_path / "a.bin").write_bytes(torch_pickles.torch_zip(torch_pickles.pickled({"a": torch_pickles.tensor()})))
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(CheckpointError, match=r"a\.bin: PyTorch crashed \(SIGSEGV\)$"):
+    with pytest.raises(CheckpointError, match=r"a\.bin: PyTorch ended with -11: convert it"):
         hf_tensors.open_tensors(str(tmp_path / "a.bin"))
     assert sys.modules.get("torch") is None
