@@ -130,7 +130,8 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
         letters = [i for i, token in enumerate(tokens) if any(map(str.isalpha, token))]
         # A complete word begins with a blank, as does the token after it.
         words = [i for i in letters if [t[:1] for t in tokens[i : i + 2]] == [_BLANK, _BLANK]]
-        if len(tokens) >= 8 and letters and len(questions) < _EXAMPLES:
+        is_known = not {"[UNK]", "<unk>"} & set(tokens)  # spelt in a text, they are other tokens
+        if is_known and len(tokens) >= 8 and letters and len(questions) < _EXAMPLES:
             i = (words or letters)[len(words or letters) // 2]
             blank = _BLANK * tokens[i].startswith(_BLANK)
             masked = [*tokens[:i], f"{blank}[MASK]", *tokens[i + 1 :]]

@@ -2,6 +2,7 @@
 
     task                  the interface of every task to the trainer, and sums over a batch
     pretraining           masked words and sentence order
+    teacher               an encoder whose hidden states a model learns in pretraining
     classification        classification and regression of texts and pairs; multiple choice
     token_classification  a label for every word
     glue                  GLUE's nine tasks and MNLI's mismatched part

@@ -6,7 +6,6 @@ import os
 import pathlib
 import pickle
 import re
-import shutil
 import struct
 import tracemalloc
 
@@ -14,18 +13,20 @@ import jobs
 import numpy as np
 import pytest
 from damage import Bomb
-from helpers import REPO, assert_one_clear_line, run_here, write_config
+from helpers import REPO, SIZES, assert_one_clear_line, run_here, write_config
 from invariants import snapshot
 
+import albert
 from albert import extract_features, modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoints, pretrained, run_states, tensor_bundle
 from albert.records.protobuf import field, varint
 from albert.records.tfrecord import masked_crc32c
-from albert.storage import files, shipped, temporary
+from albert.storage import files, temporary
 from albert.tasks import glue, tables
 from albert.tasks.classification import ClassificationTask
+from albert.tokenization import FullTokenizer
 from albert.training import store
 
 
@@ -207,9 +208,12 @@ def test_no_claim_of_a_checkpoint_makes_us_loop_or_allocate(claim, tmp_path):
 
 @pytest.mark.parametrize("has_fast_file", [False, True])
 def test_a_sentencepiece_model_with_bytes_that_are_no_text_is_refused(
-    has_fast_file, tmp_path, capsys
+    has_fast_file, golden_path, tmp_path, capsys
 ):
-    shutil.copytree(shipped.path_of("small_en"), tmp_path / "model")
+    tokenizer = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
+    config = albert.AlbertConfig(**SIZES | {"vocab_size": tokenizer.vocab_size})
+    albert.AlbertModel(config).save_pretrained(tmp_path / "model")
+    albert.AlbertTokenizer(tokenizer).save_pretrained(tmp_path / "model")
     path = tmp_path / "model/spiece.model"
     path.write_bytes(path.read_bytes().replace("\u2581the".encode(), b"\xff\x96\x81the", 1))
     if not has_fast_file:

@@ -14,7 +14,6 @@ from albert.cli import flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import UserError
 from albert.formats import pretrained
-from albert.storage import shipped
 from albert.text import vocabulary
 from albert.tokenization import FullTokenizer
 
@@ -30,7 +29,7 @@ RESULTS = (REPO / "docs/evidence/results.md").read_text("utf-8")
 
 
 def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_masks(
-    tmp_path, monkeypatch
+    golden_path, tmp_path, monkeypatch
 ):
     tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
     assert set(GRIDS) == tables | {
@@ -55,7 +54,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
         )
         assert grid.primary in grid.metrics
         work = runs.Work(
-            grid, ["text"], shipped.vocabulary_of("small_en"), str(tmp_path), {}
+            grid, ["text"], str(golden_path("spm/30k-clean.model")), str(tmp_path), {}
         )
         seen = []
         for setting in grid.settings:

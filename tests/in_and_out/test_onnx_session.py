@@ -143,7 +143,7 @@ def test_int8_answers_nearly_the_same(monkeypatch):
     texts = ["The ship left the harbour at dawn.", "She was born in Paris in 1912.", "a day"]
     quick, small = albert.open_session("small_en"), albert.open_session("small_en", dtype="int8")
     found, expected = (one.embed(texts, pooling="pooled") for one in (small, quick))
-    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.999
+    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.995
     assert not np.allclose(found, expected, atol=1e-5)
     for mine, other in zip(small.score(texts), quick.score(texts), strict=True):
         assert mine["log_probability"] == pytest.approx(other["log_probability"], rel=0.03)
