@@ -236,7 +236,7 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
         "num_warmup_steps": warmup_steps(values)
     })
     run = RunConfig(**flags.select(values, RunConfig))
-    teacher = None
+    task_settings = inputs.task_settings
     if inputs.teacher:
         from albert.tasks.teacher import Teacher
 
@@ -244,7 +244,8 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
             raise FlagError("--teacher needs the records' vocabulary: give --vocab_file or "
                             "--spm_model_file")
         teacher = Teacher(inputs.teacher, inputs.tokenizer, values.mixed_precision)
-    return PretrainingTask(**inputs.task_settings, teacher=teacher), run, optimizer
+        task_settings |= {"teacher": teacher, "best_metric": "teacher_similarity"}
+    return PretrainingTask(**task_settings), run, optimizer
 
 
 def _initial_weights(values: flags.FlagValues, inputs: Inputs, task) -> tuple:

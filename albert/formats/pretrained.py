@@ -334,8 +334,8 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
 
     See `model_card.publish_model` for a directory that holds other files.
     """
-    if os.path.isdir(path) and checkpoints.list_steps(path):
-        raise CheckpointError(f"{path} holds a run's checkpoints: save to another directory, since a "
+    if os.path.isdir(path) and checkpoints.newest_or_best(path):
+        raise CheckpointError(f"{path} holds checkpoints: save to another directory, since a "
                               "directory holds one model")
     with model_card.publish_model(path, huggingface.WEIGHTS_FILE) as scratch:
         write(scratch, model, tokenizer)

@@ -44,10 +44,7 @@ class PretrainingTask(Task):
     some_have_no_pair: bool = False  # some sequences are single sentences
     teacher: Teacher | None = None
     name: str = "pretraining"
-
-    @property
-    def best_metric(self) -> str:
-        return "teacher_similarity" if self.teacher else "masked_lm_accuracy"
+    best_metric: str = "masked_lm_accuracy"
 
     @property
     def constants(self) -> Sequence[keras.Variable]:

@@ -337,7 +337,7 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     report = (tmp_path / "out/report.md").read_text()
     assert re.search(r"\|  \| \d+ held-out rows \| 20 rows of test.csv \|", report)
     assert re.search(rf"\| accuracy \| .* \| {hits / 20:.3f} \(95 % interval: ", report)
-    assert re.search(r"## Learning curve\n\n\|.*\n\| --- .*\n(\| \d+ \| .*\n)+\n## ", report)
+    assert re.search(r"## Learning curve\n\n\|.*\n\| --- .*\n(\| \d+ \| .*\n)+\n", report)
     assert (tmp_path / "out/report.html").read_text().count("<h2>") == report.count("\n## ")
     results = (tmp_path / "out/predict_results.txt").read_text()
     assert f"eval_accuracy = {hits / 20}" in results
