@@ -162,8 +162,8 @@ def _publish(
 ) -> str:
     """Publishes a report with the held-out `metric` of each evaluation."""
     return report_page.publish(directory, title, [
-        *parts, "## Learning curve\n", report_page.curve(directory, metric), _BASELINE,
-        "## Training\n", table(("setting", "value"), settings), _USAGE.format(directory=directory),
+        *parts, "## Learning curve\n", report_page.curve(directory, metric),
+        "## Training\n", _BASELINE, table(("setting", "value"), settings), _USAGE.format(directory=directory),
     ])
 
 

@@ -268,7 +268,7 @@ def trained(classified, tuned, whole, tmp_path):
             run, command, flags = tuned(name), jobs.TUNERS[name].run, jobs.TUNERS[name].flags
         copy = run.copy(tmp_path / "out")
         if name == "own file":
-            pretend(copy.out, {"label_list": "bad,good"}, task="tsv")
+            pretend(copy.out, {"labels": ["bad", "good"]}, task="tsv")
         more = [] if name in ("own file", "pretraining") else jobs.TUNERS[name].asked
         return command, copy.out, [*flags(tmp_path), *more]
 
