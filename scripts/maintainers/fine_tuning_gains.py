@@ -12,7 +12,6 @@ same command resumes. Writes results.json and results.md: mean and standard erro
 import argparse
 import csv
 import json
-import math
 import os
 import pathlib
 import random
@@ -105,7 +104,8 @@ def table(results: dict) -> str:
     if len(results["settings"]) == 1:
         names = list(results["starts"])
     rows = [
-        (one["task"], f"{one['rows']:,}", *(f"{x['mean']:.3f} ± {x['error']:.3f}" for x in one["scores"]),
+        (one["task"], f"{one['rows']:,}",
+         *(f"{x['mean']:.3f}" + (f" ± {x['error']:.3f}" if x["error"] else "") for x in one["scores"]),
          f"{one['tfidf']:.3f}", f"{one['most_frequent']:.3f}")
         for one in results["tasks"]
     ]
@@ -148,9 +148,11 @@ def main() -> None:
                               start_flags(arguments.model, start) + shlex.split(flags), seed)
                         for seed in range(1, arguments.seeds + 1)
                     ]
-                    spread = statistics.stdev(scores) if len(scores) > 1 else math.nan
-                    one["scores"].append({"mean": statistics.fmean(scores), "seeds": scores,
-                                          "error": spread / math.sqrt(len(scores))})
+                    error = None
+                    if len(scores) > 1:
+                        error = statistics.stdev(scores) / math.sqrt(len(scores))
+                    one["scores"].append(
+                        {"mean": statistics.fmean(scores), "seeds": scores, "error": error})
             files.write_json(str(arguments.output_dir / "results.json"), results)
             (arguments.output_dir / "results.md").write_text(table(results), encoding="utf-8")
     print(json.dumps(results), file=sys.stderr)

@@ -66,7 +66,7 @@ def make_batch(name):
 def gradients_by(model, batch, function, **options):
     """Returns function(outputs), as {name: tensor}, and the gradient of a scalar of them."""
     def compute():
-        outputs = model({name: tf.constant(value) for name, value in batch.items()}, **options)
+        outputs = model.of_batch({name: tf.constant(value) for name, value in batch.items()}, **options)
         chosen = function(outputs)
         loss = tf.add_n([_some_number(tf.clip_by_value(x, -9, 9)) for x in chosen.values()])
         return loss, (outputs, chosen)

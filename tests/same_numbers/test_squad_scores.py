@@ -170,6 +170,9 @@ class SpecTokenizer:
 
     settings, added, special = tokenization.TextSettings(), AddedTokens({}), AddedTokens({})
 
+    def note_unknown(self, texts, all_ids):
+        """No token of it is unknown."""
+
     def encode(self, text, out_type):
         """Returns what SentencePiece does: the bytes of each token, with the space before it."""
         proto, at = sentencepiece_pb2.SentencePieceText(), 0
