@@ -12,6 +12,7 @@ same command resumes. Writes results.json and results.md: mean and standard erro
 import argparse
 import csv
 import json
+import math
 import os
 import pathlib
 import random

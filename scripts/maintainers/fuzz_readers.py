@@ -13,7 +13,6 @@ atheris, `--replay FILE...` runs given inputs through the reader.
 """
 
 import argparse
-import io
 import os
 import pathlib
 import sys
