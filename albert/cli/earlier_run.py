@@ -27,8 +27,7 @@ class TrainingData:
 
     def difference(self, run_state: Mapping[str, Any]) -> str:
         """Returns what changed since a run that was trained on other data."""
-        flags = run_state.get("flags", {})
-        before = flags.get("training_data", {})
+        before, flags = run_state["flags"].get("training_data", {}), run_state["flags"]
         changed = [
             f"--{name} was {flags[name]}, is {value}" for name, value in self.flags.items()
             if name in flags and flags[name] != value

@@ -335,7 +335,8 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     if os.path.isdir(path) and checkpoints.list_steps(path):
         raise CheckpointError(f"{path} holds a run's checkpoints: save to another directory, since a "
                               "directory holds one model")
-    with model_card.publish_model(path, huggingface.WEIGHTS_FILE) as scratch:
+    archive = checkpoints.BEST + checkpoint_files.INDEX  # of an archive, which it replaces
+    with model_card.publish_model(path, huggingface.WEIGHTS_FILE, archive) as scratch:
         write(scratch, model, tokenizer)
         model_card.write(
             scratch, model.config, model_metadata.of_model(model), tokenizer=tokenizer,

@@ -220,7 +220,7 @@ def test_an_architecture_that_another_library_changed_is_read_as_it_is_now(tmp_p
     assert pretrained.open_path(str(tmp_path)).config.hidden_dropout_prob == 0.3
 
 
-def test_a_model_that_version_0_2_saved_is_read_and_replaced(tmp_path):
+def test_an_archive_is_read_and_replaced(tmp_path):
     model = random_model("AlbertForSequenceClassification")
     model.label_names = ("a", "b", "c")
     pretrained.write_archive(str(tmp_path), model)

@@ -187,7 +187,7 @@ def test_what_it_does_not_know_is_refused_by_name(tokenizer):
         (("one", "two"), {"max_length": 2}, "max_length 2 leaves no space"),
         (("one",), {"padding": "left"}, "padding must be one of .*, got 'left'"),
         (("one",), {"truncation": 3}, "truncation must be one of .*, got 3"),
-        (("one",), {"return_tensors": "pt"}, "return_tensors must be one of .*, got 'pt'"),
+        (("one",), {"return_tensors": "pt"}, "return_tensors=\"pt\": use \"np\", and torch.from_numpy"),
         ((["a", 7],), {}, "text 1 is not a string but int: 7"),
         ((["a"], [None]), {}, "text_pair 0 is not a string but NoneType"),
         ((["a", "b"], ["c"]), {}, "2 texts, but 1 second texts"),

@@ -160,6 +160,9 @@ class SpecTokenizer:
     is_spm, do_lower_case, cls_id, sep_id, pad_id = True, True, 2, 3, 0
     inv_vocab = collections.defaultdict(str, {3: "[SEP]"})
 
+    def note_unknown(self, texts, ids):
+        """Counts nothing."""
+
     @staticmethod
     def _pieces(text):
         pieces = []
