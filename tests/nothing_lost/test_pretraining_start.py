@@ -15,6 +15,7 @@ from albert import (convert_hf, create_pretraining_data, fill_mask)
 from albert.cli import flags
 from albert.formats import tokenizer_files
 from albert.records import manifests
+from albert.storage import files
 
 WORDS = [*(f"w{i}" for i in range(30)), "The", "cat", "the"]
 SIZE = len(jobs.SPECIALS) + len(WORDS)
