@@ -184,7 +184,7 @@ def test_dropout_falls_on_packed_rows_too():
     model = modeling.AlbertForSequenceClassification(CONFIG.with_dropout(0.5), 3)
     packed = packing.pack_rows(make_batch("classification"), 1, [LENGTH])
     logits = [
-        model(packed, training=True, dropout_seed=tf.constant([seed, 0]))["logits"][:REAL]
+        model.of_batch(packed, training=True, dropout_seed=tf.constant([seed, 0]))["logits"][:REAL]
         for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(logits[0], logits[1])
