@@ -205,15 +205,18 @@ def test_accumulation_and_packing_change_nothing(tmp_path):
 @NEEDS_JAX
 @pytest.mark.slow
 def test_both_engines_learn_the_same(tmp_path):
+    """From the same weights: random ones differ between engines."""
     flags = taught(tmp_path, num_train_steps=4, num_warmup_steps=1, log_steps=1)
     write_config(tmp_path, **TEACHER, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    albert.AlbertForPreTraining(albert.AlbertConfig(**SIZES | TEACHER)).save_pretrained(tmp_path / "start")
     found = []
     for engine in ("tensorflow", "jax"):
         out = tmp_path / engine
-        done = run(jobs.PRETRAINING, *flags, "--init_from_teacher", f"--engine={engine}", f"--output_dir={out}")
+        done = run(jobs.PRETRAINING, *flags, f"--init_checkpoint={tmp_path / 'start'}", f"--engine={engine}",
+                   f"--output_dir={out}")
         assert done.returncode == 0, done.stderr
-        found.append([line["loss"] for line in metrics(out)])
-    assert found[1] == pytest.approx(found[0], rel=1e-5)
+        found.append([(line["loss"], line["state_error"], line["teacher_similarity"]) for line in metrics(out)])
+    np.testing.assert_allclose(*found, rtol=2e-5)
 
 
 def test_a_student_of_another_width_is_saved_without_its_projection(tmp_path):
