@@ -12,10 +12,9 @@ VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read
 README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
-    "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17",
+    "backports.zstd>=1; python_version < '3.14'", "pyarrow>=17", "matplotlib>=3.9",
     "jax>=0.7; python_version >= '3.11'",
 ]
-
 
 
 class BuildWithConfigs(build_py):
@@ -56,10 +55,11 @@ setup(
         "protobuf>=6.31",
         "ml_dtypes>=0.5",
         "numpy>=2.0",
+        "pandas>=2.2",
         "scipy>=1.11",
         "scikit-learn>=1.4.2",
+        "onnxruntime>=1.20",  # computes the answers of sessions and commands
         "safetensors>=0.5",
-        "matplotlib>=3.9",
         "markdown-it-py>=3",  # Keras brings it, too
         "fsspec>=2024.12",
         "filelock>=4",
@@ -72,12 +72,11 @@ setup(
         "jax-cuda": ["jax[cuda12]>=0.7"],
         "jax-tpu": ["jax[tpu]>=0.7"],
         "torch": ["torch>=2.10"],  # reads pytorch_model.bin
-        "onnx": ["onnxruntime>=1.20"],  # answers sooner than an engine, see docs/guides/serve.md
-        "beam": ["apache-beam>=2.60"],
+        "beam": ["apache-beam>=2.60", "fsspec>=2024.12", "filelock>=3.12"],
         # A Dask cluster for the tests, which are skipped without it.
         "beam-dask": ["apache-beam[dask]>=2.60"],
         # Text compressed with zstd, which Python supports from 3.14 on.
-        "zstd": ["zstandard>=0.22; python_version < '3.14'"],
+        "zstd": ["backports.zstd>=1; python_version < '3.14'"],
         "parquet": ["pyarrow>=17"],  # text in Parquet tables
         # Cloud storage: s3://, gs://, abfs://, hdfs:// (which also needs Hadoop's library).
         "s3": ["fsspec>=2024.12", "s3fs>=2024.12"],
