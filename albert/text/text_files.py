@@ -31,7 +31,6 @@ _HOPELESS = 1 << 20  # bad lines after which a mostly bad text is not read to it
 
 PARQUET = b"PAR1"  # the first bytes of such a file, which is not text
 _CHUNK = 1 << 16
-_ZSTD_CHUNK = 1 << 9  # a few bytes of zstd may hold 128 KiB of text
 _COMPRESSED = (
     (re.compile(rb"\x1f\x8b\x08"), "gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bzip2", bz2.BZ2File),
@@ -263,7 +262,7 @@ def _checked(stream: BinaryIO, name: str, kind: str) -> Iterator[bytes]:
     try:
         yield from chunks(stream)
     except ImportError as error:
-        raise DataError(f"{name}: zstd needs a package: pip install zstandard") from error
+        raise DataError(f"{name}: zstd needs a package: pip install backports.zstd") from error
     except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         detail = " ".join(str(error).split())
         raise DataError(f"{name}: damaged or truncated {kind} data ({detail})") from error
@@ -272,21 +271,9 @@ def _checked(stream: BinaryIO, name: str, kind: str) -> Iterator[bytes]:
 def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
     if sys.version_info >= (3, 14):
         from compression import zstd
-
-        new, zstd_error = zstd.ZstdDecompressor, zstd.ZstdError
     else:
-        import zstandard
-
-        new, zstd_error = zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
-    frame = new()
-    for chunk in chunks(stream, _ZSTD_CHUNK):
-        while chunk:
-            if frame.eof:
-                frame = new()
-            try:
-                yield frame.decompress(chunk)
-            except zstd_error as error:
-                raise ValueError(str(error)) from error
-            chunk = frame.unused_data if frame.eof else b""
-    if not frame.eof:
-        raise EOFError("the end is missing")
+        from backports import zstd
+    try:
+        yield from chunks(zstd.ZstdFile(stream))
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from error

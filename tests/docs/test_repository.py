@@ -43,7 +43,7 @@ MODULES = {
 COMMANDS = {name for name in MODULES if "." not in name} - PUBLIC - {"__init__"}
 OPTIONAL = {
     "onnxruntime": "inference.onnx_file", "apache_beam": "pretraining_data.beam",
-    "zstandard": "text.text_files", "sentencex": "text.sentences",
+    "backports": "text.text_files", "sentencex": "text.sentences",
     "pyarrow": "text.structured_files",
 }
 
