@@ -9,17 +9,18 @@ writes predictions.json and nbest_predictions.json. Rerun the command and it
 resumes from the newest checkpoint of --output_dir.
 """
 
-from albert.cli import flags, question_answering
+from albert import run_squad
+from albert.cli import flags
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the original's flags with its defaults, and a few new ones."""
-    question_answering.define_flags(values)
-    question_answering.define_v1_flags(values)
+    run_squad.define_shared_flags(values)
+    run_squad.define_v1_flags(values)
 
 
 def main(values: flags.FlagValues) -> None:
-    question_answering.run(values, with_negative=False)
+    run_squad.run(values, with_negative=False)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -7,17 +7,18 @@
 Like run_squad_v1, and also writes null_odds.json.
 """
 
-from albert.cli import flags, question_answering
+from albert import run_squad
+from albert.cli import flags
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the original's flags with its defaults, and a few new ones."""
-    question_answering.define_flags(values)
-    question_answering.define_v2_flags(values)
+    run_squad.define_shared_flags(values)
+    run_squad.define_v2_flags(values)
 
 
 def main(values: flags.FlagValues) -> None:
-    question_answering.run(values, with_negative=True)
+    run_squad.run(values, with_negative=True)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -18,5 +18,4 @@
     report_page         report.md and report.html
     answering           what the inference commands share: flags, the model, lines
     classifier_report   a page on how good a classifier trained on one file is
-    question_answering  what the three SQuAD commands share
 """

@@ -6,6 +6,8 @@
     classification        classification and regression of texts and pairs; multiple choice
     token_classification  a label for every word
     glue                  GLUE's nine tasks and MNLI's mismatched part
+    squad                 SQuAD 1.1 and 2.0
+    squad_answers         from scores to answers, and SQuAD's official scores
     race                  RACE
     conll                 labelled words in CoNLL files
     tables                CSV, TSV, JSON lines and Parquet

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 _LOCATIONS = ("guid", "qas_id", "place", "line")  # fields of examples that are no content
-_NOT_TEXTS = (*_LOCATIONS, "label", "labels", "orig_answer_text", "start_position", "is_impossible")
+_NOT_TEXTS = (*_LOCATIONS, "label", "labels", "answers", "start")
 
 
 @dataclasses.dataclass(frozen=True)

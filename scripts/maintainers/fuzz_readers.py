@@ -38,14 +38,12 @@ def read_race(path: str, tokenizer) -> None:
 
 
 def read_squad(path: str, tokenizer) -> None:
-    from albert.tasks.squad import features as squad_features
-    from albert.tasks.squad import questions as squad_questions
+    from albert.tasks import squad
 
     for is_training in (False, True):
-        examples = squad_questions.read_examples(path, is_training)
-        list(squad_features.make_windows(
-            examples, tokenizer, max_seq_length=24, doc_stride=8, max_query_length=4,
-            is_training=is_training,
+        questions = squad.read_questions(path, is_training)
+        list(squad.make_windows(
+            questions, tokenizer, max_seq_length=24, doc_stride=8, max_query_length=4
         ))
 
 

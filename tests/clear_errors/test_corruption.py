@@ -30,10 +30,8 @@ from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.storage import files
-from albert.tasks import conll, glue, race
+from albert.tasks import conll, glue, race, squad
 from albert.tasks.pretraining import PretrainingTask
-from albert.tasks.squad import features as squad_features
-from albert.tasks.squad import questions as squad_questions
 from albert.text import documents, vocabulary
 from albert.tokenization import FullTokenizer, check_special_pieces
 from albert.training import evaluate, store
@@ -129,17 +127,14 @@ def make_squad(folder):
 
 
 def read_squad(folder):
-    return [
-        list(squad_features.make_windows(
-            squad_questions.read_examples(str(folder / "dev.json"), is_training),
-            wordpiece(folder), max_seq_length=24, doc_stride=8, max_query_length=4,
-            is_training=is_training,
-        )) for is_training in (True, False)
-    ]
-
-
-def read_answers(folder):
-    return squad_questions.read_answers(str(folder / "dev.json"))
+    found = []
+    for is_training in (True, False):
+        questions = squad.read_questions(str(folder / "dev.json"), is_training)
+        windows = squad.make_windows(
+            questions, wordpiece(folder), max_seq_length=24, doc_stride=8, max_query_length=4
+        )
+        found.append((questions, list(windows)))
+    return found
 
 
 def make_theirs(folder, name="model.safetensors"):
@@ -231,7 +226,6 @@ READERS = {
     ),
     "race": Reader("RACE/train/middle/1.txt", make_race, read_race),
     "squad": Reader("dev.json", make_squad, read_squad),
-    "squad answers": Reader("dev.json", make_squad, read_answers),
     "hugging face": Reader(
         "model.safetensors config.json tokenizer_config.json", make_theirs, read_theirs
     ),

@@ -21,8 +21,8 @@ from albert import modeling, predict, run_squad, run_squad_v2
 from albert.config import AlbertConfig
 from albert.formats import pretrained
 from albert.storage import files
-from albert.tasks.squad import metrics
-from albert.tasks.squad.task import SquadV1Task, SquadV2Task
+from albert.tasks import squad_answers
+from albert.tasks.squad import SquadTask
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +100,7 @@ def test_predictions_have_the_originals_form_and_score_what_the_best_checkpoint_
     assert list(answers) == list(nbest) == list(golds)
     assert set(next(iter(nbest.values()))[0]) == {"text", "probability", "start_log_prob", "end_log_prob"}
     assert (out / "null_odds.json").exists() == (version == 2)
-    evaluate = metrics.evaluate_v1 if version == 1 else metrics.evaluate_v2
-    assert evaluate(golds, answers)["f1"] == pytest.approx(results["f1"])
+    assert squad_answers.evaluate(golds, answers, version == 2)["f1"] == pytest.approx(results["f1"])
     if version == 2:
         assert set(answered(out).values()) == {True, False}
         assert answered(out) == within(out, results["null_score_diff_threshold"])
@@ -123,7 +122,7 @@ def test_losses_and_gradients_are_the_originals(version, golden_path):
     batch = {k[3:]: tf.constant(golden[k]) for k in golden.files if k.startswith("in/")}
     batch["is_real_example"] = tf.ones(batch["input_ids"].shape[0], tf.int32)
     length = batch["input_ids"].shape[1]
-    task = SquadV1Task(length) if version == 1 else SquadV2Task(length, end_n_top=4)
+    task = SquadTask(length, version == 2, end_n_top=4)
     model = task.build_model(AlbertConfig.from_json_file(str(folder / "albert_config.json")))
     weights = modeling.named_weights(model)
     reader = tf.train.load_checkpoint(str(folder / "model.ckpt"))
@@ -150,8 +149,8 @@ def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(blin
     for guid, entries in full.items():
         assert short[guid][0]["text"] == entries[0]["text"]
         assert short[guid][0]["probability"] == pytest.approx(entries[0]["probability"], abs=1e-5)
-    assert SquadV2Task(48).feature_spec().row_length == 48
-    assert SquadV1Task(48).feature_spec().row_length is None
+    assert SquadTask(48, True).feature_spec().row_length == 48
+    assert SquadTask(48).feature_spec().row_length is None
 
 
 # --- The answers of predict and of a session ---

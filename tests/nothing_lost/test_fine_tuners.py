@@ -12,7 +12,7 @@ from helpers import assert_one_clear_line, metrics, write_config
 from invariants import nothing_lost, snapshot, untouched
 
 from albert.storage import locks
-from albert.tasks.squad import questions as squad_questions
+from albert.tasks import squad
 
 FAST = ("race",)
 EACH = pytest.mark.parametrize("name", jobs.TUNERS)
@@ -147,10 +147,10 @@ BAD_FILES = {
     ],
     "squad": [
         (SQUAD, "{", "squad.json:1:2: not JSON"),
-        (SQUAD, '{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0]: no 'context'"),
-        (SQUAD, of_squad(QUESTION, {"id": "2"}), "data[0].paragraphs[0].qas[1]: no 'question'"),
-        (SQUAD, of_squad(QUESTION, QUESTION), "qas[1]: duplicate id '1', also at data[0]"),
-        (SQUAD, of_squad(QUESTION | {"answers": [{"answer_start": 2}]}), "[0]: no 'text'"),
+        (SQUAD, '{"data": [{"paragraphs": [{"qas": []}]}]}', "squad.json: no 'context'"),
+        (SQUAD, of_squad(QUESTION, {"id": "2"}), "squad.json: question 2: no 'question'"),
+        (SQUAD, of_squad(QUESTION, QUESTION), "squad.json: question 2: duplicate id '1'"),
+        (SQUAD, of_squad(QUESTION | {"answers": [{"answer_start": 2}]}), "question 1: no 'text'"),
         (SQUAD, of_squad({**QUESTION, "answers": [{"text": "w", "answer_start": 9}]}), "no question"),
         ("other.json", "{", "other.json:1:2: not JSON"),
     ],
@@ -213,10 +213,9 @@ def test_an_answer_that_cannot_be_placed_is_left_out_of_training_and_stays_in_th
         paragraph["qas"][0]["answers"][0]["answer_start"] = answer
     path.write_text(json.dumps(value))
     caplog.set_level("WARNING", "albert")
-    assert len(squad_questions.read_examples(str(path), True)) == 5
-    assert "3 of 8 questions" in caplog.text and "data[0].paragraphs[1].qas[0]" in caplog.text
-    assert len(squad_questions.read_examples(str(path), False)) == 8
-    assert len(squad_questions.read_answers(str(path))) == 8
+    assert len(squad.read_questions(str(path), True)) == 5
+    assert "3 of 8 questions" in caplog.text and "q0; q1; q2" in caplog.text
+    assert all(question.answers for question in squad.read_questions(str(path), False))
 
 
 @pytest.mark.slow
@@ -227,12 +226,12 @@ def test_a_passage_of_ten_megabytes_is_cut_into_windows_within_a_minute_of_cpu_a
     path.write_text(of_squad(question).replace("w1 w2 w3", words))
     assert path.stat().st_size > 10_000_000
     code = (
-        "import sys, time; from albert.tasks.squad import features as s, questions\n"
+        "import sys, time; from albert.tasks import squad\n"
         "from albert.tokenization import FullTokenizer\n"
         "tokenizer = FullTokenizer(sys.argv[2], True)\n"
-        "examples = questions.read_examples(sys.argv[1], True)\n"
-        "count = sum(1 for _ in s.make_windows(examples, tokenizer, max_seq_length=384,\n"
-        "    doc_stride=128, max_query_length=64, is_training=True))\n"
+        "questions = squad.read_questions(sys.argv[1], True)\n"
+        "count = sum(1 for _ in squad.make_windows(questions, tokenizer, max_seq_length=384,\n"
+        "    doc_stride=128, max_query_length=64))\n"
         "[line] = [l for l in open('/proc/self/status') if l.startswith('VmHWM')]\n"
         "print(count, time.process_time(), line.split()[1])"
     )

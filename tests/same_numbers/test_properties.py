@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from albert.errors import DataError, UserError
 from albert.records import examples, manifests, tfrecord
-from albert.tasks import glue, race
-from albert.tasks.squad import features as squad_features
-from albert.tasks.squad import questions as squad_questions
+from albert.tasks import glue, race, squad
 from albert.text import text_files
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import FullTokenizer, preprocess_text
@@ -133,7 +131,7 @@ def test_any_json_is_a_passage_or_a_clear_error(value, wordpiece, tmp_path):
 
 def read_squad(folder, value):
     (folder / "dev.json").write_text(json.dumps(value))
-    return squad_questions.read_examples(str(folder / "dev.json"), is_training=False)
+    return squad.read_questions(str(folder / "dev.json"), is_training=False)
 
 
 @given(value=JSON)
@@ -147,14 +145,12 @@ def test_any_json_is_questions_or_a_clear_error(value, tmp_path):
 @pytest.mark.parametrize("kind", ["wordpiece", "spm"])
 def test_windows_lead_back_into_the_passage(kind, context, question, request, tmp_path):
     qas = [{"id": "q", "question": question}]
-    examples = read_squad(tmp_path, {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]})
-    for window in squad_features.make_windows(
-        examples, request.getfixturevalue(kind), max_seq_length=20, doc_stride=6,
-        max_query_length=5, is_training=False,
+    questions = read_squad(tmp_path, {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]})
+    for window in squad.make_windows(
+        questions, request.getfixturevalue(kind), max_seq_length=20, doc_stride=6, max_query_length=5
     ):
-        starts, ends = window.tok_start_to_orig_index, window.tok_end_to_orig_index
-        assert len(window.input_ids) == 20
-        assert all(0 <= a <= b < len(context) for a, b in zip(starts, ends, strict=True))
+        assert len(window.row["input_ids"]) == 20
+        assert all(0 <= a <= b < len(context) for a, b in window.spans.tolist())
 
 
 @given(rows=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3),

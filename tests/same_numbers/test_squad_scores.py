@@ -1,7 +1,6 @@
 """SQuAD's official scores, and decoding equal to the original's."""
 
 import collections
-import dataclasses
 import gzip
 import json
 import types
@@ -11,10 +10,9 @@ import pytest
 from sentencepiece import sentencepiece_pb2
 
 from albert import tokenization
-from albert.tasks.squad import decode as squad_decode
-from albert.tasks.squad import metrics
-from albert.tasks.squad.features import Window, make_windows
-from albert.tasks.squad.questions import read_answers, read_examples
+from albert.tasks import squad_answers
+from albert.tasks.squad import known_answers, make_windows, read_questions
+from albert.tasks.squad_answers import Window
 from albert.text.added_tokens import AddedTokens
 
 
@@ -30,10 +28,11 @@ def load(path):
 def test_strings_score_as_in_the_official_scripts(golden_path):
     for case in load(golden_path("squad_odd/string_scores.json")):
         gold, pred = case["gold"], case["pred"]
-        assert metrics.normalize_answer(gold) == case["norm_gold"] == case["norm_gold_v2"]
-        assert metrics.exact_match(gold, pred) == case["v1_em"] == bool(case["v2_em"])
-        assert metrics.f1_score(gold, pred) == case["v1_f1"], case
-        assert metrics.f1_score(gold, pred, no_answer_is_one=True) == case["v2_f1"], case
+        assert squad_answers.normalize_answer(gold) == case["norm_gold"] == case["norm_gold_v2"]
+        assert squad_answers.exact_match(gold, pred) == case["v1_em"] == bool(case["v2_em"])
+        for version, with_negative in (("v1", False), ("v2", True)):
+            f1 = squad_answers.f1_score(gold, pred, with_negative)
+            assert f1 == case[f"{version}_f1"], case
 
 
 # Output of the official scripts for three published systems (data/README.md).
@@ -51,23 +50,27 @@ PUBLISHED = {
 def test_the_scores_are_the_official_numbers_to_the_last_digit(shared):
     data = shared / "data/squad"
     for system, (file, official) in PUBLISHED.items():
-        answers = read_answers(str(data / file))
+        with_negative = file == V2
+        known = known_answers(read_questions(str(data / file), False), with_negative)
         predictions = load(data / f"predictions/{system}.5articles.json")
-        found = (metrics.evaluate_v2 if file == V2 else metrics.evaluate_v1)(answers, predictions)
+        found = squad_answers.evaluate(known, predictions, with_negative)
         for name, value in official.items():
             assert (round(found[name], 4) if "Ans" in name else found[name]) == value, name
 
 
 def windows_of(folder, file):
     with gzip.open(folder / f"features.{file}.s96.json.gz") as stream:
-        read = json.load(stream)
-    for fields in read:
-        del fields["doc_span_index"]  # the window's number in its question, which nothing reads
-    windows = [Window(**fields) for fields in read]
-    for window in windows:
-        has_context = window.token_is_max_context.items()
-        window.token_is_max_context = {int(place): is_it for place, is_it in has_context}
-    return windows
+        return [window_of(fields) for fields in json.load(stream)]
+
+
+def window_of(fields: dict) -> Window:
+    """Returns a window that the original saved."""
+    has_most_context = {int(i): x for i, x in fields["token_is_max_context"].items()}
+    bounds = zip(fields["tok_start_to_orig_index"], fields["tok_end_to_orig_index"], strict=True)
+    return Window(
+        fields["example_index"], {}, min(has_most_context), np.array(list(bounds)),
+        np.array([has_most_context[i] for i in sorted(has_most_context)]), None,
+    )
 
 
 def as_the_original(dataset, answers, odds):
@@ -76,7 +79,7 @@ def as_the_original(dataset, answers, odds):
     An answer whose odds equal the threshold is withheld there. The threshold is that of the official
     search: questions are answered one by one in the order of their odds, from none at 0.
     """
-    scores = metrics.raw_scores(dataset, answers)["f1"]
+    scores = squad_answers.question_scores(dataset, answers, True)["f1"]
     current = best = sum(not golds for golds in dataset.values())
     threshold = 0.0
     for qid in sorted(odds, key=odds.__getitem__):
@@ -85,50 +88,56 @@ def as_the_original(dataset, answers, odds):
             best, threshold = current, odds[qid]
     chosen = {qid: text if odds[qid] < threshold else "" for qid, text in answers.items()}
     likely = {qid: text if odds[qid] <= 1.0 else "" for qid, text in chosen.items()}
-    results = metrics.evaluate_v2(dataset, likely)
+    results = squad_answers.evaluate(dataset, likely, True)
     kept = {name: results[name] for name in ("exact", "f1", "total")}
     return kept | {"null_score_diff_threshold": threshold}, chosen
 
 
-def assert_files_equal(ours, golden):
+def assert_lists_equal(ours, golden):
     assert list(ours) == list(golden)
     for qid, entries in golden.items():
         assert len(ours[qid]) == len(entries), qid
         for mine, theirs in zip(ours[qid], entries, strict=True):
-            assert mine["text"] == theirs["text"]
+            assert mine.text == theirs["text"]
             for name in ("probability", "start_log_prob", "end_log_prob"):
-                assert mine[name] == pytest.approx(theirs[name], rel=1e-6, abs=1e-9)
+                assert getattr(mine, name) == pytest.approx(theirs[name], rel=1e-6, abs=1e-9)
+
+
+def decoded(questions, windows, outputs, with_negative, max_answer_length=30):
+    """Returns answers before any threshold, n-best lists and odds of no answer."""
+    nbest, odds = squad_answers.decode(
+        questions, windows, outputs, with_negative=with_negative, n_best_size=20,
+        max_answer_length=max_answer_length,
+    )
+    return {qid: entries[0].text for qid, entries in nbest.items()}, nbest, odds
+
+
+def outputs_of(file, names: dict[str, str]) -> list[dict]:
+    """Returns the outputs of each window, in the order of their ids."""
+    arrays = np.load(file)
+    order = np.argsort(arrays["unique_id"])
+    return [{name: arrays[f"run0/{key}"][i] for name, key in names.items()} for i in order]
 
 
 def test_version_1_decodes_as_the_original(folder):
-    logits = np.load(folder / "v1_logits.npz")
-    results = {
-        unique_id: {f"{part}_logits": logits[f"run0/{part}_log_prob"][row] for part in ("start", "end")}
-        for row, unique_id in enumerate(logits["unique_id"].tolist())
-    }
-    examples = read_examples(str(folder / "dev-v1.1.json"), False)
-    answers, nbest = squad_decode.decode_v1(
-        examples, windows_of(folder, "dev-v1.1"), results, n_best_size=20, max_answer_length=30
+    outputs = outputs_of(
+        folder / "v1_logits.npz", {f"{part}_logits": f"{part}_log_prob" for part in ("start", "end")}
     )
+    questions = read_questions(str(folder / "dev-v1.1.json"), False)
+    answers, nbest, _ = decoded(questions, windows_of(folder, "dev-v1.1"), outputs, False)
     assert answers == load(folder / "v1_single_predictions.json")
-    assert_files_equal(nbest, load(folder / "v1_single_nbest.json"))
-    dataset = read_answers(str(folder / "dev-v1.1.json"))
-    assert metrics.evaluate_v1(dataset, answers) == load(folder / "v1_single_eval.json")
+    assert_lists_equal(nbest, load(folder / "v1_single_nbest.json"))
+    known = known_answers(questions, False)
+    assert squad_answers.evaluate(known, answers, False) == load(folder / "v1_single_eval.json")
 
 
 def test_version_2_decodes_as_the_original(folder):
-    outputs = np.load(folder / "v2_outputs.npz")
     names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
              "cls_logits")
-    results = {
-        int(unique_id): {name: outputs[f"run0/{name}"][row] for name in names}
-        for row, unique_id in enumerate(outputs["unique_id"])
-    }
-    examples = read_examples(str(folder / "dev-v2.0.json"), False)
-    answers, nbest, odds = squad_decode.decode_v2(
-        examples, windows_of(folder, "dev-v2.0"), results, n_best_size=20, max_answer_length=30
-    )
-    assert_files_equal(nbest, load(folder / "v2_single_nbest.json"))
+    outputs = outputs_of(folder / "v2_outputs.npz", {name: name for name in names})
+    questions = read_questions(str(folder / "dev-v2.0.json"), False)
+    answers, nbest, odds = decoded(questions, windows_of(folder, "dev-v2.0"), outputs, True)
+    assert_lists_equal(nbest, load(folder / "v2_single_nbest.json"))
     golden_odds = load(folder / "v2_single_null_odds.json")
     assert list(odds) == list(golden_odds)
     np.testing.assert_allclose(list(odds.values()), list(golden_odds.values()), rtol=1e-6)
@@ -136,17 +145,17 @@ def test_version_2_decodes_as_the_original(folder):
         golden = load(folder / f"v2_single_predictions_threshold_{threshold}.json")
         chosen = answers
         if threshold is not None:
-            chosen = squad_decode.with_threshold(answers, odds, threshold)
+            chosen = squad_answers.with_threshold(answers, odds, threshold)
         assert chosen == golden
-    dataset = read_answers(str(folder / "dev-v2.0.json"))
-    results, chosen = as_the_original(dataset, answers, odds)
+    known = known_answers(questions, True)
+    results, chosen = as_the_original(known, answers, odds)
     assert chosen == load(folder / "v2_single_predictions.json")
     golden = load(folder / "v2_single_eval.json")
     assert set(results) == set(golden)
     for name, value in golden.items():
         assert results[name] == value, name
     # Without the second, constant threshold, no given answer is withdrawn.
-    ours, _ = squad_decode.evaluate_with_threshold(dataset, answers, odds)
+    ours, _ = squad_answers.evaluate_with_threshold(known, answers, odds)
     assert ours["f1"] == ours["best_f1"] >= results["f1"]
     assert {"best_f1", "best_exact_thresh", "HasAns_f1", "NoAns_exact"} <= set(ours)
 
@@ -204,16 +213,15 @@ class SpecTokenizer:
 
 @pytest.fixture(scope="module")
 def spec(golden_path, tmp_path_factory):
-    """(golden values, function from is_training to (examples, windows))."""
+    """(golden values, function from is_training to (questions, windows))."""
     golden = load(golden_path("spec_golden.json"))["squad_data"]
     path = tmp_path_factory.mktemp("spec") / "data.json"
     path.write_text(json.dumps(golden["data"]))
 
     def read(is_training):
-        examples = read_examples(str(path), is_training)
-        return examples, list(make_windows(
-            examples, SpecTokenizer(), max_seq_length=32, doc_stride=8, max_query_length=6,
-            is_training=is_training,
+        questions = read_questions(str(path), is_training)
+        return questions, list(make_windows(
+            questions, SpecTokenizer(), max_seq_length=32, doc_stride=8, max_query_length=6
         ))
 
     return golden, read
@@ -222,41 +230,38 @@ def spec(golden_path, tmp_path_factory):
 @pytest.mark.parametrize("kind", ["train", "eval"])
 def test_windows_of_ligatures_and_quotes_are_the_originals(kind, spec):
     golden, read = spec
-    for window, expected in zip(read(kind == "train")[1], golden[f"features_{kind}"], strict=True):
-        ours = json.loads(json.dumps(dataclasses.asdict(window)))
+    for window, fields in zip(read(kind == "train")[1], golden[f"features_{kind}"], strict=True):
+        expected = window_of(fields | {"example_index": window.question})
+        for name in ("input_ids", "input_mask", "segment_ids", "p_mask"):
+            assert window.row[name].tolist() == fields[name], name
+        assert window.offset == expected.offset
+        np.testing.assert_array_equal(window.has_most_context, expected.has_most_context)
         # The first token begins after white space, which the original counts in.
-        others = set(expected) & set(ours)
-        others -= {"tokens", "tok_start_to_orig_index", "tok_end_to_orig_index"}
-        assert set(expected) - set(ours) == {"doc_span_index"}
-        assert {name: ours[name] for name in others} == {name: expected[name] for name in others}
+        np.testing.assert_array_equal(window.spans[1:, 1], expected.spans[1:, 1])
+        if kind == "train":
+            assert (window.answer or (0, 0)) == (fields["start_position"], fields["end_position"])
+            assert (window.answer is None) == fields["is_impossible"]
+        else:
+            assert fields["example_index"] == window.question
 
 
 def test_short_answers_of_version_1_are_the_originals(spec):
     golden, read = spec
-    examples, windows = read(False)
-    results = {
-        raw["unique_id"]: {f"{part}_logits": raw[f"{part}_log_prob"] for part in ("start", "end")}
+    outputs = [
+        {f"{part}_logits": raw[f"{part}_log_prob"] for part in ("start", "end")}
         for raw in golden["v1_raw"]
-    }
-    answers, nbest = squad_decode.decode_v1(
-        examples, windows, results, n_best_size=20, max_answer_length=10
-    )
+    ]
+    answers, nbest, _ = decoded(*read(False), outputs, False, max_answer_length=10)
     assert answers == golden["v1_predictions"]
-    assert_files_equal(nbest, golden["v1_nbest"])
+    assert_lists_equal(nbest, golden["v1_nbest"])
 
 
 def test_a_pair_that_a_beam_holds_twice_is_averaged_as_in_the_original(spec):
     golden, read = spec
-    examples, windows = read(False)
-    answers, nbest, odds = squad_decode.decode_v2(
-        examples, windows, {raw["unique_id"]: raw for raw in golden["v2_raw"]}, n_best_size=20,
-        max_answer_length=30,
-    )
-    assert_files_equal(nbest, golden["v2_nbest"])
+    questions, windows = read(False)
+    answers, nbest, odds = decoded(questions, windows, golden["v2_raw"], True)
+    assert_lists_equal(nbest, golden["v2_nbest"])
     assert odds == golden["v2_null_odds"]
-    dataset = {
-        qa["id"]: [answer["text"] for answer in qa["answers"]]
-        for paragraph in golden["data"]["data"][0]["paragraphs"] for qa in paragraph["qas"]
-    }
-    results, chosen = as_the_original(dataset, answers, odds)
+    known = {question.qas_id: question.answers for question in questions}
+    results, chosen = as_the_original(known, answers, odds)
     assert results == golden["v2_eval"] and chosen == golden["v2_predictions"]

@@ -1,12 +1,12 @@
 """SQuAD's windows: equal to the original's, field by field; and invalid files."""
 
-import dataclasses
 import gzip
 import json
 import os
 import random
 
 import jobs
+import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import REPO
@@ -14,10 +14,9 @@ from helpers import REPO
 from albert.errors import DataError
 from albert.records import manifests, tfrecord
 from albert.tasks.fine_tuning_data import keep_records
-from albert.tasks.squad import features
-from albert.tasks.squad.features import make_windows
-from albert.tasks.squad.questions import SquadExample, read_answers, read_examples
-from albert.tasks.squad.task import SquadV1Task, row_of
+from albert.tasks import squad
+from albert.tasks.squad import SquadTask, known_answers, make_windows, read_questions
+from albert.tasks.squad_answers import Question
 from albert.tokenization import FullTokenizer
 
 S96 = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 16}
@@ -56,6 +55,26 @@ def without_positions(fields: dict) -> dict:
     return {name: value for name, value in fields.items() if name not in POSITIONS}
 
 
+def as_the_original_has_it(window, tokenizer, is_training: bool) -> dict:
+    """Returns the fields of a window under the original's names, without its numbers."""
+    start, end = window.answer or (0, 0)
+    first, last = window.spans.T.tolist()
+    return {name: values.tolist() for name, values in window.row.items()} | {
+        "tokens": tokens_of(window, tokenizer), "paragraph_len": window.offset + len(first) + 1,
+        "tok_start_to_orig_index": first, "tok_end_to_orig_index": last,
+        "token_is_max_context": {
+            str(i): bool(x) for i, x in enumerate(window.has_most_context, window.offset)
+        },
+        "start_position": start if is_training else None,
+        "end_position": end if is_training else None,
+        "is_impossible": is_training and window.answer is None,
+    }
+
+
+def tokens_of(window, tokenizer) -> list[str]:
+    return [tokenizer.inv_vocab[i] for i in window.row["input_ids"].tolist()]
+
+
 @pytest.mark.parametrize(("file", "setting"), CASES)
 def test_every_field_of_every_window_is_the_originals(file, setting, folders, golden_path):
     is_training, lower = file.startswith("train"), setting != "s96cased"
@@ -63,22 +82,22 @@ def test_every_field_of_every_window_is_the_originals(file, setting, folders, go
     for folder in folders:
         with gzip.open(folder / f"features.{file}.{setting}.json.gz") as stream:
             golden = json.load(stream)
-        examples = read_examples(str(folder / f"{file}.json"), is_training)
-        examples_there = [example for example in examples if example.qas_id not in SKIPPED_THERE]
-        windows = list(
-            make_windows(examples_there, tokenizer, is_training=is_training, **SETTINGS[setting])
-        )
+        questions = read_questions(str(folder / f"{file}.json"), is_training)
+        there = [i for i, question in enumerate(questions) if question.qas_id not in SKIPPED_THERE]
+        windows = make_windows([questions[i] for i in there], tokenizer, **SETTINGS[setting])
         moved = 0
-        for window, expected in zip(windows, golden, strict=True):
-            ours = json.loads(json.dumps(dataclasses.asdict(window)))
-            ours["example_index"] = expected["example_index"]
-            del expected["doc_span_index"]  # the window's number in its question, which nothing reads
+        for number, (window, expected) in enumerate(zip(windows, golden, strict=True)):
+            ours = as_the_original_has_it(window, tokenizer, is_training)
+            if not is_training:
+                assert there[window.question] == expected["example_index"]
+            # Nothing reads the window's number in its question.
+            del expected["doc_span_index"], expected["example_index"]
             if is_training and expected["start_position"] != ours["start_position"]:
                 moved += 1  # an answer between two zero-width spaces
                 ours["start_position"] = expected["start_position"]
-            assert without_positions(ours) == without_positions(expected), window.unique_id
+            assert without_positions(ours) == without_positions(expected), number
             if not is_training:
-                text = examples[expected["example_index"]].paragraph_text
+                text = questions[there[window.question]].passage
                 for ours_, theirs in zip(*(
                     zip(one["tok_start_to_orig_index"], one["tok_end_to_orig_index"], strict=True)
                     for one in (ours, expected)
@@ -94,21 +113,17 @@ def test_an_answer_that_ends_at_the_edge_of_a_window_is_in_it_and_one_token_late
     text = " ".join(words)
     for last in range(2, 10):
         answer = " ".join(words[last - 1 : last + 1])
-        example = SquadExample("q", "w1", text, answer, text.index(answer), False, "x")
-        windows = list(make_windows(
-            [example], tokenizer, is_training=True, max_seq_length=8, doc_stride=2, max_query_length=4
-        ))
+        asked = Question("q", "w1", text, (answer,), text.index(answer))
+        windows = make_windows([asked], tokenizer, max_seq_length=8, doc_stride=2, max_query_length=4)
         for number, window in enumerate(windows):  # of four words, the first one is 2 * number
             position = 3 + last - 2 * number
             holds = 2 * number <= last - 1 and last < 2 * number + 4
-            assert window.is_impossible != holds
-            assert (window.start_position, window.end_position) == holds * (position - 1, position) + (
-                not holds) * (0, 0)
+            assert window.answer == ((position - 1, position) if holds else None)
             if holds:
-                assert window.tokens[window.start_position : position + 1] == answer.split()
+                assert tokens_of(window, tokenizer)[position - 1 : position + 1] == answer.split()
 
 
-def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
+def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path, monkeypatch):
     def messages(path) -> list[tf.train.Example]:
         return [tf.train.Example.FromString(r) for r in tfrecord.read_records(str(path))]
 
@@ -122,15 +137,16 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
 
     for folder in folders:
         file, theirs = str(folder / "train-v2.0.json"), folder / "train-v2.0.s96.tfrecord"
-        examples = [e for e in read_examples(file, True) if e.qas_id not in SKIPPED_THERE]
-        windows = make_windows(examples, tokenizer, is_training=True, **S96)
+        questions = [q for q in read_questions(file, True) if q.qas_id not in SKIPPED_THERE]
         ours = str(tmp_path / f"{folder.name}.tf_record")
-        task = SquadV1Task(**S96)
-        manifests.write_records(ours, (row_of(one, True) for one in windows), task.feature_spec(), {})
+        task = SquadTask(**S96)
+        with monkeypatch.context() as patch:  # the command shuffles questions first
+            patch.setattr(random.Random, "shuffle", lambda *_: None)
+            rows_in_order = list(task.rows(questions, tokenizer, "train"))
+        manifests.write_records(ours, rows_in_order, task.feature_spec(), {})
         moved = [one for one, other in zip(messages(ours), messages(theirs), strict=True) if one != other]
         assert len(moved) <= 1  # an answer between two zero-width spaces
-        # The command shuffles questions first.
-        path = keep_records(task, "train", examples, tokenizer, str(tmp_path / folder.name))
+        path = keep_records(task, "train", questions, tokenizer, str(tmp_path / folder.name))
         assert messages(path) != messages(ours)
         differ = [one for one, other in zip(rows(path), rows(theirs), strict=True) if one != other]
         assert len(differ) <= 2
@@ -138,11 +154,11 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
 
 def test_records_for_prediction_are_kept_and_those_of_other_settings_not_used(golden_path, tokenizer, tmp_path):
     origin = str(golden_path("squad_odd/dev-v1.1.json"))
-    examples = read_examples(origin, False)
+    questions = read_questions(origin, False)
 
     def records_of(**changes):
-        task = SquadV1Task(**S96 | changes).predicting(examples, None, tokenizer)
-        return keep_records(task, "dev", examples, tokenizer, str(tmp_path))
+        task = SquadTask(**S96 | changes).predicting(questions, tokenizer)
+        return keep_records(task, "dev", questions, tokenizer, str(tmp_path))
 
     first = records_of()
     written = os.stat(first).st_mtime_ns
@@ -155,11 +171,9 @@ def test_records_for_prediction_are_kept_and_those_of_other_settings_not_used(go
 
 
 def windows_of(context, tokenizer, answer=None, start=-1, question="w1", **settings):
-    example = SquadExample("1", question, context, answer, start, False, "x.json")
+    asked = Question("1", question, context, None if answer is None else (answer,), start)
     settings = {"max_seq_length": 128, "doc_stride": 8, "max_query_length": 8} | settings
-    return list(
-        make_windows([example], tokenizer, is_training=answer is not None, **settings)
-    )
+    return list(make_windows([asked], tokenizer, **settings))
 
 
 @pytest.mark.parametrize("stride", [1, 3, 5, 6, 128])
@@ -172,11 +186,12 @@ def test_windows_cover_every_token_and_each_has_most_context_once(stride, tmp_pa
     )
     starts, covered, best = [], set(), []
     for window in windows:
-        assert window.tokens[:4] == ["[CLS]", "w20", "w21", "[SEP]"]  # the third is cut off
-        words = window.tokens[4 : window.paragraph_len - 1]
+        tokens = tokens_of(window, tokenizer)
+        assert tokens[:4] == ["[CLS]", "w20", "w21", "[SEP]"]  # the third is cut off
+        words = tokens[4 : 4 + len(window.spans)]
         starts.append(int(words[0][1:]))
         covered.update(words)
-        best += [window.tokens[i] for i, is_it in window.token_is_max_context.items() if is_it]
+        best += np.array(words)[window.has_most_context].tolist()
     step = min(stride, 5)  # no more than fits in a window
     assert starts == list(range(0, max(12 - 5, step * -(-7 // step)) + 1, step))
     assert covered == set(context.split()) and sorted(best) == sorted(covered)
@@ -190,8 +205,8 @@ CHINESE = (
 
 def test_every_wordpiece_stands_at_its_own_characters(wordpiece):
     (window,) = windows_of(CHINESE, wordpiece)
-    pieces = window.tokens[window.tokens.index("[SEP]") + 1 : window.paragraph_len - 1]
-    begins, lasts = window.tok_start_to_orig_index, window.tok_end_to_orig_index
+    begins, lasts = window.spans.T.tolist()
+    pieces = tokens_of(window, wordpiece)[window.offset : window.offset + len(begins)]
     for piece, begin, last in zip(pieces, begins, lasts, strict=True):
         text = CHINESE[begin : last + 1]
         if piece == "[UNK]":
@@ -209,36 +224,37 @@ def test_an_answer_in_wordpieces_is_widened_to_whole_tokens_and_no_further(wordp
             answer = CHINESE[start:end]
             if answer == answer.strip(" \u3000\u200b"):
                 (window,) = windows_of(CHINESE, wordpiece, answer, start)
-                offset = window.tokens.index("[SEP]") + 1
-                first, last = window.start_position - offset, window.end_position - offset
-                begins, lasts = window.tok_start_to_orig_index, window.tok_end_to_orig_index
-                assert begins[first] <= start <= lasts[first]
-                assert begins[last] <= end - 1 <= lasts[last]
+                first, last = (window.spans[at - window.offset] for at in window.answer)
+                assert first[0] <= start <= first[1]
+                assert last[0] <= end - 1 <= last[1]
 
 
 def test_a_shuffled_file_reads_each_passage_once(golden_path, tokenizer, monkeypatch):
-    examples = read_examples(str(golden_path("squad_odd/dev-v1.1.json")), False)
-    random.Random(1).shuffle(examples)
-    read, encode = [], features.encode_with_offsets
-    monkeypatch.setattr(features, "encode_with_offsets", lambda *of: read.append(of) or encode(*of))
-    list(make_windows(examples, tokenizer, is_training=False, **S96))
-    assert len(read) == len({example.paragraph_text for example in examples})
+    questions = read_questions(str(golden_path("squad_odd/dev-v1.1.json")), False)
+    random.Random(1).shuffle(questions)
+    read, encode = [], squad.encode_with_offsets
+    monkeypatch.setattr(squad, "encode_with_offsets", lambda *of: read.append(of) or encode(*of))
+    list(make_windows(questions, tokenizer, **S96))
+    assert len(read) == len({question.passage for question in questions})
+
+
+def text_of(window, passage) -> str:
+    """Returns the answer in a window, by the characters of its tokens."""
+    first, last = (window.spans[at - window.offset] for at in window.answer)
+    return passage[first[0] : last[1] + 1]
 
 
 @pytest.mark.parametrize("mark", ["\u0301", " \u0301 ", "\u0301 \u0301", " \u200b ", "\u00ad"])
 def test_an_answer_stands_where_it_does_whatever_accents_stand_alone_before_it(mark, tokenizer):
     passage = f"a {mark} b the cat sat"
     [window] = windows_of(passage, tokenizer, "cat", passage.index("cat"))
-    first = window.tokens.index("[SEP]") + 1
-    begin = window.tok_start_to_orig_index[window.start_position - first]
-    end = window.tok_end_to_orig_index[window.end_position - first]
-    assert passage[begin : end + 1] == " cat"
+    assert text_of(window, passage) == " cat"
 
 
 # --- Files ---
 
 
-def squad(tmp_path, *qas, context="the cat sat on the mat") -> str:
+def write(tmp_path, *qas, context="the cat sat on the mat") -> str:
     path = tmp_path / "s.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}))
     return str(path)
@@ -249,7 +265,7 @@ def question(text="cat", start=4, **changes) -> dict:
     return {"id": "1", "question": "who sat?", "answers": answers} | changes
 
 
-QAS = "data[0].paragraphs[0].qas"
+FIRST = "s.json: question 1: "
 REFUSED = [  # content of the file, or its questions; message
     ('{"version": 1}', "s.json: no 'data'"),
     ("[3]", "s.json: expected an object, got int"), ("3", "got int"),
@@ -257,18 +273,17 @@ REFUSED = [  # content of the file, or its questions; message
     ("", "s.json: no questions"),
     (b'{"data": "\xff"}', "not UTF-8 text"),
     ('{"data": []}', "s.json: no questions"),
-    ('{"data": [{}]}', "s.json: data[0]: no 'paragraphs'"),
-    ('{"data": [{"paragraphs": [{"context": 3, "qas": []}]}]}',
-     "data[0].paragraphs[0]: 'context' must be a string, got 3"),
-    ([question(id=1)], f"{QAS}[0]: 'id' must be a string, got 1"),
-    ([{"question": "x"}], f"{QAS}[0]: no 'id'"),
-    ([{"id": "1", "answers": []}], f"{QAS}[0]: no 'question'"),
+    ('{"data": [{}]}', "s.json: no 'paragraphs'"),
+    ('{"data": [{"paragraphs": [{"context": 3, "qas": []}]}]}', "'context' must be a string, got 3"),
+    ([question(id=1)], f"{FIRST}'id' must be a string, got 1"),
+    ([{"question": "x"}], f"{FIRST}no 'id'"),
+    ([{"id": "1", "answers": []}], f"{FIRST}no 'question'"),
     ('{"question": "x", "answers": []}\n', "s.json: no 'data'; is it a SQuAD file?"),
-    ([question(), question()], f"{QAS}[1]: duplicate id '1', also at {QAS}[0]"),
-    ([question(answers=[{}, {}])], f"{QAS}[0].answers[0]: no 'text'"),
-    ([question(answers={"text": ["a"], "answer_start": [1]})], f"{QAS}[0]: 'answers' must be a list"),
-    ([question(is_impossible=0)], f"{QAS}[0]: 'is_impossible' must be true or false"),
-    ([question(start="4")], f"{QAS}[0].answers[0]: 'answer_start' must be a whole number"),
+    ([question(), question()], "question 2: duplicate id '1'"),
+    ([question(), question(id="2", answers=[{}, {}])], "question 2: no 'text'"),
+    ([question(answers={"text": ["a"], "answer_start": [1]})], f"{FIRST}'answers' must be a list"),
+    ([question(is_impossible=0)], f"{FIRST}'is_impossible' must be true or false"),
+    ([question(start="4")], f"{FIRST}'answer_start' must be a whole number"),
     ([question("dog")], "no question has its answer where answer_start says"),
 ]
 
@@ -276,29 +291,28 @@ REFUSED = [  # content of the file, or its questions; message
 def test_a_bad_file_is_refused_with_the_place(tmp_path):
     for content, said in REFUSED:
         if isinstance(content, list):
-            squad(tmp_path, *content)
+            write(tmp_path, *content)
         else:
             content = content if isinstance(content, bytes) else content.encode()
             (tmp_path / "s.json").write_bytes(content)
         with pytest.raises(DataError) as error:
-            read_examples(str(tmp_path / "s.json"), True)
+            read_questions(str(tmp_path / "s.json"), True)
         assert said in str(error.value)
 
 
 def test_training_uses_the_first_of_several_answers_and_says_so(tmp_path, caplog):
     several = [*question()["answers"], {"text": "sat", "answer_start": 8}]
-    path = squad(tmp_path, question(answers=several), question(id="2", answers=[]))
-    found = read_examples(path, True)
-    assert [(e.orig_answer_text, e.start_position, e.is_impossible) for e in found] == [
-        ("cat", 4, False), ("", -1, True)]
-    assert read_answers(path) == {"1": ["cat", "sat"], "2": []}
-    assert "1 of 2 questions have several answers; training uses the first" in caplog.text
+    path = write(tmp_path, question(answers=several), question(id="2", answers=[]))
+    for is_training, start in ((True, 4), (False, -1)):
+        found = read_questions(path, is_training)
+        assert [(q.answers, q.start) for q in found] == [(("cat", "sat"), start), ((), -1)]
+    assert caplog.text.count("1 of 2 questions have several answers; training uses the first") == 1
 
 
 def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_reported(tmp_path, caplog):
-    examples = read_examples(squad(tmp_path, question(), question("dog", id="2")), True)
-    assert [e.qas_id for e in examples] == ["1"]
-    assert "1 of 2 questions" in caplog.text and f"2 ({QAS}[1])" in caplog.text
+    questions = read_questions(write(tmp_path, question(), question("dog", id="2")), True)
+    assert [q.qas_id for q in questions] == ["1"]
+    assert "1 of 2 questions, whose answer is not in the passage at answer_start: 2" in caplog.text
 
 
 @pytest.mark.parametrize("passage, answer", [
@@ -308,46 +322,37 @@ def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_reported(tmp_
 def test_a_passage_that_the_original_drops_can_be_read_by_the_positions_of_its_tokens(
     passage, answer, tokenizer
 ):
-    asked = SquadExample("1", "who?", passage, answer, passage.index(answer), False, "x")
-    [window] = make_windows(
-        [asked], tokenizer, max_seq_length=128, doc_stride=64, max_query_length=8, is_training=True,
-    )
-    first = window.tokens.index("[SEP]") + 1
-    begin = window.tok_start_to_orig_index[window.start_position - first]
-    end = window.tok_end_to_orig_index[window.end_position - first]
-    assert passage[begin : end + 1].strip() == answer
-
-
-def test_prediction_asks_nothing_of_answers(tmp_path, caplog):
-    bare = {"id": "1", "question": "who sat?"}
-    odd = (None, "cat", ["cat"], [{}], [{"text": 1}], [{"text": "c"}])
-    far = question(start=4000)["answers"]
-    for qa in (bare, *(bare | {"answers": answers} for answers in (*odd, far))):
-        [example] = read_examples(squad(tmp_path, qa), False)
-        assert example.orig_answer_text is None and not example.is_impossible
-    assert not caplog.records
+    asked = Question("1", "who?", passage, (answer,), passage.index(answer))
+    [window] = make_windows([asked], tokenizer, max_seq_length=128, doc_stride=64, max_query_length=8)
+    assert text_of(window, passage).strip() == answer
 
 
 @pytest.mark.parametrize("changes, expected", [
-    ({}, ["cat"]),
-    ({"answers": []}, []),
-    ({"answers": [], "is_impossible": True}, []),
-    ({"is_impossible": True}, ["cat"]),
+    ({}, ("cat",)),
+    ({"answers": []}, ()),
+    ({"answers": [], "is_impossible": True}, ()),
+    ({"is_impossible": True}, ("cat",)),
     ({"answers": None}, None),
 ])
 def test_the_answers_of_a_question_are_known_or_not(changes, expected, tmp_path):
-    path = squad(tmp_path, question(), question(id="2", **changes), {"id": "3", "question": "why?"})
-    assert read_answers(path) == {"1": ["cat"], "2": expected, "3": None}
+    path = write(tmp_path, question(), question(id="2", **changes), {"id": "3", "question": "why?"})
+    questions = read_questions(path, False)
+    assert [q.answers for q in questions] == [("cat",), expected, None]
+    assert known_answers(questions, True) is None
+    known = {"1": ("cat",), "2": expected}
+    assert known_answers(questions[:2], True) == (None if expected is None else known)
+    assert known_answers(questions[:2], False) == (known if expected else None)
 
 
 def test_a_file_of_empty_lists_has_no_known_answers(tmp_path):
     empty = question(answers=[])  # as in some test sets
-    assert read_answers(squad(tmp_path, empty)) == {"1": None}
+    assert [q.answers for q in read_questions(write(tmp_path, empty), False)] == [None]
     impossible = question(id="2", answers=[], is_impossible=True)
-    assert read_answers(squad(tmp_path, empty, impossible)) == {"1": [], "2": []}
+    found = read_questions(write(tmp_path, empty, impossible), False)
+    assert [q.answers for q in found] == [(), ()]
 
 
 def test_a_file_of_blank_passages_leaves_no_empty_records(tokenizer, tmp_path):
-    examples = read_examples(squad(tmp_path, question(answers=[]), context=" \n "), False)
-    with pytest.raises(DataError, match=r"qas\[0\]: neither this passage nor any other can be"):
-        SquadV1Task(**S96).predicting(examples, None, tokenizer)
+    questions = read_questions(write(tmp_path, question(answers=[]), context=" \n "), False)
+    with pytest.raises(DataError, match="none of its passages has any token"):
+        SquadTask(**S96).predicting(questions, tokenizer)

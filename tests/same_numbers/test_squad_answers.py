@@ -1,32 +1,27 @@
 """From window scores to answers and SQuAD's metrics, on passages small enough to check by hand."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
 
-from albert.tasks.squad import decode, metrics
-from albert.tasks.squad.features import SquadExample, Window
+from albert.tasks import squad_answers
+from albert.tasks.squad_answers import Question, Window
 
 LENGTH = 8
+evaluate_v2 = functools.partial(squad_answers.evaluate, with_negative=True)
 WORDS = [(0, 2), (4, 6), (8, 10), (12, 13), (15, 18)]  # first and last character
 
 
-def example(qas_id="q"):
-    return SquadExample(qas_id, "?", "Ada met Bob in Rome", None, None, False, "here")
+def question(qas_id="q"):
+    return Question(qas_id, "?", "Ada met Bob in Rome")
 
 
-def window(words=WORDS, unique_id=1, example_index=0, without_context=()):
+def window(words=WORDS, index=0, without_context=()):
     """[CLS] ? [SEP] and the words from position 3 on, without a final [SEP]."""
-    return Window(
-        unique_id=unique_id, example_index=example_index,
-        tok_start_to_orig_index=[first for first, _ in words],
-        tok_end_to_orig_index=[last for _, last in words],
-        token_is_max_context={3 + i: 3 + i not in without_context for i in range(len(words))},
-        tokens=(["[CLS]", "?", "[SEP]"] + ["word"] * len(words) + ["<pad>"] * LENGTH)[:LENGTH],
-        input_ids=[0] * LENGTH, input_mask=[1] * LENGTH, segment_ids=[0] * LENGTH,
-        p_mask=[0] * LENGTH, paragraph_len=3 + len(words),
-    )
+    has_most_context = np.array([3 + i not in without_context for i in range(len(words))])
+    return Window(index, {}, 3, np.array(words), has_most_context, None)
 
 
 def logits(**scores):
@@ -38,65 +33,58 @@ def logits(**scores):
 
 
 def decode_v1(windows, results, n_best_size=2, max_answer_length=5):
-    results = {i: {"start_logits": a, "end_logits": b} for i, (a, b) in results.items()}
-    answers, nbest = decode.decode_v1(
-        [example()], windows, results, n_best_size=n_best_size,
-        max_answer_length=max_answer_length,
+    nbest, odds = squad_answers.decode(
+        [question()], windows, [{"start_logits": a, "end_logits": b} for a, b in results],
+        with_negative=False, n_best_size=n_best_size, max_answer_length=max_answer_length,
     )
-    assert answers["q"] == nbest["q"][0]["text"]
+    assert not odds
     return nbest["q"]
 
 
 def starts(entries):
-    return [(entry["text"], entry["start_log_prob"]) for entry in entries]
+    return [(entry.text, entry.start_log_prob) for entry in entries]
 
 
 def test_the_best_pair_is_cut_out_of_the_passage_with_its_probability():
-    first, second = decode_v1([window()], {1: (logits(p3=2, p5=1), logits(p5=3, p0=9))})
-    assert (first.start, second.start) == (0, 8)
-    assert first == {
-        "text": "Ada met Bob", "start_log_prob": 2.0, "end_log_prob": 3.0,
-        "probability": pytest.approx(math.e / (math.e + 1)),
-    }
-    assert second["text"] == "Bob"
-    assert second["probability"] == pytest.approx(1 / (math.e + 1))
+    first, second = decode_v1([window()], [(logits(p3=2, p5=1), logits(p5=3, p0=9))])
+    probability = pytest.approx(math.e / (math.e + 1))
+    assert first == ("Ada met Bob", probability, 2.0, 3.0, 0)
+    assert second == ("Bob", pytest.approx(1 / (math.e + 1)), 1.0, 3.0, 8)
 
 
 def test_an_answer_lies_in_the_passage_forwards_and_is_no_longer_than_allowed():
-    none = {"text": "empty", "probability": 1.0, "start_log_prob": 0.0, "end_log_prob": 0.0}
+    none = ("empty", 1.0, 0.0, 0.0, 0)
     for scores in (
         (logits(p0=9, p1=8), logits(p3=9, p4=8)),  # starts before the passage
         (logits(p3=9, p4=8), logits(p1=9, p2=8)),  # ends before it
         (logits(p6=9, p7=8), logits(p3=9, p4=8)),  # ends before its start
         (logits(p3=9, p4=8), logits(p6=9, p7=8)),  # longer than 2 tokens
     ):
-        assert decode_v1([window()], {1: scores}, max_answer_length=2) == [none]
+        assert decode_v1([window()], [scores], max_answer_length=2) == [none]
     scores = logits(p3=9, p4=8), logits(p4=9, p7=8)
-    assert starts(decode_v1([window()], {1: scores}, max_answer_length=2))[0] == ("Ada met", 9.0)
+    assert starts(decode_v1([window()], [scores], max_answer_length=2))[0] == ("Ada met", 9.0)
     scores = logits(p3=1, p6=9), logits(p3=1, p7=9)  # padding after the passage
-    assert starts(decode_v1([window(WORDS[:2])], {1: scores})) == [("Ada", 1.0)]
+    assert starts(decode_v1([window(WORDS[:2])], [scores])) == [("Ada", 1.0)]
 
 
 def test_a_word_starts_an_answer_only_where_it_has_most_context():
-    late = window(WORDS[2:], unique_id=2)
-    early = window(WORDS, unique_id=1, without_context={5, 6, 7})
-    results = {1: (logits(p5=9), logits(p5=9)), 2: (logits(p3=1), logits(p3=1))}
+    late, early = window(WORDS[2:]), window(WORDS, without_context={5, 6, 7})
+    results = [(logits(p5=9), logits(p5=9)), (logits(p3=1), logits(p3=1))]
     assert starts(decode_v1([early, late], results, n_best_size=1)) == [("Bob", 1.0)]
 
 
 def test_one_text_counts_once_with_its_best_score():
-    twice = [window(unique_id=1), window(unique_id=2)]
-    results = {1: (logits(p3=1), logits(p3=1)), 2: (logits(p3=4), logits(p3=4, p4=2))}
-    assert starts(decode_v1(twice, results)) == [("Ada", 4.0), ("Ada met", 4.0)]
+    results = [(logits(p3=1), logits(p3=1)), (logits(p3=4), logits(p3=4, p4=2))]
+    assert starts(decode_v1([window()] * 2, results)) == [("Ada", 4.0), ("Ada met", 4.0)]
 
 
 def test_of_equal_scores_the_first_window_and_place_wins():
     flat = np.zeros(LENGTH, "float32")
-    words = [window(WORDS[:1], unique_id=1), window(WORDS[1:2], unique_id=2)]
-    entries = decode_v1(words, {1: (flat, flat), 2: (flat, flat)}, n_best_size=LENGTH)
+    words = [window(WORDS[:1]), window(WORDS[1:2])]
+    entries = decode_v1(words, [(flat, flat)] * 2, n_best_size=LENGTH)
     assert starts(entries) == [("Ada", 0.0), ("met", 0.0)]
     # Only the first n positions with equal scores are combined: none is in the passage.
-    assert starts(decode_v1(words, {1: (flat, flat), 2: (flat, flat)})) == [("empty", 0.0)]
+    assert starts(decode_v1(words, [(flat, flat)] * 2)) == [("empty", 0.0)]
 
 
 # --- Version 2 ---
@@ -114,27 +102,26 @@ def beam(starts, ends, cls=0.0):
     }
 
 
-def decode_v2(examples, windows, results):
-    return decode.decode_v2(examples, windows, results, n_best_size=3, max_answer_length=5)
+def decode_v2(questions, windows, results):
+    return squad_answers.decode(
+        questions, windows, results, with_negative=True, n_best_size=3, max_answer_length=5
+    )
 
 
 def test_each_start_has_its_own_ends():
     result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)], [(7, -0.5), (5, -9)]])
-    _, nbest, _ = decode_v2([example()], [window()], {1: result})
-    assert [(e["text"], e["start_log_prob"], e["end_log_prob"]) for e in nbest["q"]] == [
+    nbest, _ = decode_v2([question()], [window()], [result])
+    assert [(e.text, e.start_log_prob, e.end_log_prob) for e in nbest["q"]] == [
         ("Ada met", -1, -1), ("Bob in Rome", -2, -0.5), ("Ada met Bob", -1, -3)
     ]
 
 
 def test_null_odds_are_the_least_of_the_windows_and_without_any_there_is_no_answer():
     ends = [[(4, -1), (5, -3)]] * 2
-    results = {i: beam([(3, -1), (5, -2)], ends, cls=c) for i, c in ((1, 2.0), (2, -1.0), (3, 0))}
-    windows = [window(unique_id=i, example_index=1) for i in results]
-    answers, nbest, odds = decode_v2([example("lost"), example("q")], windows, results)
-    assert answers == {"lost": "", "q": "Ada met"} and odds == {"lost": 1000000.0, "q": -1.0}
-    assert nbest["lost"] == [
-        {"text": "", "probability": 1.0, "start_log_prob": -1e6, "end_log_prob": -1e6}
-    ]
+    results = [beam([(3, -1), (5, -2)], ends, cls=cls) for cls in (2.0, -1.0, 0)]
+    nbest, odds = decode_v2([question("lost"), question("q")], [window(index=1)] * 3, results)
+    assert nbest["q"][0].text == "Ada met" and odds == {"lost": 1000000.0, "q": -1.0}
+    assert nbest["lost"] == [("", 1.0, -1e6, -1e6, 0)]
 
 
 def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_all():
@@ -145,25 +132,25 @@ def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_al
         golds, answers = (dict(zip(ids, rng.choice(texts, len(ids)).tolist())) for _ in range(2))
         odds = dict(zip(ids, rng.choice([-3.0, -2.5, 0.0, 1.0, 7.0], len(ids)).tolist()))
         data = {qid: [gold] if gold else [] for qid, gold in golds.items()}
-        results, chosen = decode.evaluate_with_threshold(data, answers, odds)
+        results, chosen = squad_answers.evaluate_with_threshold(data, answers, odds)
         every = [
-            metrics.evaluate_v2(data, decode.with_threshold(answers, odds, threshold))
+            evaluate_v2(data, squad_answers.with_threshold(answers, odds, threshold))
             for threshold in (-99.0, *odds.values())
         ]
         # The saved answers score as reported, and nothing scores higher.
-        assert metrics.evaluate_v2(data, chosen)["f1"] == results["f1"] == results["best_f1"]
+        assert evaluate_v2(data, chosen)["f1"] == results["f1"] == results["best_f1"]
         for name in ("exact", "f1"):
             assert results[f"best_{name}"] == pytest.approx(max(one[name] for one in every))
         threshold = results["null_score_diff_threshold"]
         assert threshold == results["best_f1_thresh"]
-        assert decode.with_threshold(answers, odds, threshold) == chosen
+        assert squad_answers.with_threshold(answers, odds, threshold) == chosen
         found.add(np.sign(threshold - min(odds.values())))
     assert found == {-1.0, 0.0, 1.0}  # below all odds, at the lowest of them, above it
 
 
 def test_a_threshold_that_is_given_is_used_and_is_no_result():
     data, answers = {"a": ["cow"], "b": ["hen"]}, {"a": "cow", "b": "x"}
-    results, chosen = decode.evaluate_with_threshold(data, answers, {"a": 1, "b": 2}, threshold=0.5)
+    results, chosen = squad_answers.evaluate_with_threshold(data, answers, {"a": 1, "b": 2}, threshold=0.5)
     assert chosen == {"a": "", "b": ""} and results["f1"] == 0.0
     assert (results["best_f1"], results["best_f1_thresh"]) == (50.0, 1)
     assert "null_score_diff_threshold" not in results
@@ -174,26 +161,26 @@ def test_a_threshold_that_is_given_is_used_and_is_no_result():
 
 def test_the_best_of_several_answers_counts():
     answers, given = {"q": ["dog", "big cat", "cat"]}, {"q": "the cat"}
-    assert metrics.evaluate_v1(answers, given) == {"exact_match": 100.0, "f1": 100.0}
+    assert squad_answers.evaluate(answers, given, False) == {"exact_match": 100.0, "f1": 100.0}
     # An answer without words is no answer, but its question has one.
-    scores = metrics.evaluate_v2({"q": ["The"]}, {"q": ""})
+    scores = evaluate_v2({"q": ["The"]}, {"q": ""})
     assert (scores["f1"], scores["HasAns_total"]) == (100.0, 1) and "NoAns_total" not in scores
 
 
 def test_no_absent_prediction_ever_raises_a_score():
     questions = {"a": [], "b": [], "c": ["cat"], "d": ["dog"]}
-    scores = metrics.evaluate_v2(questions, {"a": "", "c": "cat"})
+    scores = evaluate_v2(questions, {"a": "", "c": "cat"})
     assert scores == {
         "exact": 50.0, "f1": 50.0, "total": 4,
         "HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2,
         "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
     }
-    nothing = metrics.evaluate_v2(questions, {})
+    nothing = evaluate_v2(questions, {})
     assert {nothing[name] for name in ("exact", "f1")} == {0.0}
 
 
 def test_scores_are_added_from_left_to_right():
     # Ten times 0.1 sums to 0.9999999999999999; rounded once at the end it is 1.0.
-    assert metrics.averages({"f1": dict.fromkeys("abcdefghij", 0.1)}, "abcdefghij") == {
+    assert squad_answers.averages({"f1": dict.fromkeys("abcdefghij", 0.1)}, "abcdefghij") == {
         "f1": 100.0 * 0.9999999999999999 / 10, "total": 10
     }
