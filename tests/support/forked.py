@@ -90,9 +90,11 @@ def use_plain_graphs(wanted: bool = True) -> None:
 @functools.cache
 def _server() -> "_Server":
     ours, theirs = socket.socketpair()
-    # A multithreaded BLAS would start its threads before the fork.
-    paths = f"{REPO}:{REPO / 'tests/support'}"
-    environment = os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
+    # A multithreaded BLAS would start its threads before the fork, and so would pandas' pyarrow.
+    environment = os.environ | {
+        "PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}", "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    }
     with theirs:
         process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
