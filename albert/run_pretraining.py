@@ -10,111 +10,116 @@ Rerun the command and it resumes from the newest checkpoint of --output_dir.
 import dataclasses
 import hashlib
 import logging
-from typing import Any
+import os
+from collections.abc import Sequence
 
-from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start, run_flags
+from albert.cli import earlier_run, flags, run_flags
 from albert.config import AlbertConfig
-from albert.errors import FlagError
-from albert.formats import checkpoints, model_card, pretrained
+from albert.errors import CheckpointError, DataError, FlagError
+from albert.formats import checkpoints, huggingface, model_card, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
+from albert.formats.tokenizer_files import Vocabulary
+from albert.formats.weights import Weights
+from albert.pretraining_data import cooccurrence, dynamic_masking
+from albert.pretraining_data.dynamic_masking import DynamicMasking
+from albert.pretraining_data.masking import MaskingSettings, num_to_predict
 from albert.records.record_files import RecordFiles
-from albert.storage import files
-from albert.tokenization import FullTokenizer
+from albert.storage import files, filesystem
+from albert.tokenization import FullTokenizer, check_vocabulary, tokenizer_digest
 from albert.training.metrics import log_results, write_results
 
 log = logging.getLogger("albert")
 
+_WITHOUT_MASKS = 0.5  # of the sequences that a teacher reads, to learn their embeddings
+
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the original's flags with its defaults, and a few new ones."""
-    _define_data_flags(values)
-    _define_schedule_flags(values)
+    define = flags.define
+    # === Files ===
+    define("path", values, "albert_config_file", None,
+           "Architecture: a JSON file, or the name of a released model, such as base_v2. "
+           "Default: that of the model in --init_checkpoint, else of --output_dir.",
+           use="file")
+    define("path", values, "input_file", None,
+           "Records to train on: comma-separated globs. Required.", use="records")
+    define("path", values, "eval_input_file", None,
+           "Records to evaluate on. Default: --input_file, as in the original.",
+           use="records")
+    define("path", values, "init_checkpoint", None,
+           f"Model to start from, without step and optimizer state: {flags.A_MODEL}.", use="model")
+    define("enum", values, "init_embeddings", "random",
+           "Initial token embeddings without --init_checkpoint; cooccurrence: computed from "
+           "the co-occurrence of tokens in --input_file, which takes a minute, saves a fifth "
+           "of 10,000 steps, and needs the vocabulary.",
+           enum_values=["random", "cooccurrence"])
+    define("path", values, "teacher", None,
+           "Encoder whose hidden states the model learns to compute, besides masked tokens, on "
+           f"records with its vocabulary or a part of it: {flags.A_MODEL}.", use="model")
+    define("bool", values, "init_from_teacher", False,
+           "Start from the weights of --teacher, adapted to the architecture, whose layers "
+           "must have the same sizes.")
+    define("bool", values, "init_from_group0", False,
+           "Initialize every parameter group from group 0 of --init_checkpoint.")
+    define("bool", values, "allow_partial_init", False,
+           "Allow an --init_checkpoint that lacks encoder weights, which are then random.")
+    # === Records and actions ===
+    define("integer", values, "max_seq_length", 512,
+           "Length of the records' sequences in tokens, as in create_pretraining_data.",
+           lower_bound=1)
+    define("integer", values, "max_predictions_per_seq", 20,
+           "Maximum masked tokens per sequence, as in create_pretraining_data; by default what "
+           "--masked_lm_budget needs, if given.", lower_bound=1)
+    define("bool", values, "do_train", True, "Train.")
+    define("bool", values, "do_eval", False,
+           "Evaluate every checkpoint of the training or, without --do_train, the newest of "
+           "--output_dir, else --init_checkpoint.")
+    define("integer", values, "train_batch_size", 4096,
+           "Sequences per training step, on all devices together.", lower_bound=1)
+    define("integer", values, "eval_batch_size", 64, "Sequences per evaluation batch.",
+           lower_bound=1)
+    define("integer", values, "max_eval_steps", 100,
+           "Batches per evaluation, with repetition if data are few; 0: all data once.",
+           lower_bound=0)
+    define("float", values, "masked_lm_budget", 0.0,
+           "Fraction of the tokens to mask (0.15 in the paper), drawn each time a record is "
+           "read, for records made with --nostatic_masks; 0: the records hold masks.",
+           lower_bound=0, upper_bound=1)
+    define("path", values, "spm_model_file", None,
+           "SentencePiece model of the records, to store in --output_dir. Default: the copy "
+           "next to them.", use="file")
+    define("path", values, "vocab_file", None,
+           "WordPiece vocabulary of the records, like --spm_model_file.", use="file")
+    flags.define_text_flags(values, "Whether the records are lower-cased. Default: as their "
+                      "manifest says, else true.")
+    # === Optimizer and schedule ===
+    define("enum", values, "optimizer", "lamb",
+           "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon (LAMB with "
+           "orthogonal updates of the layers' matrices).",
+           enum_values=["adamw", "lamb", "muon"])
+    define("float", values, "learning_rate", 0.00176,
+           "Peak learning rate, reached after the warm-up; for batches of N sequences, multiply "
+           "it by sqrt(N / 4096).", above=0)
+    define("float", values, "poly_power", 1.0,
+           "Power of the learning rate's polynomial decay; 1: linear.", lower_bound=0)
+    define("integer", values, "num_decay_steps", 0,
+           "Final steps in which the learning rate decays, after staying at its peak (a run "
+           "stopped before them by --until_step can be extended with more --num_train_steps); "
+           "0: decay from the start, as in the original.", lower_bound=0)
+    define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
+           lower_bound=1)
+    define("integer", values, "num_warmup_steps", 3125,
+           "Steps in which the learning rate rises from 0 to --learning_rate. With other "
+           "--num_train_steps, the default is as large a part of them.", lower_bound=0)
+    define("integer", values, "until_step", 0,
+           "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
+           "later, for example with longer sequences; 0: train to the end.", lower_bound=0)
+    define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
+           lower_bound=0)
+    # === Those of other commands, too ===
     run_flags.define_masking_flags(values)
     run_flags.define_run_flags(values, save_checkpoints_steps=5000)
     run_flags.define_device_flags(values)
-
-
-def _define_data_flags(values: flags.FlagValues) -> None:
-    flags.define("path", values, "albert_config_file", None,
-                 "Architecture: a JSON file, or the name of a released model, such as base_v2. "
-                 "Default: that of the model in --init_checkpoint, else of --output_dir.",
-                 use="file")
-    flags.define("path", values, "input_file", None,
-                 "Records to train on: comma-separated globs. Required.", use="records")
-    flags.define("path", values, "eval_input_file", None,
-                 "Records to evaluate on. Default: --input_file, as in the original.",
-                 use="records")
-    flags.define("path", values, "init_checkpoint", None,
-                 f"Model to start from, without step and optimizer state: {flags.A_MODEL}.", use="model")
-    flags.define("enum", values, "init_embeddings", "random",
-                 "Initial token embeddings without --init_checkpoint; cooccurrence: computed from "
-                 "the co-occurrence of tokens in --input_file, which takes a minute, saves a fifth "
-                 "of 10,000 steps, and needs the vocabulary.",
-                 enum_values=["random", "cooccurrence"])
-    flags.define("path", values, "teacher", None,
-                 "Encoder whose hidden states the model learns to compute, besides masked tokens, on "
-                 f"records with its vocabulary or a part of it: {flags.A_MODEL}.", use="model")
-    flags.define("bool", values, "init_from_teacher", False,
-                 "Start from the weights of --teacher, adapted to the architecture, whose layers "
-                 "must have the same sizes.")
-    flags.define("bool", values, "init_from_group0", False,
-                 "Initialize every parameter group from group 0 of --init_checkpoint.")
-    flags.define("bool", values, "allow_partial_init", False,
-                 "Allow an --init_checkpoint that lacks encoder weights, which are then random.")
-    flags.define("integer", values, "max_seq_length", 512,
-                 "Length of the records' sequences in tokens, as in create_pretraining_data.",
-                 lower_bound=1)
-    flags.define("integer", values, "max_predictions_per_seq", 20,
-                 "Maximum masked tokens per sequence, as in create_pretraining_data; by default what "
-                 "--masked_lm_budget needs, if given.", lower_bound=1)
-    flags.define("bool", values, "do_train", True, "Train.")
-    flags.define("bool", values, "do_eval", False,
-                 "Evaluate every checkpoint of the training or, without --do_train, the newest of "
-                 "--output_dir, else --init_checkpoint.")
-    flags.define("integer", values, "train_batch_size", 4096,
-                 "Sequences per training step, on all devices together.", lower_bound=1)
-    flags.define("integer", values, "eval_batch_size", 64, "Sequences per evaluation batch.",
-                 lower_bound=1)
-    flags.define("integer", values, "max_eval_steps", 100,
-                 "Batches per evaluation, with repetition if data are few; 0: all data once.",
-                 lower_bound=0)
-    flags.define("float", values, "masked_lm_budget", 0.0,
-                 "Fraction of the tokens to mask (0.15 in the paper), drawn each time a record is "
-                 "read, for records made with --nostatic_masks; 0: the records hold masks.",
-                 lower_bound=0, upper_bound=1)
-    flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model of the records, to store in --output_dir. Default: the copy "
-                 "next to them.", use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary of the records, like --spm_model_file.", use="file")
-    flags.define_text_flags(values, "Whether the records are lower-cased. Default: as their "
-                            "manifest says, else true.")
-
-
-def _define_schedule_flags(values: flags.FlagValues) -> None:
-    flags.define("enum", values, "optimizer", "lamb",
-                 "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon (LAMB with "
-                 "orthogonal updates of the layers' matrices).",
-                 enum_values=["adamw", "lamb", "muon"])
-    flags.define("float", values, "learning_rate", 0.00176,
-                 "Peak learning rate, reached after the warm-up; for batches of N sequences, multiply "
-                 "it by sqrt(N / 4096).", above=0)
-    flags.define("float", values, "poly_power", 1.0,
-                 "Power of the learning rate's polynomial decay; 1: linear.", lower_bound=0)
-    flags.define("integer", values, "num_decay_steps", 0,
-                 "Final steps in which the learning rate decays, after staying at its peak (a run "
-                 "stopped before them by --until_step can be extended with more --num_train_steps); "
-                 "0: decay from the start, as in the original.", lower_bound=0)
-    flags.define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
-                 lower_bound=1)
-    flags.define("integer", values, "num_warmup_steps", 3125,
-                 "Steps in which the learning rate rises from 0 to --learning_rate. With other "
-                 "--num_train_steps, the default is as large a part of them.", lower_bound=0)
-    flags.define("integer", values, "until_step", 0,
-                 "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
-                 "later, for example with longer sequences; 0: train to the end.", lower_bound=0)
-    flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
-                 lower_bound=0)
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -123,63 +128,60 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagError("at least one of --do_train and --do_eval is required")
     if values.init_embeddings != "random" and (values.init_checkpoint or not values.do_train):
         raise FlagError("--init_embeddings needs --do_train, and no --init_checkpoint")
-    if values.init_from_teacher and not (values.teacher and values.do_train):
-        raise FlagError("--init_from_teacher needs --teacher and --do_train")
+    if values.teacher and not values.do_train:
+        raise FlagError("--teacher needs --do_train")
+    if values.init_from_teacher and not values.teacher:
+        raise FlagError("--init_from_teacher needs --teacher")
     if values.init_from_teacher:
         for name in ("init_checkpoint", "init_embeddings"):
             flags.refuse_together(values, "init_from_teacher", name)
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
-    used = {"start_warmup_step": values.start_warmup_step, "num_warmup_steps": warmup_steps(values),
+    run_flags.check_device_flags(values)
+
+
+def main(values: flags.FlagValues) -> None:
+    # === Flags ===
+    flags.require(values, "input_file", "output_dir")
+    _check(values)
+    warmup = flags.given(values, "num_warmup_steps")
+    if warmup is None:  # the same part of the steps as of 125,000
+        longest = max(values.num_train_steps - values.num_decay_steps, 0)
+        warmup = min(values.num_train_steps * values.num_warmup_steps // 125_000, longest)
+    used = {"start_warmup_step": values.start_warmup_step, "num_warmup_steps": warmup,
             "num_decay_steps": values.num_decay_steps}
     if sum(used.values()) > values.num_train_steps:
         listed = " + ".join(f"--{name}={steps}" for name, steps in used.items() if steps)
         raise FlagError(f"{listed} exceeds --num_train_steps={values.num_train_steps}")
-    run_flags.check_device_flags(values)
 
-
-def warmup_steps(values: flags.FlagValues) -> int:
-    """Returns --num_warmup_steps, by default the same part of the steps as of 125,000."""
-    given = flags.given(values, "num_warmup_steps")
-    default = values.num_train_steps * values["num_warmup_steps"].default // 125_000
-    longest = max(values.num_train_steps - values.num_decay_steps, 0)
-    return min(default, longest) if given is None else given
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """Inputs that the flags name, read and checked before an engine starts."""
-
-    config: AlbertConfig
-    start: Pretrained | None  # --init_checkpoint, if it is more than weights
-    teacher: Pretrained | None
-    train_files: RecordFiles | None
-    eval_files: RecordFiles | None
-    task_settings: dict[str, Any]
-    identity: earlier_run.Identity
-    tokenizer: FullTokenizer | None
-
-
-def _training_data(values: flags.FlagValues, source: RecordFiles) -> earlier_run.TrainingData:
-    content = repr([fingerprint[1:] for fingerprint in source.fingerprints()])
-    return earlier_run.TrainingData(
-        hashlib.sha256(content.encode()).hexdigest(), source.count,
-        {"input_file": flags.to_dict(values)["input_file"]},
-    )
-
-
-def read_inputs(values: flags.FlagValues) -> Inputs:
-    """Returns what a run reads."""
-    flags.require(values, "input_file", "output_dir")
-    _check(values)
-    start = pretraining_start.open_start(values)
-    teacher = pretrained.open_path(values.teacher, "teacher") if values.teacher else None
-    config = pretraining_start.architecture(values, start)
+    # === Architecture: of the flag, the model to start from, or the run's directory ===
+    start, of_run = None, os.path.join(values.output_dir, "albert_config.json")
+    if values.init_checkpoint:
+        try:
+            start = pretrained.open_path(values.init_checkpoint, "init_checkpoint")
+        except CheckpointError:
+            if not values.albert_config_file:
+                raise  # else a checkpoint without any files next to it is enough
+    if values.albert_config_file:
+        config = huggingface.read_config(values.albert_config_file)
+    elif start:
+        config = start.config
+    elif os.path.isfile(of_run):
+        config = AlbertConfig.from_json_file(of_run)
+    else:
+        raise FlagError("--albert_config_file is required (or the directory of a model as --init_checkpoint)")
+    if start:
+        log.info("starting from %s; activation: %s", start.path, config.hidden_act)
+        if config.hidden_act != start.config.hidden_act:
+            log.warning("%s has the activation %s, which --albert_config_file replaces by %s",
+                        start.path, start.config.hidden_act, config.hidden_act)
     config.check_length(values.max_seq_length, "the model")
+    teacher = pretrained.open_path(values.teacher, "teacher") if values.teacher else None
     if teacher:
         teacher.config.check_length(values.max_seq_length, values.teacher)
-    pretraining_masks.num_predictions(values)
+
+    # === Records ===
     train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
     if values.eval_input_file:
         eval_files = RecordFiles.of_flag(values.eval_input_file, "eval_input_file")
@@ -188,119 +190,209 @@ def read_inputs(values: flags.FlagValues) -> Inputs:
     sources = [source for source in (train_files, eval_files) if source]
     for source in sources:
         source.check_vocabulary(config.vocab_size)
-    task_settings = pretraining_masks.task_settings(values, train_files, eval_files)
+    objective, *none = dynamic_masking.sentence_objectives(sources[0])
+
+    # === Masks, for records that hold none ===
+    predictions = values.max_predictions_per_seq
+    if values.masked_lm_budget:
+        needed = int(num_to_predict(
+            values.max_seq_length, MaskingSettings(values.max_seq_length, values.masked_lm_budget)
+        ))
+        if not values["max_predictions_per_seq"].present:
+            predictions = needed
+        elif predictions < needed:
+            raise FlagError(
+                f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
+                f"{values.masked_lm_budget:g} of {values.max_seq_length} tokens: leave it out, or lower "
+                "--masked_lm_budget"
+            )
+    elif unused := [name for name in run_flags.MASKING_FLAGS if values[name].present]:
+        raise FlagError(f"--{unused[0]} has no effect without --masked_lm_budget: the records hold masks")
+    masks = train_files and _masks(values, train_files, predictions, values.seed)
+    # Evaluations draw the same masks in every run.
+    eval_masks = eval_files and _masks(values, eval_files, predictions, 0)
+    if values.masked_lm_budget and train_files and not masks:
+        raise DataError(f"{train_files.paths[0]} was not made with --nostatic_masks (or its manifest is "
+                        "lost): leave --masked_lm_budget at 0")
+    eval_predictions = None
+    if values.masked_lm_budget and eval_files and not eval_masks:
+        # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
+        eval_predictions = eval_files.length_of("masked_lm_positions")
+        for path, manifest in eval_files.manifests():
+            share = manifest.flags.get("mask_token_share", values.mask_token_share)
+            if share != values.mask_token_share:
+                log.warning("%s was made with --mask_token_share=%g, but this run trains with %g: compare "
+                            "its results only with those of runs that do the same", path, share,
+                            values.mask_token_share)
+                break
+
+    # === The run that is resumed ===
+    training = None
+    if train_files:
+        content = repr([fingerprint[1:] for fingerprint in train_files.fingerprints()])
+        training = earlier_run.TrainingData(
+            hashlib.sha256(content.encode()).hexdigest(), train_files.count,
+            {"input_file": flags.as_typed(values, "input_file")},
+        )
     identity = earlier_run.Identity(
-        "pretraining", sources[0].tokenizer_sha256, seed=values.seed,
-        training=_training_data(values, train_files) if train_files else None,
+        "pretraining", sources[0].tokenizer_sha256, seed=values.seed, training=training,
         may_continue_to=min(values.until_step or values.num_train_steps, values.num_train_steps),
     )
+
+    # === Vocabulary: the run reads ids, but whoever opens the model needs it ===
     tokenizer = None
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)
-        tokenizer = pretraining_start.vocabulary(values, config, start, sources)
-    return Inputs(
-        config, start, teacher, train_files, eval_files, task_settings, identity, tokenizer
+        tokenizer = _vocabulary(values, config, start, sources)
+
+    # === Engine: it takes seconds to import, so everything else is checked first ===
+    flags.start_engine(values)
+    from albert.optimization import OptimizerConfig
+    from albert.tasks import teacher as teachers
+    from albert.tasks.pretraining import PretrainingTask
+    from albert.training import evaluate, loop
+    from albert.training.run import RunConfig, current
+
+    run = RunConfig(**flags.select(values, RunConfig))
+    optimizer = OptimizerConfig(
+        values.optimizer, **flags.select(values, OptimizerConfig) | {"num_warmup_steps": warmup}
     )
-
-
-def main(values: flags.FlagValues) -> None:
-    inputs = read_inputs(values)
-    flags.start_engine(values)  # takes seconds, so check the flags first
-    from albert.training import loop
-    from albert.training.current_engine import current
-
     with current().scope(values):
-        task, run, optimizer = pretraining_settings(values, inputs)
-        init, options = _initial_weights(values, inputs, task)
+        task = PretrainingTask(
+            values.max_seq_length, predictions, masks, eval_masks, eval_predictions, objective, bool(none)
+        )
+        if teacher:
+            task = dataclasses.replace(
+                task, teacher=teachers.Teacher(teacher, tokenizer, values.mixed_precision),
+                best_metric="teacher_similarity",
+            )
+
+        # === Weights to start from ===
+        init, options = None, flags.select(values, ("init_from_group0", "allow_partial_init"))
+        if values.init_embeddings == "cooccurrence":
+            counted = cooccurrence.Start(
+                train_files, task.feature_spec(), tokenizer.special_ids, config, values.seed
+            )
+            init, options = Weights("co-occurrence", counted, list(counted.shapes)), {"is_part": True}
+        elif values.init_from_teacher and not checkpoints.newest_or_best(values.output_dir):
+            init = teachers.initial_weights(task.teacher, config, train_files)
+            options = {"is_part": True}
+        elif values.init_checkpoint:
+            init = start.weights() if start else pretrained.open_any_weights(values.init_checkpoint)
+
+        # === Train ===
         last = None
         if values.do_train:
-            recorded = _recorded(values, inputs, task, optimizer)
-            # First, so that the directory of a killed run is complete, too.
-            if inputs.tokenizer and current().is_chief:
-                pretraining_start.keep_vocabulary(inputs.tokenizer, files.make_dirs(run.output_dir))
-            last = loop.train(
-                task, inputs.config, run, optimizer, inputs.train_files, eval_files=inputs.eval_files,
-                init=init, warm_start_options=options, flags=recorded,
-            ).last
-        if current().is_chief:
-            _finish(values, inputs, task, run, init, last)
+            if tokenizer and current().is_chief:  # first, so that a killed run's directory is complete
+                tokenizer_files.write(tokenizer, files.make_dirs(run.output_dir))
+            recorded = flags.to_dict(values) | identity.recorded() | {
+                "max_predictions_per_seq": predictions, "num_warmup_steps": warmup,
+            }
+            if tokenizer:
+                recorded["do_lower_case"] = tokenizer.do_lower_case
+            if teacher and teacher.metadata.pooling:
+                recorded["pooling"] = teacher.metadata.pooling
+            evaluations = loop.train(
+                task, config, run, optimizer, train_files, eval_files=eval_files, init=init,
+                warm_start_options=options, flags=recorded,
+            )
+            last = evaluations[max(evaluations)] if evaluations else None
+        if not current().is_chief:
+            return
+
+        # === Evaluate the newest checkpoint of output_dir, else --init_checkpoint ===
+        if values.do_eval:
+            if not last:
+                of_run = list(checkpoints.list_steps(run.output_dir).values())
+                if not of_run and init is None:
+                    raise FlagError(f"--do_eval: no checkpoint in {run.output_dir}: give --init_checkpoint")
+                weights = checkpoints.open_weights(of_run[-1], "output_dir") if of_run else init
+                last = evaluate.evaluate(task, config, run, eval_files, weights)
+                log_results(last.results)
+                if of_run:
+                    evaluate.keep_if_best(task, config, run, eval_files, of_run[-1], last.results)
+            log.info("results: %s", write_results(files.make_dirs(run.output_dir), last.results))
+
+        # === The model's card ===
+        if values.do_train:
+            weights = checkpoints.open_weights(checkpoints.newest_or_best(run.output_dir))
+            model_card.of_weights(run.output_dir, weights, config, tokenizer=tokenizer)
+        log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 
-def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
-    """Returns the PretrainingTask, the RunConfig and the OptimizerConfig."""
-    from albert.optimization import OptimizerConfig
-    from albert.tasks.pretraining import PretrainingTask
-    from albert.training.run import RunConfig
-
-    optimizer = OptimizerConfig(values.optimizer, **flags.select(values, OptimizerConfig) | {
-        "num_warmup_steps": warmup_steps(values)
-    })
-    run = RunConfig(**flags.select(values, RunConfig))
-    task_settings = inputs.task_settings
-    if inputs.teacher:
-        from albert.tasks.teacher import Teacher
-
-        if not inputs.tokenizer:
-            raise FlagError("--teacher needs the records' vocabulary: give --vocab_file or "
-                            "--spm_model_file")
-        teacher = Teacher(inputs.teacher, inputs.tokenizer, values.mixed_precision)
-        task_settings |= {"teacher": teacher, "best_metric": "teacher_similarity"}
-    return PretrainingTask(**task_settings), run, optimizer
-
-
-def _initial_weights(values: flags.FlagValues, inputs: Inputs, task) -> tuple:
-    """Returns the weights to start from, if any, and the options of taking them."""
-    options = flags.select(values, ("init_from_group0", "allow_partial_init"))
-    if values.init_embeddings == "cooccurrence":
-        return pretraining_start.of_cooccurrence(
-            inputs.train_files, task, inputs.tokenizer, inputs.config, values.seed
-        ), {"is_part": True}
-    if values.init_from_teacher and not checkpoints.newest_or_best(values.output_dir):
-        from albert.tasks import teacher
-
-        return teacher.initial_weights(task.teacher, inputs.config, inputs.train_files), {"is_part": True}
-    if inputs.start:
-        return inputs.start.weights(), options
-    is_bare = bool(values.init_checkpoint)  # weights alone
-    return pretrained.open_any_weights(values.init_checkpoint) if is_bare else None, options
+def _masks(
+    values: flags.FlagValues, source: RecordFiles, predictions: int, seed: int
+) -> DynamicMasking | None:
+    """Returns the masking of these files, or None if they hold masks."""
+    pairs = dynamic_masking.files_without_masks(source)
+    others = [path for path in source.paths if path not in pairs]
+    if pairs and others:
+        raise DataError(f"--{source.flag}: {pairs[-1]} holds pairs without masks, {others[-1]} does not: "
+                        "they cannot be read together")
+    if pairs and not values.masked_lm_budget:
+        raise DataError(f"{pairs[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
+    if not pairs and values.teacher:
+        raise DataError(f"{others[0]} holds masks: a teacher reads records made with --nostatic_masks")
+    settings = MaskingSettings(
+        predictions, values.masked_lm_budget, **flags.select(values, run_flags.MASKING_FLAGS)
+    )
+    return dynamic_masking.dynamic_masking(
+        source, values.max_seq_length, settings, seed, _WITHOUT_MASKS if values.teacher else 0.0
+    ) if pairs else None
 
 
-def _recorded(values: flags.FlagValues, inputs: Inputs, task, optimizer) -> dict[str, Any]:
-    """Returns what a run records with each checkpoint."""
-    recorded = flags.to_dict(values) | inputs.identity.recorded() | {
-        "max_predictions_per_seq": task.max_predictions_per_seq,
-        "num_warmup_steps": optimizer.num_warmup_steps,
-    }
-    if inputs.teacher and inputs.teacher.metadata.pooling:
-        recorded["pooling"] = inputs.teacher.metadata.pooling
-    return recorded | ({"do_lower_case": inputs.tokenizer.do_lower_case} if inputs.tokenizer else {})
+def _vocabulary(
+    values: flags.FlagValues, config: AlbertConfig, start: Pretrained | None, sources: Sequence[RecordFiles]
+) -> FullTokenizer | None:
+    """Returns the records' vocabulary: that of the flags, the copy next to the records, or the run's.
+
+    Raises:
+      FlagError: it is not the records', or there is none and the run needs it.
+      DataError: the run's checkpoints were trained with another.
+    """
+    of_records, digest, path = tokenizer_files.of_records(sources)
+    if start:
+        _check_text(start, of_records, digest, path)
+    if values.spm_model_file or values.vocab_file:
+        flags.refuse_together(values, "spm_model_file", "vocab_file")
+        tokenizer = of_records.override(*flags.vocabulary_given(values)).open()
+        if digest not in (None, tokenizer.sha256):
+            settings = "".join(f" and this --{name}" for name in flags.text_settings(values))
+            raise FlagError(f"{path} was not made with {tokenizer.path}{settings}: give the records' "
+                            "vocabulary, or leave it out")
+    else:
+        found = of_records, tokenizer_files.find(values.output_dir)
+        opened = (one.open() for one in found if one and not one.problem)
+        tokenizer = next((one for one in opened if digest in (None, one.sha256)), None)
+    if tokenizer is None:
+        if values.teacher or values.init_embeddings != "random":
+            name = "teacher" if values.teacher else "init_embeddings=cooccurrence"
+            raise FlagError(f"--{name} needs the records' vocabulary: give --spm_model_file or --vocab_file")
+        log.warning("%s will have no vocabulary: give that of %s with --spm_model_file or --vocab_file",
+                    values.output_dir, path)
+        return None
+    check_vocabulary(tokenizer, config)
+    log.info("vocabulary: %s", filesystem.address_of(tokenizer.path))
+    # One that was copied there by hand has no settings.
+    before = tokenizer_files.find(values.output_dir, tokenizer.settings)
+    if before and checkpoints.newest_or_best(values.output_dir):
+        if before.open().sha256 != tokenizer.sha256:
+            raise DataError(f"{values.output_dir} holds checkpoints with another vocabulary than these "
+                            "records: use another --output_dir")
+    return tokenizer
 
 
-def _finish(values: flags.FlagValues, inputs: Inputs, task, run, init, last) -> None:
-    """Writes the results and the model's card."""
-    if values.do_eval:
-        last = last or _evaluate(task, inputs.config, run, inputs.eval_files, init)
-        path = write_results(files.make_dirs(run.output_dir), last.results)
-        log.info("results: %s", path)
-    if values.do_train:
-        weights = checkpoints.open_weights(checkpoints.newest_or_best(run.output_dir))
-        model_card.of_weights(run.output_dir, weights, inputs.config, tokenizer=inputs.tokenizer)
-    log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
-
-
-def _evaluate(task, config, run, eval_files, init):
-    """Evaluates the newest checkpoint of output_dir, else --init_checkpoint."""
-    from albert.training import evaluate
-
-    of_run = list(checkpoints.list_steps(run.output_dir).values())
-    if not of_run and init is None:
-        raise FlagError(f"--do_eval: no checkpoint in {run.output_dir}: give --init_checkpoint")
-    weights = checkpoints.open_weights(of_run[-1], "output_dir") if of_run else init
-    result = evaluate.evaluate(task, config, run, eval_files, weights)
-    log_results(result.results)
-    if of_run:
-        evaluate.keep_if_best(task, config, run, eval_files, of_run[-1], result.results)
-    return result
+def _check_text(start: Pretrained, of_records: Vocabulary, digest: str | None, path: str) -> None:
+    """Raises a FlagError if the start's vocabulary made the records, but preprocessed text differently."""
+    theirs, text = start.vocabulary, of_records.text
+    file = theirs.spm_model_file or theirs.vocab_file
+    if file and text != theirs.text and digest == tokenizer_digest(
+        files.sha256(file), bool(theirs.spm_model_file), text
+    ):
+        differing = dataclasses.asdict(theirs.text).items() - dataclasses.asdict(text).items()
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(differing))
+        raise FlagError(f"{path}: made without {listed}, which the tokenizer of {start.path} has: "
+                        f"make the records with --spm_model_file={file}")
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -10,8 +10,6 @@
     fine_tuning         training, evaluation, prediction and export of every fine-tuning task
     earlier_run         what a run must share with the checkpoints that it resumes or evaluates
     own_texts           --train_file: your own texts in one file, and settings that fit them
-    pretraining_masks   how a pretraining run masks records that hold no masks
-    pretraining_start   architecture and vocabulary of a pretraining run
     text_plan           model size, vocabulary and steps for a given text and time budget
     training_speed      tokens per second of a pretraining step on this machine
     text_report         a page on what a model has learned from the text it was pretrained on

@@ -33,7 +33,7 @@ from albert.training.metrics import log_results, write_results
 if TYPE_CHECKING:
     from albert.formats.weights import Weights
     from albert.tasks.task import Task
-    from albert.training.evaluate import Evaluated, Evaluation
+    from albert.training.evaluate import Evaluation
     from albert.training.run import RunConfig
 
 log = logging.getLogger("albert")
@@ -85,17 +85,17 @@ class FineTuning:
             log.info("%s examples, %s steps", f"{count:,}", f"{settings.train_step:,}")
         flags.start_engine(self.values)  # takes seconds, so check all input first
         from albert.training import evaluate
-        from albert.training.current_engine import current
+        from albert.training.run import current
 
         self.engine, run = current(), self._run_config()
         files.make_dirs(settings.output_dir)
         with self.engine.scope(self.values):
-            evaluated = self._train(run) if settings.do_train else evaluate.Evaluated()
+            evaluated = self._train(run) if settings.do_train else {}
             if not self.engine.is_chief:
                 return None  # the chief does the rest
             return self._use_weights(run, evaluated)
 
-    def _use_weights(self, run: "RunConfig", evaluated: "Evaluated") -> TrainingResult | None:
+    def _use_weights(self, run: "RunConfig", evaluated: "dict[int, Evaluation]") -> TrainingResult | None:
         """Evaluates and predicts."""
         settings, task, evaluations = self.settings, self.task, {}
         self._write_card(run.output_dir)
@@ -153,7 +153,7 @@ class FineTuning:
             "num_train_steps": self.settings.train_step,
         })
 
-    def _train(self, run: "RunConfig") -> "Evaluated":
+    def _train(self, run: "RunConfig") -> "dict[int, Evaluation]":
         from albert.optimization import OptimizerConfig
         from albert.training import loop
 
@@ -178,12 +178,12 @@ class FineTuning:
         return evaluated
 
     def _evaluate_run(
-        self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
+        self, run: "RunConfig", weights: "Weights", evaluated: "dict[int, Evaluation]"
     ) -> "Evaluation":
         """Writes the results of a checkpoint, after evaluating it unless training already has."""
         from albert.training import evaluate
 
-        result = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))
+        result = evaluated.get(run_states.read_run_state(weights.origin).get("step"))
         if result is None:
             source, config = self.files["dev"], self.encoder.config
             result = evaluate.evaluate(self.task, config, run, source, weights)

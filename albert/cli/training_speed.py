@@ -49,9 +49,7 @@ def _measure_here(spec: dict) -> float:
     flags.start_engine()
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
-    from albert.training import steps
-    from albert.training.current_engine import current
-    from albert.training.run import RunConfig, TrainState
+    from albert.training.run import RunConfig, TrainState, current
 
     config = AlbertConfig.from_dict(spec["config"])
     batch, length = spec["batch"], spec["length"]
@@ -67,7 +65,7 @@ def _measure_here(spec: dict) -> float:
         rows = (_random_sequence(config, spec, np.random.default_rng(i)) for i in range(batch))
         manifests.write_records(path, rows, features, {})
         state = TrainState(task, config, run, optimizer)
-        train = steps.compiled_step(task, state, run)
+        train = current().train_step(task, state, run)
         batches = iter(current().train_batches(
             RecordFiles([path]), features, batch_size=batch, vocab_size=config.vocab_size, seed=1
         ))

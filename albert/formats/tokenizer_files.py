@@ -15,7 +15,9 @@ from typing import Any
 
 from albert.errors import DataError, FlagError
 from albert.formats import archives, tokenizer_json
-from albert.storage import files
+from albert.records.manifests import Manifest
+from albert.records.record_files import RecordFiles
+from albert.storage import files, filesystem
 from albert.text import spm_model
 from albert.tokenization import SPECIAL, FullTokenizer, TextSettings
 
@@ -143,6 +145,8 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     Raises:
       DataError: a setting is malformed or not supported.
     """
+    if not os.path.isdir(directory):
+        return Vocabulary()
     path, values = _settings_in(directory)
     of_bert = bool(values.get("as_in_bert"))
     spm, vocab = _files(directory, values.get(_FILE_KEY), path)
@@ -212,6 +216,34 @@ def settings_of(tokenizer: FullTokenizer, max_length: int | None) -> dict[str, A
         if key == "do_lower_case" or value != getattr(TextSettings, key)
     }
     return values | ({} if max_length is None else {"model_max_length": max_length})
+
+
+def of_records(sources: Sequence[RecordFiles]) -> tuple[Vocabulary, str | None, str]:
+    """Returns the vocabulary of record files, its digest, and a file that was made with it.
+
+    It is the copy next to the records. If there is none, there are only the settings of the text; and
+    without manifests no digest.
+
+    Raises:
+      DataError: they were made with different vocabularies.
+    """
+    made: dict[str, tuple[str, Manifest]] = {}
+    for path, manifest in (each for source in sources for each in source.manifests()):
+        if manifest.tokenizer_sha256:
+            made.setdefault(manifest.tokenizer_sha256, (path, manifest))
+    if len(made) > 1:
+        (one, _), (two, _), *_ = made.values()
+        raise DataError(f"{one} and {two} were made with different vocabularies or case flags")
+    digest, (path, manifest) = next(iter(made.items()), (None, (sources[0].paths[0], Manifest())))
+    recorded = manifest.vocabulary
+    text = text_settings(recorded, f"{path}: manifest") if recorded else TextSettings()
+    if isinstance(name := recorded.get("beside"), str):
+        scheme, mark, rest = filesystem.address_of(path).rpartition("://")
+        copy = scheme + mark + os.path.normpath(os.path.join(os.path.dirname(rest), name))
+        if filesystem.exists(copy):
+            copy, is_spm = filesystem.local_copy(copy, "input_file"), bool(recorded.get("spm_model_file"))
+            return Vocabulary(copy if is_spm else None, None if is_spm else copy, text), digest, path
+    return Vocabulary(text=text), digest, path
 
 
 def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = None) -> None:

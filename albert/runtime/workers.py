@@ -95,6 +95,20 @@ def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def first_signal() -> Iterator[list[int]]:
+    """Yields a list that gets the first SIGINT or SIGTERM in the block; a second one kills."""
+    numbers: list[int] = []
+
+    def note(number: int, _) -> None:
+        numbers.append(number)
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_DFL)
+
+    with on_signals(note):
+        yield numbers
+
+
+@contextlib.contextmanager
 def preemptible(message: str) -> Iterator[None]:
     """Turns the first SIGINT or SIGTERM into `Preempted`, so that the block can clean up."""
     def stop(number: int, _) -> None:

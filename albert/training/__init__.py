@@ -3,7 +3,6 @@
     loop            train(): steps, saves, evaluations, stops
     steps           one step: forward, loss, gradients, skip?, update
     engine          one interface to TensorFlow and JAX
-    current_engine  the engine of this process
     tf_engine       TensorFlow: graphs, tf.distribute, tf.data
     jax_engine      JAX: functional steps, jax.sharding, NumPy batches
     jax_devices     devices and workers of JAX

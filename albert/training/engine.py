@@ -23,6 +23,7 @@ from albert.errors import FlagError
 if TYPE_CHECKING:
     from albert.records.examples import FeatureSpec
     from albert.records.record_files import RecordFiles
+    from albert.tasks.task import Task
 
 log = logging.getLogger("albert")
 
@@ -98,22 +99,22 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def train_step(
-        self, step: Callable[[Any, Any], Any], state: Any, run: Any
+        self, task: "Task", state: Any, run: Any
     ) -> Callable[[Iterator[Any], np.float32], Any]:
-        """Returns a function of (iterator of batches, 1 to stop or 0) that makes a step.
+        """Returns `steps.train_step`, compiled, as a function of (iterator of batches, 1 to stop or 0).
 
-        It returns the metrics [columns], which the device may still be computing.
-
-        Args:
-          step: `steps.train_step` as a function of a batch and the number of workers that stop.
-          state: the `TrainState` that it updates.
+        It updates the `TrainState` and returns the metrics [columns], which the device may still be
+        computing.
         """
 
     @abc.abstractmethod
-    def eval_outputs(self, step: Any) -> Any:
-        """Returns a function from a complete batch to the `outputs` of a `steps.EvalStep`.
+    def eval_step(self, task: "Task", model: Any, batches: Iterable[Any] | None = None) -> Callable[[Any], Any]:
+        """Returns `steps.eval_step`, compiled, as a function of a complete batch.
 
-        Its `prepare(batches)` is called first, with the result of `eval_batches`.
+        The replicas of this process share the batch; of several workers, only the chief evaluates.
+
+        Args:
+          batches: the result of `eval_batches`, if the batches are from there.
         """
 
     @abc.abstractmethod
@@ -126,35 +127,26 @@ class Engine(abc.ABC):
     def eval_batches(
         self, source: "RecordFiles", spec: "FeatureSpec", **options
     ) -> Iterable[Any]:
-        """Returns batches for `eval_outputs`, which can be iterated over repeatedly."""
+        """Returns batches for `eval_step`, which can be iterated over repeatedly."""
 
-    # --- Derived ---
 
-    def check_batch_size(self, batch_size: int, accumulation: int) -> None:
-        """Raises a FlagError if a batch cannot be divided equally."""
-        if batch_size % (self.num_replicas * accumulation):
-            raise FlagError(
-                f"--train_batch_size={batch_size} cannot be divided by {self.num_replicas} "
-                f"replicas x {accumulation} (--gradient_accumulation_steps)"
-            )
+def check_agreement(engine: Engine, values: Mapping[str, Any]) -> None:
+    """Checks that all workers have the same flags, files and step. All must call it.
 
-    def check_agreement(self, values: Mapping[str, Any]) -> None:
-        """Checks that all workers have the same flags, files and step. All must call it.
-
-        Raises:
-          FlagError: names the first difference, with the value of this worker.
-        """
-        if self.num_workers == 1:
-            return
-        compared = {name: values[name] for name in sorted(values) if name not in _PER_WORKER}
-        digests = [
-            zlib.crc32(json.dumps(item, sort_keys=True, default=str).encode()) >> 1
-            for item in compared.items()
-        ]
-        gathered = self.gather(np.array(digests, np.int32))  # [workers, values]
-        for (name, value), of_workers in zip(compared.items(), gathered.T, strict=True):
-            if len(set(of_workers.tolist())) > 1:
-                raise FlagError(f"workers differ in {name}: this one has {value!r}")
+    Raises:
+      FlagError: names the first difference, with the value of this worker.
+    """
+    if engine.num_workers == 1:
+        return
+    compared = {name: values[name] for name in sorted(values) if name not in _PER_WORKER}
+    digests = [
+        zlib.crc32(json.dumps(item, sort_keys=True, default=str).encode()) >> 1
+        for item in compared.items()
+    ]
+    gathered = engine.gather(np.array(digests, np.int32))  # [workers, values]
+    for (name, value), of_workers in zip(compared.items(), gathered.T, strict=True):
+        if len(set(of_workers.tolist())) > 1:
+            raise FlagError(f"workers differ in {name}: this one has {value!r}")
 
 
 def read_cluster(text: str | None) -> dict[str, Any] | None:

@@ -7,8 +7,7 @@ import dataclasses
 import logging
 import math
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -20,13 +19,10 @@ from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
 from albert.records.record_files import RecordFiles
-from albert.runtime.progress import duration
 from albert.storage import files
 from albert.tasks.task import Task
-from albert.training import metrics, steps, store
-from albert.training.current_engine import current
-from albert.training.metrics import MetricsWriter
-from albert.training.run import RunConfig, TrainState, build_model, row_options
+from albert.training import store
+from albert.training.run import RunConfig, build_model, current, row_options
 
 log = logging.getLogger("albert")
 
@@ -39,19 +35,6 @@ class Evaluation:
 
     results: dict[str, Any]  # metrics, `global_step`, and `loss` where there are labels
     predictions: dict[str, np.ndarray]  # [records, ...], in order, without padding
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluated:
-    """The last and the best evaluation of this process."""
-
-    last: Evaluation | None = None
-    best: Evaluation | None = None
-
-    def of_step(self, step: int | None) -> Evaluation | None:
-        """Returns the evaluation of a step, if it is one of these."""
-        known = (one for one in (self.last, self.best) if one)
-        return next((one for one in known if one.results["global_step"] == step), None)
 
 
 def what_is_measured(
@@ -126,22 +109,18 @@ def read_best(directory: str) -> dict[str, Any] | None:
     return {key: best.get(key) for key in ("metric", "step", "value")} | {"measured": measured}
 
 
-def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
-    """Returns batches that can be iterated over repeatedly, and prepares the step for them.
+def batches_of(task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles):
+    """Returns batches that can be iterated over repeatedly.
 
     TensorFlow leaks memory with each pipeline, so a run makes only one.
     """
-    batch_size = _batch_size(run)
-    spec = eval_step.task.feature_spec()
+    batch_size, spec = _batch_size(run), task.feature_spec()
     run = dataclasses.replace(run, use_xla=False)  # evaluation is a plain graph
     examples = batch_size // current().num_evaluating_replicas
-    options = row_options(run, spec, source, examples)
-    batches = eval_step.engine.eval_batches(
-        source, spec, batch_size=batch_size, vocab_size=eval_step.model.config.vocab_size,
-        num_batches=run.max_eval_steps, **options,
+    return current().eval_batches(
+        source, spec, batch_size=batch_size, vocab_size=config.vocab_size,
+        num_batches=run.max_eval_steps, **row_options(run, spec, source, examples),
     )
-    eval_step.outputs_of.prepare(batches)
-    return batches
 
 
 def _batch_size(run: RunConfig) -> int:
@@ -151,31 +130,35 @@ def _batch_size(run: RunConfig) -> int:
 
 
 def measure(
-    eval_step: steps.EvalStep,
-    batches,
+    task: Task,
+    eval_step: Callable[[Any], Any],
+    batches: Iterable[Any],
     source: RecordFiles,
     step: int,
     before_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Evaluates a model in its current state; `step` is the training step of its weights."""
-    task = eval_step.task
-    losses: list[float | None] = []
+    """Evaluates a model in its current state; `step` is the training step of its weights.
+
+    Args:
+      eval_step: of the engine, with the model.
+    """
+    losses: list[float] = []
     sums: dict[str, tuple[float, float]] = {}
     collected: dict[str, list[np.ndarray]] = {}
-    with eval_step.engine.errors(lambda: None, source):
+    with current().errors(lambda: None, source):
         for batch in batches:
             before_batch()
-            loss, pairs, predictions = eval_step(batch)
-            losses.append(loss)
+            terms, weights, pairs, predictions = eval_step(batch)
+            losses.append(sum(float(terms[name]) / float(weights[name]) for name in terms))
             for name, (total, weight) in pairs.items():
                 old = sums.get(name, (0.0, 0.0))
-                sums[name] = (old[0] + total, old[1] + weight)
+                sums[name] = (old[0] + float(total), old[1] + float(weight))
             for name, value in predictions.items():
-                collected.setdefault(name, []).append(value)
+                collected.setdefault(name, []).append(np.asarray(value))
     if not losses:
         raise DataError(f"no records to evaluate in {source}")
     results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
-    if None not in losses:  # as without labels
+    if terms:  # else the records have no labels
         results["loss"] = float(np.mean(losses))
     predictions = {name: np.concatenate(parts) for name, parts in collected.items()}
     if "is_real_example" in predictions:
@@ -218,54 +201,5 @@ def evaluate(
     task = task.for_evaluation()
     source.check(task.feature_spec(), config.vocab_size)
     model, step = load_model(task, config, run, weights)
-    eval_step = steps.EvalStep(task, model)
-    return measure(eval_step, batches_of(eval_step, run, source), source, step)
-
-
-@dataclasses.dataclass
-class Evaluator:
-    """Evaluates a run's model during training, if there are files to evaluate it on."""
-
-    task: Task
-    config: AlbertConfig
-    run: RunConfig
-    state: TrainState
-    files: RecordFiles | None
-    writer: MetricsWriter | None  # only the chief has one, and evaluates
-    checkpointer: Any  # has saved what is evaluated
-    preemption: Any  # ends an evaluation, which the next process makes again
-    evaluated: Evaluated = Evaluated()
-
-    def __post_init__(self):
-        self._step: steps.EvalStep | None = None
-        self._batches = None
-
-    def has_evaluated(self, step: int) -> bool:
-        """Whether this process or an earlier one has evaluated the step."""
-        return self.writer is None or step in self.writer.evaluated
-
-    def evaluate(self, step: int) -> None:
-        """Evaluates the model, whose weights are the newest checkpoint, that of `step`."""
-        if not (self.files and self.writer):
-            return
-        if self._step is None:
-            self._step = steps.EvalStep(self.task.for_evaluation(), self.state.model)
-            self._batches = batches_of(self._step, self.run, self.files)
-        started = time.monotonic()
-        last = measure(self._step, self._batches, self.files, step, self._check)
-        # Last, because the next process evaluates again if the line is missing.
-        is_best = keep_if_best(
-            self.task, self.config, self.run, self.files, self.checkpointer.newest, last.results
-        )
-        self.evaluated = Evaluated(last, last if is_best else self.evaluated.best)
-        self.writer.write(step, "eval", {
-            name: value for name, value in last.results.items()
-            if isinstance(value, int | float) and name != "global_step"
-        })
-        self.writer.upload()
-        metrics.log_results(last.results)
-        log.info("evaluated in %s", duration(time.monotonic() - started))
-
-    def _check(self) -> None:
-        if self.preemption.ends_this_process:
-            self.preemption.end(self.checkpointer)
+    batches = batches_of(task, config, run, source)
+    return measure(task, current().eval_step(task, model, batches), batches, source, step)

@@ -28,7 +28,7 @@ from albert.errors import WorkerLostError
 from albert.model.encoder_options import loop_engine
 from albert.records import batches as numpy_batches
 from albert.records.data_order import Share
-from albert.training import jax_devices
+from albert.training import jax_devices, steps
 from albert.training.engine import Engine, read_cluster
 from albert.training.jax_devices import ROWS
 
@@ -168,11 +168,12 @@ class JaxEngine(Engine):
         # An H100 takes a quarter less time for unrolled layers, and compiles them as fast.
         return loop_engine() if run.remat or jax.default_backend() != "gpu" else "unrolled"
 
-    def train_step(self, step, state, run) -> "TrainStep":
-        return TrainStep(step, state, run, self.mesh)
+    def train_step(self, task, state, run) -> "TrainStep":
+        step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
+        return TrainStep(step, state, self.mesh)
 
-    def eval_outputs(self, step) -> "EvalOutputs":
-        return EvalOutputs(step, jax_devices.mesh_of(self._local_devices))
+    def eval_step(self, task, model, batches=None) -> "EvalStep":
+        return EvalStep(task, model, jax_devices.mesh_of(self._local_devices))
 
     def train_batches(self, source, spec, **options):
         count = len(self._local_devices)
@@ -270,7 +271,7 @@ class _EvalBatches:
 class TrainStep:
     """A training step, called with (iterator, whether to stop); see `Engine.train_step`."""
 
-    def __init__(self, step, state, run, mesh: Mesh):
+    def __init__(self, step, state, mesh: Mesh):
         self.step, self.variables = step, state.variables
         self._everywhere = NamedSharding(mesh, EVERYWHERE)
         # The old values' buffers are donated to the new ones: there is no memory for both.
@@ -310,22 +311,22 @@ class TrainStep:
         return jax.make_array_from_callback(host.shape, self._everywhere, lambda at: host[at])
 
 
-class EvalOutputs:
-    """`EvalStep.outputs` of a complete batch, compiled; see `Engine.eval_outputs`."""
+class EvalStep:
+    """An evaluation step, called with a complete batch; see `Engine.eval_step`.
 
-    def __init__(self, step, mesh: Mesh):
-        self.step, self.mesh = step, mesh
-        self.variables = [*step.model.variables, *step.task.constants]
+    Each batch shape is compiled on first use.
+    """
+
+    def __init__(self, task, model, mesh: Mesh):
+        self.task, self.model, self.mesh = task, model, mesh
+        self.variables = [*model.variables, *task.constants]
         self._placed: tuple[list, list] = ([], [])  # values as they are, and on the devices
         self._outputs = jax.jit(self._compute)
-
-    def prepare(self, batches) -> None:
-        """Does nothing: each batch shape is compiled on first use."""
 
     def _compute(self, values, batch):
         def of_replica(values, batch):
             with keras.StatelessScope(list(zip(self.variables, values, strict=True))):
-                *numbers, predictions = self.step.outputs(batch)
+                *numbers, predictions = steps.eval_step(batch, self.task, self.model)
             return jax.lax.psum(numbers, ROWS), predictions
 
         numbers, predictions = jax.shard_map(

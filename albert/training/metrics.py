@@ -70,8 +70,8 @@ class History:
         self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
         self.averages.restore(state.get("window"))
 
-    def note(self, step: int, row: np.ndarray) -> None:
-        """Records a step, given its metrics.
+    def note(self, step: int, row: np.ndarray, newest: str | None = None) -> None:
+        """Records a step, given its metrics; `newest` is the last checkpoint.
 
         Raises:
           TrainingDivergedError: more than `MAX_BAD_STEPS` in a row were not finite, and skipped.
@@ -87,11 +87,8 @@ class History:
                      step)
         self.bad_steps = self.bad_steps + 1 if row[BAD] else 0
         if self.bad_steps > MAX_BAD_STEPS:
-            raise TrainingDivergedError(
-                f"training diverged at step {step}: loss {row[LOSS]}, gradient norm "
-                f"{row[NORM]}; {self.bad_steps} bad steps in a row. A lower --learning_rate "
-                f"or a longer warm-up may help; {batch}"
-            )
+            raise diverged(step, f"loss {row[LOSS]}, gradient norm {row[NORM]}; {self.bad_steps} bad steps in "
+                           f"a row; {batch}", newest)
 
     def _describe_batch(self) -> str:
         """Returns the numbers of the next batch's records in the shuffled order of the epoch."""
@@ -114,6 +111,12 @@ class History:
         log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
         if writer:
             writer.write(step, "train", values)
+
+
+def diverged(step: int, what: str, newest: str | None) -> TrainingDivergedError:
+    """Returns the error that ends a run whose numbers are no longer finite."""
+    return TrainingDivergedError(f"training diverged at step {step}: {what}. A lower --learning_rate or a "
+                                 f"longer warm-up may help; last good checkpoint: {newest or 'none'}")
 
 
 def _model_flops(task: "Task", config: AlbertConfig) -> float:

@@ -1,9 +1,9 @@
-"""A run: its settings, its model and optimizer, and how it starts, resumes and is saved."""
+"""A run: its settings, its model and optimizer, and how it resumes."""
 
 import dataclasses
+import functools
 import logging
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +11,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from albert import __version__, modeling
+from albert import modeling
 from albert.config import AlbertConfig
-from albert.errors import FlagError, TrainingDivergedError, some
-from albert.formats import checkpoints, run_states
-from albert.formats.weights import Weights
+from albert.errors import FlagError, some
 from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import precision
 from albert.optimization import OptimizerConfig, create_optimizer
@@ -24,10 +22,7 @@ from albert.records.record_files import RecordFiles
 from albert.runtime.processor import bfloat16_gain
 from albert.storage import files
 from albert.tasks.task import Task
-from albert.training import store
-from albert.training.current_engine import current
 from albert.training.engine import Engine
-from albert.training.metrics import History
 
 log = logging.getLogger("albert")
 
@@ -79,6 +74,22 @@ class RunConfig:
     def last_step(self) -> int:
         """The step at which this process ends."""
         return min(self.until_step or self.num_train_steps, self.num_train_steps)
+
+    def is_due(self, step: int) -> bool:
+        """Whether this step gets a checkpoint and an evaluation."""
+        return step > 0 and (step % self.save_checkpoints_steps == 0 or step == self.last_step)
+
+
+@functools.cache
+def current() -> Engine:
+    """Returns the engine of Keras's backend; there is one, because it knows which devices were chosen."""
+    if keras.backend.backend() == "jax":
+        from albert.training.jax_engine import JaxEngine
+
+        return JaxEngine()
+    from albert.training.tf_engine import TensorFlowEngine
+
+    return TensorFlowEngine()
 
 
 def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:
@@ -181,118 +192,50 @@ def _number(values: list[float]) -> keras.Variable:
     )
 
 
-# === Checkpoints ===
+# === Start ===
 
 
-@dataclasses.dataclass
-class Checkpointer:
-    """Reads and writes the checkpoints of a run: weights, optimizer and history."""
+def restore(
+    state: TrainState, run: RunConfig, tensors: Mapping[str, np.ndarray], run_state: Mapping[str, Any],
+    flags: Mapping[str, Any],
+) -> None:
+    """Restores a checkpoint, and warns of each flag that changed since.
 
-    engine: Engine
-    task: Task
-    config: AlbertConfig
-    run: RunConfig
-    state: TrainState
-    history: History
-    flags: Mapping[str, Any]
-    newest: str | None = None  # prefix of the newest checkpoint
+    Raises:
+      FlagError: the run is complete, and a flag that decides on its weights changed.
+    """
+    state.assign(tensors)
+    step, before = state.step, run_state.get("flags", {})
+    if not run_state:  # a checkpoint of the original toolkit, or its JSON file was lost
+        log.warning("no model.ckpt-%d.json: computing the data position from the step", step)
+    # In other precisions the scale is 1, with which float16 cannot start.
+    had_scale = before.get("mixed_precision", "float16") == "float16"
+    if "loss_scale" in run_state and had_scale and run.mixed_precision == "float16":
+        state.loss_scale.assign(run_state["loss_scale"])
+    # NaN, the default of a flag, is null in the file.
+    changed = [
+        name for name in sorted(set(before) & set(flags) - {"training_data"})
+        if not files.is_same_json(before[name], files.finite(flags[name]))
+    ]
+    used = [f"--{name}={before[name]}, not {flags[name]}" for name in changed if name in _TRAINING]
+    last = before.get("num_train_steps", before.get("train_step")) or 0
+    if used and step >= max(last, run.num_train_steps):
+        raise FlagError(f"{run.output_dir} is already trained, with {some(used)}: use another "
+                        "--output_dir, or leave --do_train out")
+    for name in changed:
+        log.warning("--%s changed from %s to %s since step %d", name, before[name], flags[name], step)
 
-    def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
-        """Initializes or restores everything, and logs from what.
 
-        The first that applies: the newest undamaged checkpoint of output_dir; --init_checkpoint or
-        a hub module (weights only; warm_start.json lists them); random weights.
-        """
-        run, state, is_chief = self.run, self.state, self.engine.is_chief
-        newest = store.read_newest(
-            run.output_dir, state.shapes(), self.config, self.task.name, may_rename=is_chief
-        )
-        if newest:
-            self.newest, tensors, run_state = newest
-            state.assign(tensors)
-            self._restore(run_state)
-            origin = f"resuming from {self.newest}"
-        elif init is not None:
-            shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
-            tensors, account = checkpoints.warm_start(shapes, init, may_lack_pooler=True, **options)
-            state.assign(tensors)
-            names = ("init_checkpoint", "albert_hub_module_handle")
-            # What the user typed, not where it was unpacked or downloaded to on this machine.
-            typed = next(filter(None, map(self.flags.get, names)), account["checkpoint"])
-            account = account | {"checkpoint": typed}
-            if is_chief:
-                files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
-            origin = checkpoints.describe_start(account)
-        else:
-            origin = "random weights"
-        if is_chief:
-            path = os.path.join(run.output_dir, "albert_config.json")
-            with files.atomic_write(path) as stream:
-                stream.write(self.config.to_json_string())
-        size = sum(int(np.prod(v.shape)) for v in state.weights.values())
-        log.info(
-            "training %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
-            f"{size:,}", state.step, run.last_step, run.train_batch_size,
-            "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision,
-            run.output_dir,
-        )
-        log.info("start: %s", origin)
-        is_tensorflow = keras.backend.backend() == "tensorflow"  # JAX's products gain less
-        if self.run.mixed_precision == "float32" and is_tensorflow and not self.engine.has_accelerator:
-            if gain := bfloat16_gain():
-                log.info("--mixed_precision=bfloat16 would be about %s times as fast here", gain)
-
-    def _restore(self, run_state: Mapping[str, Any]) -> None:
-        step = self.state.step
-        if not run_state:  # a checkpoint of the original toolkit, or its JSON file was lost
-            log.warning("no model.ckpt-%d.json: computing the data position from the step", step)
-        self.history.restore(run_state, step)
-        before = run_state.get("flags", {})
-        # In other precisions the scale is 1, with which float16 cannot start.
-        had_scale = before.get("mixed_precision", "float16") == "float16"
-        if "loss_scale" in run_state and had_scale and self.run.mixed_precision == "float16":
-            self.state.loss_scale.assign(run_state["loss_scale"])
-        # NaN, the default of a flag, is null in the file.
-        changed = [
-            name for name in sorted(set(before) & set(self.flags) - {"training_data"})
-            if not files.is_same_json(before[name], files.finite(self.flags[name]))
-        ]
-        used = [f"--{name}={before[name]}, not {self.flags[name]}" for name in changed if name in _TRAINING]
-        last = before.get("num_train_steps", before.get("train_step")) or 0
-        if used and step >= max(last, self.run.num_train_steps):
-            raise FlagError(f"{self.run.output_dir} is already trained, with {some(used)}: use another "
-                            "--output_dir, or leave --do_train out")
-        for name in changed:
-            log.warning("--%s changed from %s to %s since step %d", name, before[name],
-                        self.flags[name], step)
-
-    def save(self) -> None:
-        """Saves a checkpoint.
-
-        Raises:
-          TrainingDivergedError: a weight is not finite; nothing was written.
-        """
-        run, state = self.run, self.state
-        tensors = state.tensors()
-        # At a high learning rate, a finite gradient can make a weight infinite.
-        if bad := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
-            raise TrainingDivergedError(f"training diverged at step {state.step}: not finite: {some(bad)}. "
-                                        "A lower --learning_rate may help")
-        if self.engine.is_chief:
-            store.check_is_there(run.output_dir)
-        else:
-            self.newest = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
-            return
-        run_state = self.history.state() | {
-            "task": self.task.name,
-            "architecture": state.model.metadata.architecture,
-            "config": self.config.to_dict(),
-            "loss_scale": state.loss_scale.numpy().tolist(),
-            "flags": dict(self.flags),
-            "version": __version__,
-        }
-        run_state["facts"] = run_states.metadata_of(run_state).to_dict()
-        self.newest = store.save(
-            run.output_dir, state.step, tensors, run_state, run.keep_checkpoint_max
-        )
-        log.info("saved %s", self.newest)
+def log_start(state: TrainState, run: RunConfig, origin: str) -> None:
+    """Logs what is trained, how, and from which weights."""
+    size = sum(int(np.prod(v.shape)) for v in state.weights.values())
+    log.info(
+        "training %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
+        f"{size:,}", state.step, run.last_step, run.train_batch_size,
+        "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision, run.output_dir,
+    )
+    log.info("start: %s", origin)
+    is_tensorflow = keras.backend.backend() == "tensorflow"  # JAX's products gain less
+    if run.mixed_precision == "float32" and is_tensorflow and not current().has_accelerator:
+        if gain := bfloat16_gain():
+            log.info("--mixed_precision=bfloat16 would be about %s times as fast here", gain)

@@ -5,8 +5,6 @@ gradients are summed over micro-batches and replicas. So one device, several dev
 accumulation all compute the same.
 """
 
-import functools
-
 import keras
 import numpy as np
 from keras import ops
@@ -14,7 +12,6 @@ from keras import ops
 from albert.optimization import global_norm
 from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
-from albert.training.current_engine import current
 from albert.training.engine import Engine
 from albert.training.metrics import BAD, LOSS, NORM, OVERFLOW, PAIRS, RATE, STOP, TOKENS  # noqa: F401
 
@@ -34,7 +31,7 @@ def train_step(batch, stop, task: Task, state, run, engine: Engine):
         """Returns the i-th micro-batch of a replica, and the seed of its dropout."""
         step = ops.cast(state.optimizer.iterations, "int32")
         # The first micro-batch of the first replica draws what a single device would draw.
-        return _part_of(batch, i, parts), dropout_seed(run.seed, step, replica * parts + i)
+        return _part_of(batch, i, parts), dropout_seed(engine, run.seed, step, replica * parts + i)
 
     def loss_of(part, seed, weights, scale):
         # --- Forward ---
@@ -63,13 +60,6 @@ def train_step(batch, stop, task: Task, state, run, engine: Engine):
     return ops.concatenate([ops.stack(head), sums[1:], ops.stack([stop])], axis=0)
 
 
-def compiled_step(task: Task, state, run):
-    """Returns the function that makes a step; see `Engine.train_step`."""
-    engine = current()
-    step = functools.partial(train_step, task=task, state=state, run=run, engine=engine)
-    return engine.train_step(step, state, run)
-
-
 def _judge(loss, norm, scale, state, run):
     """Returns whether a step's gradients are applied, whether it is bad, and whether it overflows.
 
@@ -86,7 +76,7 @@ def _judge(loss, norm, scale, state, run):
     return finite, ops.logical_not(ops.logical_or(finite, overflow)), overflow
 
 
-def dropout_seed(seed: int, step, part):
+def dropout_seed(engine: Engine, seed: int, step, part):
     """Returns the seed of a micro-batch's dropout: two integers.
 
     Args:
@@ -95,7 +85,7 @@ def dropout_seed(seed: int, step, part):
       part: int32, the micro-batch's number among those of all replicas.
     """
     key = np.frombuffer(child_seed(seed, "dropout").to_bytes(8, "little"), np.int32)
-    return current().fold_in(key, (step, part))
+    return engine.fold_in(key, (step, part))
 
 
 def _part_of(batch, i, count: int):
@@ -122,31 +112,12 @@ def _update_loss_scale(loss_scale: keras.Variable, finite, overflow) -> None:
     )
 
 
-class EvalStep:
-    """Evaluates a batch: returns (loss, {name: (sum, weight)}, predictions [B, ...] as NumPy).
-
-    The loss is None if the batch has no labels. The replicas of this process share the batch; of
-    several workers, only the chief evaluates.
-    """
-
-    def __init__(self, task: Task, model: keras.Model):
-        self.engine, self.task, self.model = current(), task, model
-        self.outputs_of = self.engine.eval_outputs(self)
-
-    def __call__(
-        self, batch
-    ) -> tuple[float | None, dict[str, tuple[float, float]], dict[str, np.ndarray]]:
-        sums, weights, pairs, predictions = self.outputs_of(batch)
-        loss = sum(float(sums[name]) / float(weights[name]) for name in sums) if sums else None
-        numbers = {name: (float(total), float(weight)) for name, (total, weight) in pairs.items()}
-        return loss, numbers, {name: np.asarray(value) for name, value in predictions.items()}
-
-    def outputs(self, batch):
-        """Returns (sums and weights of the loss, statistics, predictions) of a replica's part."""
-        outputs = self.task.outputs(self.model, batch, training=False)
-        pairs = {
-            name: (ops.cast(a, "float32"), ops.cast(b, "float32"))
-            for name, (a, b) in self.task.statistics(batch, outputs).items()
-        }
-        sums, weights = self.task.loss_sums(batch, outputs), self.task.loss_weights(batch)
-        return sums, weights, pairs, self.task.predictions(batch, outputs)
+def eval_step(batch, task: Task, model: keras.Model) -> tuple[dict, dict, dict, dict]:
+    """Returns (sums of the loss, their weights, statistics, predictions) of a replica's part of a batch."""
+    outputs = task.outputs(model, batch, training=False)
+    pairs = {
+        name: (ops.cast(a, "float32"), ops.cast(b, "float32"))
+        for name, (a, b) in task.statistics(batch, outputs).items()
+    }
+    sums, weights = task.loss_sums(batch, outputs), task.loss_weights(batch)
+    return sums, weights, pairs, task.predictions(batch, outputs)

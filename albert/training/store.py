@@ -37,7 +37,9 @@ def save(
 
     Raises:
       CheckpointError: it could not be written. The earlier ones are unchanged.
+      UserError: the directory is no longer there.
     """
+    check_is_there(directory)
     prefix = os.path.join(directory, f"model.ckpt-{step}")
     try:
         files.write_sealed_json(prefix + ".json", {"step": step, **run_state})
@@ -50,6 +52,7 @@ def save(
             files.remove(*checkpoint_files.files_of(old))
         _sweep_orphans(directory, step)
     _write_state_file(directory)
+    log.info("saved %s", prefix)
     return prefix
 
 

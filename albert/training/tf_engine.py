@@ -18,6 +18,7 @@ from albert.model import islands
 from albert.model.encoder_options import loop_engine
 from albert.records import tf_dataset
 from albert.records.data_order import Share
+from albert.training import steps
 from albert.training.engine import TF_CONFIG_EXAMPLE, Engine, read_cluster
 
 log = logging.getLogger("albert")
@@ -105,11 +106,32 @@ class TensorFlowEngine(Engine):
     def layer_engine(self, run) -> str:
         return "unrolled" if run.use_xla else loop_engine()
 
-    def train_step(self, step, state, run) -> "TrainStep":
-        return TrainStep(step, state, run)
+    def train_step(self, task, state, run) -> "TrainStep":
+        step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
+        return TrainStep(step, run)
 
-    def eval_outputs(self, step) -> "EvalOutputs":
-        return EvalOutputs(step)
+    def eval_step(self, task, model, batches=None):
+        strategy = tf.distribute.get_strategy()
+
+        @functools.partial(tf.function, reduce_retracing=True, autograph=False)
+        def of_batch(batch):
+            with islands.islands():
+                return steps.eval_step(batch, task, model)
+
+        @functools.partial(tf.function, reduce_retracing=True, autograph=False)
+        def of_replicas(batch):
+            *numbers, predictions = strategy.run(of_batch, args=(batch,))
+
+            def total(value):
+                return strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+
+            gathered = {n: strategy.gather(value, axis=0) for n, value in predictions.items()}
+            return *tf.nest.map_structure(total, numbers), gathered
+
+        compiled = of_replicas if self.num_evaluating_replicas > 1 else of_batch
+        if batches is not None:  # one graph for batches of all lengths
+            compiled.get_concrete_function(batches.element_spec)
+        return compiled
 
     def train_batches(self, source, spec, **options):
         return iter(
@@ -135,7 +157,7 @@ def _psum(values):
 class TrainStep:
     """A training step, called with (iterator, whether to stop); see `Engine.train_step`."""
 
-    def __init__(self, step, state, run):
+    def __init__(self, step, run):
         self.strategy = tf.distribute.get_strategy()
         # XLA on one device compiles the update, too, whose many small ops take half of the time in
         # small models. Otherwise it compiles the gradients alone.
@@ -151,38 +173,6 @@ class TrainStep:
     def __call__(self, batches, stop=np.float32(0)):
         row = self.strategy.run(self._step, args=(next(batches), stop))
         return self.strategy.experimental_local_results(row)[0]
-
-
-class EvalOutputs:
-    """`EvalStep.outputs` of a complete batch, as a graph; see `Engine.eval_outputs`."""
-
-    def __init__(self, step):
-        self.strategy = tf.distribute.get_strategy()
-
-        def outputs(batch):
-            with islands.islands():
-                return step.outputs(batch)
-
-        self._outputs = tf.function(outputs, reduce_retracing=True, autograph=False)
-        is_shared = step.engine.num_evaluating_replicas > 1
-        self._of_batch = self._of_replicas if is_shared else self._outputs
-
-    def prepare(self, batches) -> None:
-        """Traces one graph for batches of all lengths."""
-        self._of_batch.get_concrete_function(batches.element_spec)
-
-    def __call__(self, batch):
-        return self._of_batch(batch)
-
-    @tf.function(reduce_retracing=True)
-    def _of_replicas(self, batch):
-        *numbers, predictions = self.strategy.run(self._outputs, args=(batch,))
-
-        def total(value):
-            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
-
-        gathered = {n: self.strategy.gather(value, axis=0) for n, value in predictions.items()}
-        return *tf.nest.map_structure(total, numbers), gathered
 
 
 # --- Strategies ---

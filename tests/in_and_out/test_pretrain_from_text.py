@@ -21,8 +21,7 @@ from albert.formats import run_states
 from albert.records.manifests import Manifest
 from albert.storage import locks
 from albert.text.spm_model import trained_with
-from albert.training import steps
-from albert.training.current_engine import current
+from albert.training.run import current
 
 
 @pytest.fixture
@@ -159,8 +158,8 @@ def test_speed_is_measured_on_the_devices_and_with_the_compiler_of_the_run(monke
     monkeypatch.setattr(type(engine), "scope",
                         lambda self, values: scopes.append(values) or scope(self, values))
     monkeypatch.setattr(type(engine), "has_accelerator", True)
-    monkeypatch.setattr(steps, "compiled_step",
-                        lambda task, state, run: runs.append(run) or (lambda batches: 0))
+    monkeypatch.setattr(type(engine), "train_step",
+                        lambda self, task, state, run: runs.append(run) or (lambda batches: 0))
     assert training_speed._measure_here({
         "config": SIZES, "batch": 4, "length": LENGTH, "predictions": PREDICTIONS,
         "optimizer": "lamb", "precision": "float32", "seconds": 0.01,

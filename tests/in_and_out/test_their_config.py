@@ -7,10 +7,9 @@ from absl.flags import FlagValues
 from hf_models import SIZES
 
 from albert import (
-    export_checkpoints, run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2,
-    run_token_classifier,
+    export_checkpoints, run_classifier, run_race, run_squad_v1, run_squad_v2, run_token_classifier,
 )
-from albert.cli import flags, pretraining_start
+from albert.cli import flags
 from albert.cli.encoder import open_encoder
 from albert.config import AlbertConfig
 from albert.errors import ConfigError
@@ -37,7 +36,7 @@ def test_what_gelu_means_is_decided_and_told(change, flag, expected, caplog):
 
 
 @pytest.mark.parametrize("command", [run_classifier, run_race, run_squad_v1, run_squad_v2, run_token_classifier,
-                                     run_pretraining, export_checkpoints])
+                                     export_checkpoints])
 def test_every_command_reads_their_configuration_as_theirs(command, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "albert", **SIZES, "hidden_act": "gelu"}))
@@ -48,9 +47,7 @@ def test_every_command_reads_their_configuration_as_theirs(command, tmp_path):
     command.define_flags(values)
     values = flags.parse(command.define_flags, ["", *(
         f"--{name}={value}" for name, value in given.items() if name in values)])
-    if command is run_pretraining:
-        found = pretraining_start.architecture(values, None)
-    elif command is export_checkpoints:
+    if command is export_checkpoints:
         found = pretrained.open_named(str(tmp_path), "model.ckpt-best", str(config)).config
     else:
         found = open_encoder(values, None).config

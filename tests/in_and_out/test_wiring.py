@@ -25,7 +25,7 @@ from albert.records import record_files
 from albert.tasks import conll
 from albert.tokenization import FullTokenizer
 from albert.training import loop, steps
-from albert.training.current_engine import current
+from albert.training.run import current
 
 
 @dataclasses.dataclass
@@ -268,7 +268,7 @@ def observed(monkeypatch):
             calls[name].append((given, options)), original(*given, **options))[1])
 
     for owner, name in (
-        (loop, "train"), (steps, "compiled_step"), (steps, "dropout_seed"),
+        (loop, "train"), (steps, "train_step"), (steps, "dropout_seed"),
         (keras.utils, "set_random_seed"),
         *((type(current()), name) for name in ("train_batches", "eval_batches")),
     ):
@@ -277,11 +277,11 @@ def observed(monkeypatch):
     def run(command: Command, *given: str) -> Seen:
         assert jobs.command(command.module, *given) == 0
         [(arguments, options)] = calls["train"]
-        [((_, state, step_run), _)] = calls["compiled_step"]
+        step = calls["train_step"][0][1]
         [(_, batches)] = calls["train_batches"]
-        seeds = [calls["set_random_seed"][0][0][0], batches["seed"], calls["dropout_seed"][0][0][0]]
+        seeds = [calls["set_random_seed"][0][0][0], batches["seed"], calls["dropout_seed"][0][0][1]]
         [out] = [flag.partition("=")[2] for flag in given if flag.startswith("--output_dir=")]
-        return Seen(pathlib.Path(out), *arguments, options["eval_files"], state, step_run, batches,
+        return Seen(pathlib.Path(out), *arguments, options["eval_files"], step["state"], step["run"], batches,
                     [given for _, given in calls["eval_batches"]], seeds)
 
     return run

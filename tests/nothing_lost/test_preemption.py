@@ -11,8 +11,9 @@ from invariants import assert_tidy, nothing_lost
 
 from albert.formats import checkpoints, run_states
 from albert.records import tf_dataset
+from albert.runtime import workers
 from albert.storage import locks
-from albert.training import evaluate, loop
+from albert.training import evaluate
 from albert.training.metrics import History
 
 
@@ -48,10 +49,10 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
 
 def test_a_second_signal_kills_by_its_default_action():
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    with loop.PreemptionSignal() as preemption:
-        assert preemption.raised is None
+    with workers.first_signal() as numbers:
+        assert not numbers
         os.kill(os.getpid(), signal.SIGINT)
-        assert preemption.raised == signal.SIGINT
+        assert numbers == [signal.SIGINT]
         for each in (signal.SIGINT, signal.SIGTERM):
             assert signal.getsignal(each) is signal.SIG_DFL
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before

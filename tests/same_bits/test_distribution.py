@@ -298,10 +298,10 @@ def test_workers_agree_where_their_values_are_the_same(first, second, is_same, m
         return np.stack([digests[0], own])
 
     monkeypatch.setattr(TensorFlowEngine, "gather", gather)
-    TensorFlowEngine().check_agreement({"--threshold_to_export": first})
+    engines.check_agreement(TensorFlowEngine(), {"--threshold_to_export": first})
     message = "workers differ in --threshold_to_export: this one has"
     with contextlib.nullcontext() if is_same else pytest.raises(FlagError, match=message):
-        TensorFlowEngine().check_agreement({"--threshold_to_export": second})
+        engines.check_agreement(TensorFlowEngine(), {"--threshold_to_export": second})
 
 
 def test_an_inconsistent_cluster_is_refused_and_one_of_one_machine_is_none():

@@ -9,8 +9,8 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import evaluate, steps
-from albert.training.run import RunConfig
+from albert.training import evaluate
+from albert.training.run import RunConfig, current
 
 TASKS = {
     "classifier_3way": ClassificationTask("mnli", 24, ("a", "b", "c")),
@@ -69,7 +69,7 @@ def test_classifier_dropout_falls_on_training_alone(case):
     plain = model.of_batch(batch, training=False)["logits"].numpy()
     model.classifier_dropout, rate = 0.5, model.classifier_dropout
     try:
-        _, _, evaluated = steps.EvalStep(task, model)(batch)
+        *_, evaluated = current().eval_step(task, model)(batch)
         np.testing.assert_allclose(evaluated["logits"], plain, atol=1e-6)
         seed = tf.constant([1, 2], tf.int64)
         assert not np.allclose(model.of_batch(batch, training=True, dropout_seed=seed)["logits"], plain)

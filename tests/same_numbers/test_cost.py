@@ -27,8 +27,8 @@ from albert.optimization import OptimizerConfig
 from albert.records import batches, manifests, packing
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import current_engine, steps
-from albert.training.run import RunConfig, TrainState, row_options
+from albert.training import steps
+from albert.training.run import RunConfig, TrainState, current, row_options
 
 # All different, so that a shape identifies its tensor.
 VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
@@ -42,7 +42,7 @@ CONFIG = AlbertConfig(
 def train_step(config: AlbertConfig = CONFIG, **options):
     run = RunConfig("", num_train_steps=10, **options)
     state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
-    return steps.compiled_step(TASK, state, run)
+    return current().train_step(TASK, state, run)
 
 
 START = """
@@ -204,7 +204,7 @@ def test_each_micro_batch_draws_its_own_dropout():
         keras.utils.set_random_seed(1)
         state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
         batch = {name: tf.constant(v) for name, v in batch_of([row] * (2 * count)).items()}
-        numbers = steps.train_step(batch, 0.0, TASK, state, run, current_engine.current())
+        numbers = steps.train_step(batch, 0.0, TASK, state, run, current())
         found.append(float(numbers[steps.LOSS]))
     assert found[0] == pytest.approx(found[1], abs=0.5)
     assert found[0] != pytest.approx(found[1], abs=1e-4)
@@ -273,7 +273,7 @@ def rows_of_three_steps(**options):
     run = RunConfig("", num_train_steps=3, seed=3, **options)
     config = dataclasses.replace(CONFIG, num_hidden_layers=1).with_dropout(0.0)
     state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
-    train, iterator = steps.compiled_step(TASK, state, run), iter(same_batch())
+    train, iterator = current().train_step(TASK, state, run), iter(same_batch())
     return np.stack([train(iterator) for _ in range(3)]), train
 
 

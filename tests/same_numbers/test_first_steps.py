@@ -10,8 +10,7 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import steps
-from albert.training.run import RunConfig, TrainState
+from albert.training.run import RunConfig, TrainState, current
 
 STEPS, ROWS, LENGTH, PREDICTIONS = 5, 4, 20, 4
 
@@ -26,7 +25,7 @@ def five_steps(folder, golden_file, optimizer: str):
     weights = checkpoints.open_weights(str(folder / "model.ckpt-best"))
     for name, weight in state.weights.items():
         weight.assign(weights.read(name))
-    train_step, found = steps.compiled_step(task, state, run), []
+    train_step, found = current().train_step(task, state, run), []
     for step in range(STEPS):
         prefix = f"in/step{step}/"
         batch = {k[len(prefix) :]: golden[k] for k in golden.files if k.startswith(prefix)}

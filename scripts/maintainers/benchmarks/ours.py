@@ -91,14 +91,13 @@ def _trainer(spec, task):
     """Returns (a training function of an iterator and a count, the run's settings)."""
     from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
-    from albert.training import steps
-    from albert.training.run import TrainState
+    from albert.training.run import TrainState, current
 
     run, source = _run_config(spec), pretrained.open_path(spec["model"])
     # The learning rate is so low that an epoch's losses do not depend on the order of its batches.
     state = TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
-    step = steps.compiled_step(task, state, run)
+    step = current().train_step(task, state, run)
     return lambda iterator, count: np.stack([np.asarray(step(iterator)) for _ in range(count)]), run
 
 
@@ -138,8 +137,7 @@ def _classification(spec, rows):
 
 def _finetune(spec, rows):
     from albert.training import steps
-    from albert.training.current_engine import current
-    from albert.training.run import row_options
+    from albert.training.run import current, row_options
 
     task, source = _classification(spec, rows)
     train, run = _trainer(spec, task)
@@ -158,20 +156,19 @@ def _predict(spec, rows):
     if spec.get("is_onnx"):
         return _predict_by_file(spec, rows)
     from albert.formats import pretrained
-    from albert.training import evaluate, steps
-    from albert.training.current_engine import current
-    from albert.training.run import row_options
+    from albert.training import evaluate
+    from albert.training.run import current, row_options
 
     task, source = _classification(spec, rows)
     opened, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
     model, _ = evaluate.load_model(task, opened.config, run, opened.weights())
-    step = steps.EvalStep(task, model)
     batches = current().eval_batches(
         source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
         **row_options(run, features, source, spec["batch_size"]))
+    step = current().eval_step(task, model, batches)
 
     def turn():
-        logits = np.concatenate([step(batch)[2]["logits"] for batch in batches])
+        logits = np.concatenate([np.asarray(step(batch)[3]["logits"]) for batch in batches])
         return logits[: len(rows["label_ids"])]
 
     return turn, {"logits": turn()}

@@ -20,8 +20,7 @@ flags.start_engine()
 from albert.formats import huggingface
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import steps
-from albert.training.run import RunConfig, TrainState
+from albert.training.run import RunConfig, TrainState, current
 
 
 def main(prefix: str, model: str) -> None:
@@ -31,7 +30,7 @@ def main(prefix: str, model: str) -> None:
     for remat in (True, False):
         run = RunConfig("", mixed_precision="bfloat16", remat=remat)
         state = TrainState(task, config, run, OptimizerConfig("lamb", 1e-4, 10**6))
-        train = steps.compiled_step(task, state, run)
+        train = current().train_step(task, state, run)
         needs = [needed(train, batch(task, config, size)) for size in sizes]
         results["remat" if remat else "plain"] = plan(*needs, *sizes)
         write(prefix, results)
