@@ -15,8 +15,8 @@ def define_device_flags(values: flags.FlagValues) -> None:
                  "KERAS_BACKEND, else TensorFlow if it is installed.",
                  enum_values=list(engines.ENGINES))
     flags.define("enum", values, "distribution_strategy", None,
-                 "Devices to use: one, all of this machine, or, with --engine=jax, those of all machines "
-                 "in TF_CONFIG or of a TPU slice. Default: all available devices.",
+                 "Devices to use: one, all of this machine, or, with --engine=jax, those of several machines "
+                 "(docs/guides/accelerators.md). Default: all of this machine.",
                  enum_values=["one_device", "mirrored", "multi_worker"])
     flags.define("integer", values, "num_gpus", None,
                  "Number of GPUs to use on each machine; 0: none; default: all.", lower_bound=0)

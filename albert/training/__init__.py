@@ -5,7 +5,6 @@
     engine          one interface to TensorFlow and JAX
     tf_engine       TensorFlow: graphs, tf.distribute, tf.data
     jax_engine      JAX: functional steps, jax.sharding, NumPy batches
-    jax_devices     devices and workers of JAX
     run             a run's settings, model and optimizer; starts, restores and saves it
     store           a run's checkpoints: written, kept, renamed if damaged
     evaluate        losses and metrics on held-out data; the best checkpoint

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albert")
 
-TF_CONFIG_EXAMPLE = (
-    'TF_CONFIG={"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
-)
-_WORKERS = ("chief", "worker")  # the kinds of tasks that train
 # Flags in which workers may differ, since they don't change results.
 _PER_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
 
@@ -147,42 +143,3 @@ def check_agreement(engine: Engine, values: Mapping[str, Any]) -> None:
     for (name, value), of_workers in zip(compared.items(), gathered.T, strict=True):
         if len(set(of_workers.tolist())) > 1:
             raise FlagError(f"workers differ in {name}: this one has {value!r}")
-
-
-def read_cluster(text: str | None) -> dict[str, Any] | None:
-    """Returns the parsed TF_CONFIG if it names several workers, else None.
-
-    Raises:
-      FlagError: it is not JSON, or its task is no worker of its cluster, such as a parameter server.
-    """
-    if not text:
-        return None
-    try:
-        config = json.loads(text)
-        cluster, task = config.get("cluster") or {}, config.get("task") or {}
-        workers = workers_of(config)
-    except (ValueError, AttributeError, TypeError) as error:
-        raise FlagError(f"TF_CONFIG is invalid: {error}") from error
-    kind, index = task.get("type"), task.get("index")
-    if cluster and kind not in _WORKERS and task:
-        raise FlagError(f"TF_CONFIG: task {kind!r} has nothing to do here: only chief and worker train, "
-                        "so start the command on those alone")
-    hosts = cluster.get(kind, ())
-    if (cluster and task or len(workers) > 1) and not (
-        isinstance(index, int) and 0 <= index < len(hosts)
-    ):
-        raise FlagError(
-            f"TF_CONFIG: task {kind!r} {index!r} is not in its cluster of "
-            + ", ".join(f"{len(hosts)} {name}" for name, hosts in cluster.items())
-        )
-    if len(workers) < 2:
-        return None
-    if len(set(workers)) < len(workers):
-        raise FlagError(f"TF_CONFIG: an address occurs twice among {', '.join(workers)}")
-    return config
-
-
-def workers_of(config: Mapping[str, Any]) -> list[str]:
-    """Returns the addresses of a TF_CONFIG's workers; the chief's is first."""
-    cluster = config.get("cluster") or {}
-    return [host for kind in _WORKERS for host in cluster.get(kind, [])]

@@ -12,8 +12,9 @@ import itertools
 import logging
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,16 +25,17 @@ from jax.experimental import multihost_utils
 from jax.interpreters import partial_eval
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from albert.errors import WorkerLostError
+from albert.errors import FlagError, WorkerLostError, first_line
 from albert.model.encoder_options import loop_engine
 from albert.records import batches as numpy_batches
 from albert.records.data_order import Share
-from albert.training import jax_devices, steps
-from albert.training.engine import Engine, read_cluster
-from albert.training.jax_devices import ROWS
+from albert.runtime import workers
+from albert.training import steps
+from albert.training.engine import Engine
 
 log = logging.getLogger("albert")
 
+ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
 EVERYWHERE, BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
 _AHEAD = 2  # batches that are placed on the devices before a step needs them
 
@@ -51,14 +53,11 @@ class JaxEngine(Engine):
     @contextlib.contextmanager
     def scope(self, values) -> Iterator[None]:
         kind = values.distribution_strategy
-        cluster = read_cluster(os.environ.get("TF_CONFIG"))
         if values.num_virtual_devices > 1:
             jax.config.update("jax_num_cpu_devices", values.num_virtual_devices)
-        if cluster and kind in (None, "multi_worker"):
-            jax_devices.join(cluster)
-        elif kind == "multi_worker":
-            jax_devices.join_automatically()
-        mesh = jax_devices.mesh_of(jax_devices.chosen_devices(values))
+        if kind == "multi_worker" and not jax.distributed.is_initialized():
+            join()
+        mesh = mesh_of(devices_of(values))
         level = log.level
         if mesh.size > 1:
             log.info("%s: %d replicas", kind or "jax", mesh.size)
@@ -81,7 +80,7 @@ class JaxEngine(Engine):
 
     @property
     def mesh(self) -> Mesh:
-        return self._mesh or jax_devices.mesh_of(jax.devices()[:1])
+        return self._mesh or mesh_of(jax.devices()[:1])
 
     @property
     def _local_devices(self) -> list:
@@ -173,7 +172,7 @@ class JaxEngine(Engine):
         return TrainStep(step, state, self.mesh)
 
     def eval_step(self, task, model, batches=None) -> "EvalStep":
-        return EvalStep(task, model, jax_devices.mesh_of(self._local_devices))
+        return EvalStep(task, model, mesh_of(self._local_devices))
 
     def train_batches(self, source, spec, **options):
         count = len(self._local_devices)
@@ -188,7 +187,7 @@ class JaxEngine(Engine):
         return self.gather(np.array(numbers)).max(0)
 
     def eval_batches(self, source, spec, **options):
-        return _EvalBatches(source, spec, options, jax_devices.mesh_of(self._local_devices))
+        return _EvalBatches(source, spec, options, mesh_of(self._local_devices))
 
 
 def _reached(function: Callable[..., Any], values: Mapping[str, Any], *inputs: Any) -> list[str]:
@@ -263,6 +262,65 @@ class _EvalBatches:
 
     def __iter__(self):
         return _ahead(_placed(iter(self.parts), self.mesh.size, self.mesh))
+
+
+# --- Steps ---
+
+
+# --- Devices ---
+
+
+def mesh_of(devices: Iterable) -> Mesh:
+    """Returns a one-dimensional mesh of devices; those of a worker are adjacent."""
+    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return Mesh(np.array(ordered), (ROWS,))
+
+
+def devices_of(values) -> list:
+    """Returns the devices that the flags ask for; raises a FlagError if they don't exist."""
+    if values.use_tpu and jax.default_backend() != "tpu":
+        raise FlagError("--use_tpu: JAX finds no TPU on this machine: run the command on the TPU "
+                        "machine itself, with albert-keras[jax-tpu] installed")
+    if values.num_gpus == 0 and jax.default_backend() == "gpu":
+        return _of_each_worker(jax.devices("cpu"), 1)
+    devices = jax.devices()
+    if values.num_gpus is not None:
+        gpus = [device for device in devices if device.platform == "gpu"]
+        local = sum(device.platform == "gpu" for device in jax.local_devices())
+        if values.num_gpus > local:
+            raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {local}")
+        devices = _of_each_worker(gpus, values.num_gpus) or devices
+    return devices[:1] if values.distribution_strategy == "one_device" else devices
+
+
+def _of_each_worker(devices: Iterable, count: int) -> list:
+    """Returns the first `count` devices of each process."""
+    by_worker: dict[int, list] = {}
+    for device in sorted(devices, key=lambda device: device.id):
+        by_worker.setdefault(device.process_index, []).append(device)
+    return [device for of_worker in by_worker.values() for device in of_worker[:count]]
+
+
+def join() -> None:
+    """Joins the other machines, each of which runs this command; ends at the first signal meanwhile.
+
+    JAX finds those of a TPU slice, Slurm, MPI and Kubernetes. Others set JAX_COORDINATOR_ADDRESS (host
+    and port of the first one), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+
+    Raises:
+      FlagError: it finds none.
+    """
+    try:
+        count, number = (
+            int(os.environ[name]) if name in os.environ else None
+            for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+        )
+        # It waits in C++, where Python's handlers of signals do not run.
+        with workers.on_signals(signal.SIG_DFL):
+            jax.distributed.initialize(num_processes=count, process_id=number)
+    except (ValueError, RuntimeError) as error:
+        raise FlagError("--distribution_strategy=multi_worker: JAX finds no other machines (see "
+                        f"docs/guides/accelerators.md): {first_line(error)}") from error
 
 
 # --- Steps ---

@@ -7,7 +7,6 @@ chooses.
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -19,7 +18,7 @@ from albert.model.encoder_options import loop_engine
 from albert.records import tf_dataset
 from albert.records.data_order import Share
 from albert.training import steps
-from albert.training.engine import TF_CONFIG_EXAMPLE, Engine, read_cluster
+from albert.training.engine import Engine
 
 log = logging.getLogger("albert")
 
@@ -31,11 +30,9 @@ class TensorFlowEngine(Engine):
 
     @contextlib.contextmanager
     def scope(self, values) -> Iterator[None]:
-        cluster = read_cluster(os.environ.get("TF_CONFIG"))
         kind = values.distribution_strategy or _default_kind(values)
-        if cluster or kind == "multi_worker":
-            raise FlagError("TensorFlow trains on one machine: for several, use --engine=jax, and "
-                            f"{TF_CONFIG_EXAMPLE}")
+        if kind == "multi_worker":
+            raise FlagError("TensorFlow trains on one machine: for several, use --engine=jax")
         strategy = _create(kind, values)
         if strategy is None:
             yield

@@ -61,19 +61,18 @@ class Storm:
 
     def _start(self, arguments: list[str]) -> list[subprocess.Popen]:
         """Starts the command on each worker."""
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(self.workers)]
-        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-        for each in sockets:
-            each.close()
-        clusters = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-                    for index in range(self.workers)]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        common = os.environ | {"PYTHONPATH": str(REPO)}
+        if self.workers > 1:
+            arguments = [*arguments, "--distribution_strategy=multi_worker"]
+            common |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(self.workers)}
         return [
             subprocess.Popen(
                 [sys.executable, "-m", self.module, *arguments], stdout=subprocess.DEVNULL,
-                stderr=self._log, start_new_session=True, env=os.environ | {"PYTHONPATH": str(REPO)}
-                | ({"TF_CONFIG": json.dumps(cluster)} if self.workers > 1 else {}),
+                stderr=self._log, start_new_session=True, env=common | {"JAX_PROCESS_ID": str(index)},
             )
-            for cluster in clusters
+            for index in range(self.workers)
         ]
 
     def _end(self, processes: list[subprocess.Popen], expected: set[int]) -> list[int]:

@@ -1,14 +1,10 @@
 """One device, several, several machines, micro-batches: the same numbers. Real processes."""
 
 import contextlib
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import time
 import types
 
 import jobs
@@ -112,24 +108,17 @@ def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone
     assert_trains_as_alone(tmp_path, alone, *job, *how)
 
 
-@contextlib.contextmanager
-def addresses(count: int):
-    """Yields addresses whose ports are free."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            each.bind(("127.0.0.1", 0))
-        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+def free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-def worker_environment(places, index: int) -> dict[str, str]:
+def worker_environment(place: str, index: int) -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": f"{REPO}:{REPO}/tests/support",
         "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu",  # libtpu would wait for a TPU
-        "TF_CONFIG": json.dumps({
-            "cluster": {"worker": places}, "task": {"type": "worker", "index": index},
-        }),
+        "JAX_COORDINATOR_ADDRESS": place, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index),
     }
 
 
@@ -142,22 +131,20 @@ def run_workers(
       second: module and first arguments of the second worker, if different.
       of_second: the second worker's last arguments.
     """
-    with addresses(2) as places:
-        workers = [
-            start(
-                *which, *arguments, *more,
-                env=worker_environment(places, index),
-            )
-            for index, (which, more) in enumerate(
-                (([module], ()), (second or [module], of_second))
-            )
-        ]
-        try:
-            errors = [worker.communicate(timeout=240)[1] for worker in workers]
-        finally:
-            for worker in workers:  # one that waits for another, after a failure
-                worker.kill()
-        return [(worker.returncode, error) for worker, error in zip(workers, errors, strict=True)]
+    place = free_address()
+    workers = [
+        start(
+            *which, *arguments, "--distribution_strategy=multi_worker", *more,
+            env=worker_environment(place, index),
+        )
+        for index, (which, more) in enumerate((([module], ()), (second or [module], of_second)))
+    ]
+    try:
+        errors = [worker.communicate(timeout=240)[1] for worker in workers]
+    finally:
+        for worker in workers:  # one that waits for another, after a failure
+            worker.kill()
+    return [(worker.returncode, error) for worker, error in zip(workers, errors, strict=True)]
 
 
 @pytest.mark.slow
@@ -171,7 +158,6 @@ def test_two_machines_that_lose_one_resume_and_give_the_curve_of_one_device(job,
     assert f"to resume from {tmp_path}/model.ckpt-2" in line
     assert "step 2:" in results[0][1] and "step 2:" not in results[1][1]
     assert "sequences: packed" in results[0][1]
-    assert all("waiting for the 2 workers to join: 127.0.0.1:" in error for _, error in results)
     results = run_workers(*arguments)
     assert [code for code, _ in results] == [0, 0], results
     assert_same_run(tmp_path, alone)
@@ -243,46 +229,24 @@ def test_workers_of_jax_share_the_batches_of_one_device(tmp_path, monkeypatch):
 
 @NEEDS_JAX
 def test_the_devices_of_a_jax_worker_are_adjacent(monkeypatch):
-    from albert.training import jax_devices
+    from albert.training import jax_engine
 
-    monkeypatch.setattr(jax_devices, "Mesh", lambda devices, axes: devices.tolist())
+    monkeypatch.setattr(jax_engine, "Mesh", lambda devices, axes: devices.tolist())
     devices = [types.SimpleNamespace(process_index=p, id=i) for i, p in ((0, 1), (1, 0), (2, 1), (3, 0))]
-    assert [device.id for device in jax_devices.mesh_of(devices)] == [1, 3, 0, 2]
-
-
-WAITS = """
-import sys
-from albert import run_pretraining
-from albert.cli import flags
-from albert.training import jax_devices
-
-jax_devices.JOIN_SECONDS = int(sys.argv[1])
-sys.exit(flags.run_command("", run_pretraining.define_flags, run_pretraining.main, sys.argv[1:]))
-"""
+    assert [device.id for device in jax_engine.mesh_of(devices)] == [1, 3, 0, 2]
 
 
 @NEEDS_JAX
-@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_worker_that_waits_ends_at_the_first_signal_or_says_who_is_missing(index, job, tmp_path):
-    def wait(seconds):
-        return subprocess.Popen(
-            [sys.executable, "-c", WAITS, str(seconds), *job, f"--output_dir={tmp_path}"],
-            text=True, stderr=subprocess.PIPE, env=worker_environment(places, index),
-        )
-
-    with addresses(2) as places:
-        with wait(2) as late:
-            said = late.communicate(timeout=100)[1]
-        assert late.returncode == 75
-        assert assert_one_clear_line(said).startswith(
-            f"error: worker {1 - index} at {places[1 - index]} did not join in 2 seconds: start the "
-        )
-        with wait(500) as worker:
-            while "waiting for the 2 workers" not in worker.stderr.readline():
-                assert worker.poll() is None
-            time.sleep(0.5)
-            worker.terminate()
-            assert worker.wait(timeout=20) in (-signal.SIGTERM, 143)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_worker_that_waits_for_the_others_ends_at_the_first_signal(number, job, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as coordinator:
+        place = f"127.0.0.1:{coordinator.getsockname()[1]}"
+        worker = start("albert.run_pretraining", *job, "--distribution_strategy=multi_worker",
+                       f"--output_dir={tmp_path}/out", env=worker_environment(place, 1))
+        coordinator.accept()  # it has begun to wait
+        worker.send_signal(number)
+        assert worker.wait(timeout=60) == -number
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("first", "second", "is_same"), [
@@ -304,49 +268,10 @@ def test_workers_agree_where_their_values_are_the_same(first, second, is_same, m
         engines.check_agreement(TensorFlowEngine(), {"--threshold_to_export": second})
 
 
-def test_an_inconsistent_cluster_is_refused_and_one_of_one_machine_is_none():
-    def cluster(workers, task='{"type": "worker", "index": 0}') -> str:
-        return f'{{"cluster": {{"worker": {workers}}}, "task": {task}}}'
-
-    for text, message in (
-        ("{", "TF_CONFIG is invalid"),
-        ("[]", "TF_CONFIG is invalid"),
-        (cluster('["a:1", "b:1"]', '{"type": "worker", "index": 2}'),
-         "task 'worker' 2 is not in its cluster of 2 worker"),
-        (cluster('["a:1", "b:1"]', "{}"), "task None None"),
-        ('{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}',
-         "task 'ps' has nothing to do here"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}',
-         "task 'evaluator' has nothing to do here"),
-        (cluster('["a:1"]', '{"type": "worker", "index": 1}'), "task 'worker' 1 is not in its cluster"),
-        (cluster('["a:1", "a:1"]'), "an address occurs twice"),
-    ):
-        with pytest.raises(FlagError, match=message):
-            engines.read_cluster(text)
-    for none in (None, "{}", cluster('["a:1"]')):
-        assert engines.read_cluster(none) is None
-
-
-def test_tensorflow_refuses_several_machines_and_a_parameter_server(
-    job, tmp_path, monkeypatch, capsys
-):
-    for workers, task, message in (
-        (["a:1", "b:1"], "worker", "TensorFlow trains on one machine: for several, use --engine=jax"),
-        (["a:1"], "ps", "task 'ps' has nothing to do here"),
-    ):
-        cluster = {"worker": workers, "ps": ["c:1"]}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(
-            {"cluster": cluster, "task": {"type": task, "index": 0}}
-        ))
-        assert run_here(run_pretraining, *job, f"--output_dir={tmp_path / 'out'}") == 2
-        assert message in assert_one_clear_line(capsys.readouterr().err)
-        assert not (tmp_path / "out").exists()
-
-
 def test_devices_and_shares_that_are_not_there_are_refused(job, tmp_path, capsys):
     for message, *flags in (
         ("--num_gpus=9: this machine has", "--num_gpus=9"),
-        ("for several, use --engine=jax, and TF_CONFIG=", "--distribution_strategy=multi_worker"),
+        ("for several, use --engine=jax", "--distribution_strategy=multi_worker"),
         ("--use_tpu needs --engine=jax", "--use_tpu", "--engine=tensorflow"),
         ("leave it out with --use_tpu", "--use_tpu", "--num_virtual_devices=2"),
         ("--train_batch_size=8 cannot be divided by 1 replica", "--gradient_accumulation_steps=3"),

@@ -301,11 +301,11 @@ def test_the_tpu_flags_of_the_original_are_answered_with_how_it_is_done_now(job,
 def test_num_gpus_are_those_of_each_machine(monkeypatch):
     import jax
 
-    from albert.training import jax_devices
+    from albert.training import jax_engine
 
     def chosen(count):
         flags = {"use_tpu": False, "num_gpus": count, "distribution_strategy": "multi_worker"}
-        devices = jax_devices.chosen_devices(types.SimpleNamespace(**flags))
+        devices = jax_engine.devices_of(types.SimpleNamespace(**flags))
         return [(device.platform, device.id) for device in devices]
 
     gpus, cpus = (  # of two machines

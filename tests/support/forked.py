@@ -35,7 +35,7 @@ MODULES = (
 )
 # Variables read when Python or a library starts. Changing them requires a real start.
 READ_AT_START = ("PYTHON", "TF_", "KERAS_", "JAX_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")
-READ_LATER = {"PYTHONPATH", "TF_CONFIG", "TF_GRPC_REUSE_PORT"}
+READ_LATER = {"PYTHONPATH"}
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, SIGKILL = 1, 36, 9
 
 

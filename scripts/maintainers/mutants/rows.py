@@ -350,7 +350,7 @@ ROWS = [
      "test_distribution::test_workers_of_jax_share_the_batches_of_one_device"),
     ("training/jax_engine.py", "Share(self.num_replicas, jax", "Share(count, jax",
      "test_distribution::test_workers_of_jax_share_the_batches_of_one_device"),
-    ("training/jax_devices.py", "key=lambda device: (device.process_index, device.id))",
+    ("training/jax_engine.py", "key=lambda device: (device.process_index, device.id))",
      "key=lambda device: device.id)", "test_distribution::test_the_devices_of_a_jax_worker_are_adjacent"),
     # A missing number, or a name of a table
     ("model/losses.py", "/ ops.maximum(ops.sum(counts), 1.0)", "/ ops.sum(counts)", "test_call"),
