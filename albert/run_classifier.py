@@ -70,7 +70,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "export_dir", None,
                  "Directory for a SavedModel from token ids to logits.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "No effect: the exported model returns logits.", may_be_nan=True)
+                 "No effect: the exported model returns logits.")
 
 
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:

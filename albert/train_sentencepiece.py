@@ -22,7 +22,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Output path without .model and .vocab. Required.", use="output")
     flags.define("integer", values, "vocab_size", 30000,
                  f"Number of tokens, including {len(vocabulary.LAYOUT)} special ones.",
-                 above=len(vocabulary.LAYOUT))
+                 lower_bound=len(vocabulary.LAYOUT) + 1)
     flags.define("float", values, "character_coverage", 0.99995,
                  "Fraction of the text's characters that get a token; others become <unk>.",
                  lower_bound=0.98, upper_bound=1)

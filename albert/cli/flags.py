@@ -7,7 +7,6 @@ reads global state.
 """
 
 import dataclasses
-import difflib
 import logging
 import math
 import os
@@ -23,8 +22,7 @@ from absl import flags as absl_flags
 import albert
 from albert import engines
 from albert.cli import remote_paths
-from albert.cli.engine_start import import_tensorflow as import_tensorflow
-from albert.cli.engine_start import set_environment, start
+from albert.cli.engine_start import import_tensorflow, set_environment, start  # noqa: F401
 from albert.errors import (
     FlagError,
     Preempted,
@@ -46,58 +44,28 @@ A_MODEL = ("small_en, a name on Hugging Face's hub such as albert/albert-base-v2
            "archive, or a checkpoint")
 
 
-class _Number(absl_flags.ArgumentParser):
-    """Parses numbers in a range that includes `lower_bound` and `upper_bound`, but not the others."""
-
-    def __init__(self, kind: type, may_be_nan: bool = False, **limits: float):
-        super().__init__()
-        self.kind, self.may_be_nan, self.limits = kind, may_be_nan, limits
-        words = {"lower_bound": "at least", "above": "above", "upper_bound": "at most",
-                 "below": "below"}
-        self.range = ", ".join(f"{words[name]} {limits[name]}" for name in words if name in limits)
-        if {"lower_bound", "upper_bound"} <= set(limits):
-            self.range = f"from {limits['lower_bound']} to {limits['upper_bound']}"
-
-    def parse(self, argument):
-        try:
-            value = self.kind(argument)
-            if self.may_be_nan or self._is_within(value):
-                return value
-        except ValueError:
-            pass
-        number = "whole number" if self.kind is int else "number"
-        raise ValueError(", ".join(filter(None, (f"must be a {number}", self.range))))
-
-    def _is_within(self, value) -> bool:
-        return math.isfinite(value) and not any((
-            value < self.limits.get("lower_bound", value),
-            value > self.limits.get("upper_bound", value),
-            "above" in self.limits and value <= self.limits["above"],
-            "below" in self.limits and value >= self.limits["below"],
-        ))
-
-    def flag_type(self) -> str:
-        return self.kind.__name__
-
-
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
     """Defines one flag: kind is string, path, integer, float, bool, enum or list.
 
-    Numbers can have the limits of `_Number`. A path has a `use` (see `remote_paths`), which is
-    ignored if the flag `unless` is given: the command then opens the address itself.
+    Numbers can have limits: `lower_bound` and `upper_bound`, which are in the range, `above` and
+    `below`, which are not. Those with a limit are finite. A path has a `use` (see `remote_paths`), which
+    is ignored if the flag `unless` is given: the command then opens the address itself.
     """
-    if kind in ("integer", "float"):
-        parser = _Number(int if kind == "integer" else float, **kwargs)
-        absl_flags.DEFINE(
-            parser, name, default, help, values, serializer=absl_flags.ArgumentSerializer()
+    above, below = kwargs.pop("above", None), kwargs.pop("below", None)
+    use, unless = kwargs.pop("use", None), kwargs.pop("unless", None)
+    define_kind = getattr(absl_flags, f"DEFINE_{'string' if kind == 'path' else kind}")
+    define_kind(name, default, help=help, flag_values=values, **kwargs)
+    if kind == "path":
+        values[name].use, values[name].unless = use, unless
+        assert use in remote_paths.USES
+    if kind == "float" and (above, below, kwargs) != (None, None, {}):
+        limits = {"above": above, "below": below}
+        words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+        absl_flags.register_validator(
+            name, lambda value: value is None or math.isfinite(value) and not (
+                above is not None and value <= above or below is not None and value >= below
+            ), f"must be a finite number {words}".strip(), values,
         )
-    elif kind == "path":
-        absl_flags.DEFINE_string(name, default, help, values)
-        values[name].use, values[name].unless = kwargs.pop("use"), kwargs.pop("unless", None)
-        assert values[name].use in remote_paths.USES and not kwargs
-    else:
-        define_kind = getattr(absl_flags, f"DEFINE_{kind}")
-        define_kind(name, default, help=help, flag_values=values, **kwargs)
 
 
 def define_alias(values: FlagValues, name: str, original: str) -> None:
@@ -226,10 +194,6 @@ def parse_with_arguments(
     define_flags(values)
     try:
         rest = values([_with_local_file(argument) for argument in argv])[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        near = difflib.get_close_matches(error.flagname, list(values), n=1)
-        hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
-        raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:
         raise FlagError(" ".join(str(error).removeprefix("flag ").split())) from error
     for name in values:
@@ -259,23 +223,6 @@ def _with_local_file(argument: str) -> str:
     if name.lstrip("-") != "flagfile" or not filesystem.is_remote(value):
         return argument
     return name + equals + filesystem.local_copy(value, "--flagfile")
-
-
-def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
-    values = FlagValues()
-    define_flags(values)
-    lines = [doc.strip(), "", "Flags:"]
-    for name in sorted(values):
-        flag = values[name]
-        if isinstance(flag, absl_flags.BooleanFlag):
-            name = f"[no]{name}"
-        choices = "|".join(getattr(flag.parser, "enum_values", ()))
-        kinds = choices or getattr(flag.parser, "range", "")
-        text = flag.help.removeprefix(f"<{choices}>: ")  # added by absl
-        default = "" if flag.default is None else f" (default: {flag.default!r})"
-        lines.append(f"  --{name}{f' <{kinds}>' if kinds else ''}: {text}{default}")
-    lines.append("  --flagfile: File with one flag a line; lines starting with # are comments.")
-    return "\n".join(lines)
 
 
 class _Formatter(logging.Formatter):
@@ -334,7 +281,8 @@ def run_command(
         if signal.getsignal(signal.SIGINT) is albert.end_at_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if wants_help:
-            print(_help_text(doc, define_flags))
+            define_flags(values)
+            print(doc.strip(), values.get_help(), sep="\n\nFlags:\n")
         else:
             values, arguments = parse_with_arguments(define_flags, argv)
             if not takes_arguments:

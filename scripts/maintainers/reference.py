@@ -132,11 +132,20 @@ def command_names() -> list[str]:
     return sorted(re.search(r"= albert\.(\w+):", line)[1] for line in scripts)
 
 
+def _range(flag) -> str:
+    ends = [getattr(flag.parser, name, None) for name in ("lower_bound", "upper_bound")]
+    shown = [flag.parser.syntactic_help] if ends != [None, None] else []
+    # Of the ends that are not in the range.
+    ours = "must be a finite number"
+    shown += [one.message[len(ours):] for one in flag.validators if one.message.startswith(ours)]
+    return ", ".join(text.strip() for text in shown if text.strip())
+
+
 def _flag_line(name: str, flag) -> str:
     if isinstance(flag, absl_flags.BooleanFlag):
         name = f"[no]{name}"
     choices = getattr(flag.parser, "enum_values", ())
-    kind = ", ".join(f"`{choice}`" for choice in choices) or getattr(flag.parser, "range", "")
+    kind = ", ".join(f"`{choice}`" for choice in choices) or _range(flag)
     text = flag.help.removeprefix(f"<{'|'.join(choices)}>: ")
     default = "" if flag.default is None else f"`{flag.default}`"
     return " | ".join(["| `--" + name + "`", kind, default, text.replace("|", "\\|") + " |"])

@@ -261,7 +261,7 @@ def test_positions_outside_the_sequence_are_refused_by_file_and_record(tmp_path)
 
 BAD = [
     ([], "--input_file, --output_dir are required"),
-    (["--learningrate=1"], "did you mean --learning_rate?"),
+    (["--learningrate=1"], "Did you mean: learning_rate ?"),
     (["{job}", "--nodo_train"], "at least one of --do_train and --do_eval"),
     (["{job}", "--masked_lm_budget=20"], "--masked_lm_budget"),
     (["{job}", "--num_warmup_steps=99"], "--num_warmup_steps=99 exceeds --num_train_steps=23"),
@@ -319,10 +319,10 @@ def test_resuming_with_another_batch_size_repeats_and_skips_no_record(begun, mon
 def test_a_directory_that_is_removed_during_the_run_is_not_made_again(job, tmp_path, monkeypatch, capsys):
     note, out = History.note, tmp_path / "out"
 
-    def removing(self, step, rows):
+    def removing(self, step, *rest):
         if step >= 5 and out.exists():
             shutil.rmtree(out)
-        note(self, step, rows)
+        note(self, step, *rest)
 
     monkeypatch.setattr(History, "note", removing)
     assert jobs.pretrain(*job, "--do_eval") == 2

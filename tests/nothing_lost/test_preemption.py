@@ -67,7 +67,7 @@ def test_a_run_stopped_at_any_step_or_evaluation_resumes_to_the_same_bits(
     else:
         shutil.rmtree(begun.out)
     jobs.sigterm_when(
-        monkeypatch, History, "note", lambda history, before, rows: before + 1 >= step
+        monkeypatch, History, "note", lambda history, before, *_: before + 1 >= step
     )
     jobs.sigterm_when(monkeypatch, tf_dataset, "eval_batches", lambda *_: True, signal.SIGINT)
     flags = [*begun.flags, "--do_eval"]

@@ -337,8 +337,8 @@ def test_two_objectives_cannot_be_learned_at_once(corpus, tmp_path, capsys):
 
 @pytest.mark.parametrize("more,said", [
     ([], "holds pairs without masks: pass --masked_lm_budget=0.15"),
-    (["--masked_lm_budget=2"], "--masked_lm_budget=2: must be a number, from 0 to 1"),
-    (["--masked_lm_budget=0.2", "--ngram=33"], "--ngram=33: must be a whole number, from 1 to 32"),
+    (["--masked_lm_budget=2"], "--masked_lm_budget=2: 2.0 is not a number in the range [0, 1]"),
+    (["--masked_lm_budget=0.2", "--ngram=33"], "--ngram=33: 33 is not an integer in the range [1, 32]"),
     (["--ngram=2"], "--ngram has no effect without --masked_lm_budget"),
     (["--masked_lm_budget=0.2", "--input_file={corpus}/static.tfrecord"],
      "was not made with --nostatic_masks"),

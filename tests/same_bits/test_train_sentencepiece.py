@@ -80,9 +80,9 @@ def test_the_same_text_and_seed_give_the_same_file(text, trained, tmp_path):
 def test_a_vocabulary_that_does_not_fit_is_one_clear_line(text, tmp_path, capsys):
     for flag, said in (
         ("--vocab_size=20", "use at least"),
-        ("--vocab_size=13", "--vocab_size=13: must be a whole number, above 13"),
-        ("--character_coverage=1.5", "must be a number, from 0.98 to 1"),
-        ("--character_coverage=0.97", "must be a number, from 0.98 to 1"),
+        ("--vocab_size=13", "--vocab_size=13: 13 is not integer >= 14"),
+        ("--character_coverage=1.5", "is not a number in the range [0.98, 1"),
+        ("--character_coverage=0.97", "is not a number in the range [0.98, 1"),
         ("--vocab_size=100000", "is too large for"),
     ):
         assert train(text, tmp_path / "spm", flag) == 2

@@ -46,18 +46,13 @@ def train_step(config: AlbertConfig = CONFIG, **options):
 
 
 START = """
-import sys
-from albert.cli import flags, engine_start as start
-start._START_UP_NOISE = ['never said']  # nothing is held back of what TensorFlow says of itself
+from albert.cli import flags
 flags.set_up_logging(); flags.import_tensorflow()
-assert 'keras.src.layers' in sys.modules
-assert not [m for m in ('sklearn', 'matplotlib', 'scipy.stats') if m in sys.modules]
-import matplotlib.pyplot
 """
 
 
 @pytest.mark.slow
-def test_a_command_starts_without_unused_imports_and_with_onednn():
+def test_a_command_starts_with_onednn():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
     done = subprocess.run(
         [sys.executable, "-c", START], env=environment | {"TF_CPP_MIN_LOG_LEVEL": "0"},

@@ -183,7 +183,7 @@ def test_a_killed_run_with_a_teacher_resumes_to_the_same_bits(extra, tmp_path, m
     flags = [*taught(tmp_path), "--init_from_teacher", *extra]
     assert jobs.pretrain(*flags) == 0
     again = [*flags, f"--output_dir={tmp_path / 'again'}"]
-    jobs.sigterm_when(monkeypatch, History, "note", lambda history, before, rows: before + 1 >= 13)
+    jobs.sigterm_when(monkeypatch, History, "note", lambda history, before, *_: before + 1 >= 13)
     assert jobs.pretrain(*again) == 143
     assert jobs.pretrain(*again) == 0
     jobs.assert_same_run(tmp_path / "again", tmp_path / "out", 23)

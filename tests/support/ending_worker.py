@@ -16,8 +16,8 @@ number, last = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 note = History.note
 
 
-def note_and_end(self, step, row):
-    note(self, step, row)
+def note_and_end(self, step, *rest):
+    note(self, step, *rest)
     if step == last:
         os.kill(os.getpid(), number)
 
