@@ -65,14 +65,14 @@ def _measure_here(spec: dict) -> float:
         rows = (_random_sequence(config, spec, np.random.default_rng(i)) for i in range(batch))
         manifests.write_records(path, rows, features, {})
         state = TrainState(task, config, run, optimizer)
-        train = current().train_step(task, state, run)
         batches = iter(current().train_batches(
             RecordFiles([path]), features, batch_size=batch, vocab_size=config.vocab_size, seed=1
         ))
-        np.asarray(train(batches))  # traces and compiles
+        train = current().train_step(task, state, run, batches)
+        np.asarray(train(next(batches)))  # traces and compiles
         started, count = time.perf_counter(), 0
         while time.perf_counter() - started < spec["seconds"] and count < _MAX_STEPS:
-            np.asarray(train(batches))
+            np.asarray(train(next(batches)))
             count += 1
         return count * batch * length / (time.perf_counter() - started)
 

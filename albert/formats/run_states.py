@@ -30,7 +30,6 @@ from albert.formats.model_metadata import (
     TEXT,
     Kind,
     Metadata,
-    is_count,
     is_number,
 )
 from albert.storage import files, filesystem
@@ -44,16 +43,9 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(map(is_number, value))
 
 
-def _is_window(value: Any) -> bool:
-    return (
-        isinstance(value, dict) and is_count(value.get("steps")) and _is_numbers(value.get("sums"))
-    )
-
-
 _KINDS: dict[str, Kind] = {
     "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": OBJECT,
     "flags": OBJECT, "facts": OBJECT, "records_seen": COUNT,
-    "window": (_is_window, "a count of steps and a list of sums"),
     "loss_scale": (lambda v: _is_numbers(v) and len(v) == 2, "two numbers"),
 }
 # The flags of a run that other code reads.

@@ -95,12 +95,15 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def train_step(
-        self, task: "Task", state: Any, run: Any
-    ) -> Callable[[Iterator[Any], np.float32], Any]:
-        """Returns `steps.train_step`, compiled, as a function of (iterator of batches, 1 to stop or 0).
+        self, task: "Task", state: Any, run: Any, batches: Iterator[Any] | None = None
+    ) -> Callable[[Any, np.float32], Any]:
+        """Returns `steps.train_step`, compiled, as a function of (complete batch, 1 to stop or 0).
 
         It updates the `TrainState` and returns the metrics [columns], which the device may still be
         computing.
+
+        Args:
+          batches: the result of `train_batches`, if the batches are from there.
         """
 
     @abc.abstractmethod
@@ -116,7 +119,7 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def train_batches(
         self, source: "RecordFiles", spec: "FeatureSpec", **options
-    ) -> Iterable[Any]:
+    ) -> Iterator[Any]:
         """Returns endless batches for `train_step`; options as in `records.batches`."""
 
     @abc.abstractmethod

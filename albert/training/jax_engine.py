@@ -167,7 +167,7 @@ class JaxEngine(Engine):
         # An H100 takes a quarter less time for unrolled layers, and compiles them as fast.
         return loop_engine() if run.remat or jax.default_backend() != "gpu" else "unrolled"
 
-    def train_step(self, task, state, run) -> "TrainStep":
+    def train_step(self, task, state, run, batches=None) -> "TrainStep":
         step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
         return TrainStep(step, state, self.mesh)
 
@@ -327,7 +327,7 @@ def join() -> None:
 
 
 class TrainStep:
-    """A training step, called with (iterator, whether to stop); see `Engine.train_step`."""
+    """A training step, called with (batch, whether to stop); see `Engine.train_step`."""
 
     def __init__(self, step, state, mesh: Mesh):
         self.step, self.variables = step, state.variables
@@ -355,9 +355,9 @@ class TrainStep:
         ]
         return self._step.lower(values, batch, self._stop[0])
 
-    def __call__(self, batches, stop=np.float32(0)):
+    def __call__(self, batch, stop=np.float32(0)):
         values = [self._placed(variable.value) for variable in self.variables]
-        values, row = self._step(values, next(batches), self._stop[int(stop)])
+        values, row = self._step(values, batch, self._stop[int(stop)])
         for variable, value in zip(self.variables, values, strict=True):
             variable._value = value
         return row

@@ -157,10 +157,13 @@ def train(
         )
 
         # === Steps ===
-        make_step, pending = engine.train_step(task, state, run), collections.deque()
-        window_start = time.monotonic()
+        make_step, pending = engine.train_step(task, state, run, batches), collections.deque()
+        first_step, window_start, waited = step + 1, time.monotonic(), 0.0
         while step < run.last_step:
-            pending.append(make_step(batches, np.float32(bool(signals))))
+            started = time.monotonic()
+            batch = next(batches)
+            waited += time.monotonic() - started
+            pending.append(make_step(batch, np.float32(bool(signals))))
             step += 1
 
             # --- Metrics: an accelerator computes the next step while those of the last are read ---
@@ -170,12 +173,14 @@ def train(
                 row = np.asarray(pending.popleft())
                 must_stop = must_stop or bool(row[STOP])
                 history.note(step - len(pending), row, newest)
+                if step - len(pending) == first_step:  # which compiles, so it isn't timed
+                    window_start, waited = time.monotonic(), 0.0
                 progress.update(step, f", loss {row[LOSS]:.3f}")
             if is_logged:
                 progress.clear()
                 ended = time.monotonic()
-                history.report(step, ended - window_start, writer)
-                window_start = ended
+                history.report(step, ended - window_start, waited, writer)
+                window_start, waited = ended, 0.0
 
             # --- Save, stop, evaluate ---
             if is_due or must_stop:
@@ -187,6 +192,7 @@ def train(
                 newest = os.path.join(run.output_dir, f"model.ckpt-{step}")
                 if writer:
                     writer.upload()  # first, so that a checkpoint has all metrics up to its step
+                    store.check_is_there(run.output_dir)
                     run_state = {
                         "records_seen": history.records_seen, "task": task.name,
                         "architecture": state.model.metadata.architecture, "config": config.to_dict(),

@@ -12,7 +12,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,30 +45,24 @@ _PEAKS = {
 
 
 class History:
-    """Records each step; resumes from a checkpoint's `state`."""
+    """What the steps since the last line of metrics returned, and how many records were read."""
 
     def __init__(
         self, engine: Engine, task: "Task", config: AlbertConfig, run: Any,
         train_files: RecordFiles,
     ):
         self.run, self.train_files = run, train_files
+        self._names = sorted(task.statistic_names)
         self._flops_per_token = _model_flops(task, config)
         self._peak = _peak_flops(engine, run.mixed_precision)
         self.records_seen = 0
         self.bad_steps = 0  # in a row
-        self.averages = Averages(sorted(task.statistic_names), run.mixed_precision == "float16")
-
-    def state(self) -> dict[str, Any]:
-        """Returns JSON values for `restore`."""
-        return {
-            "records_seen": self.records_seen,
-            "window": self.averages.state(),
-        }
+        self._rows: list[np.ndarray] = []  # of the steps since the last line
+        self._tokens: float | None = None  # of those that are timed; None before the first step
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
-        """Resumes from another process's `state` after `step`; the state may be empty."""
+        """Resumes after `step`; the run's state may be empty."""
         self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
-        self.averages.restore(state.get("window"))
 
     def note(self, step: int, row: np.ndarray, newest: str | None = None) -> None:
         """Records a step, given its metrics; `newest` is the last checkpoint.
@@ -76,8 +70,11 @@ class History:
         Raises:
           TrainingDivergedError: more than `MAX_BAD_STEPS` in a row were not finite, and skipped.
         """
-        self.averages.add(row)
-        batch = self._describe_batch()
+        self._rows.append(row)
+        # The first step of a process compiles, so it isn't timed.
+        self._tokens = 0.0 if self._tokens is None else self._tokens + float(row[TOKENS])
+        epoch, start = divmod(self.records_seen, self.train_files.count)
+        batch = f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
         self.records_seen += self.run.train_batch_size
         if row[BAD]:
             log.warning("step %d skipped: loss %s, gradient norm %s, %s", step,
@@ -90,27 +87,48 @@ class History:
             raise diverged(step, f"loss {row[LOSS]}, gradient norm {row[NORM]}; {self.bad_steps} bad steps in "
                            f"a row; {batch}", newest)
 
-    def _describe_batch(self) -> str:
-        """Returns the numbers of the next batch's records in the shuffled order of the epoch."""
-        epoch, start = divmod(self.records_seen, self.train_files.count)
-        return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
+    def averages(self) -> dict[str, float]:
+        """Returns the averages since the last line, NaN if every step was skipped; skipped ones are left out."""
+        rows = np.array(self._rows, np.float64)
+        used = rows[(rows[:, BAD] == 0) & (rows[:, OVERFLOW] == 0)]
+        count, sums = len(used) or math.nan, used.sum(axis=0)
+        values = {
+            "loss": sums[LOSS] / count, "gradient_norm": sums[NORM] / count,
+            "learning_rate": rows[-1, RATE], "skipped_steps": rows[:, BAD].sum(),
+        }
+        if self.run.mixed_precision == "float16":  # these steps were skipped, too, to lower the scale
+            values["loss_scale_overflows"] = rows[:, OVERFLOW].sum()
+        for i, name in enumerate(self._names):
+            total, weight = sums[PAIRS + 2 * i : PAIRS + 2 * i + 2]
+            # Tasks name their metrics for evaluations, but these are of training batches.
+            name = re.sub(r"^eval_", "train_", name)
+            values[name] = total / weight if weight else 0.0 * count
+        return {name: float(value) for name, value in values.items()}
 
-    def report(self, step: int, seconds: float, writer: "MetricsWriter | None") -> None:
-        """Logs and writes the averages of the last `seconds`."""
-        seconds = max(seconds, 1e-6)
-        values = self.averages.flush()
-        values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
-        if self._peak:
-            flops = self._flops_per_token * self.averages.tokens / seconds
-            values["mfu"] = round(flops / self._peak, 4)
-        values["seconds"] = round(seconds, 3)
+    def report(
+        self, step: int, seconds: float, waited: float, writer: "MetricsWriter | None"
+    ) -> None:
+        """Logs and writes the averages since the last line.
+
+        Args:
+          seconds: that the steps took, without a process's first.
+          waited: seconds of them in which no batch was ready.
+        """
+        values = self.averages()
+        if self._tokens and seconds > 0:
+            values["tokens_per_second"] = round(self._tokens / seconds, 1)
+            if self._peak:
+                flops = self._flops_per_token * self._tokens / seconds
+                values["mfu"] = round(flops / self._peak, 4)
         # Without NaN, which means that every step was skipped.
-        shown = {k: v for k, v in values.items() if k != "seconds" and v == v}
+        shown = {k: v for k, v in values.items() if v == v}
         if not shown["skipped_steps"]:
             del shown["skipped_steps"]
         log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
         if writer:
-            writer.write(step, "train", values)
+            times = {"seconds": round(seconds, 3), "data_wait": round(waited, 3)}
+            writer.write(step, "train", values | times)
+        self._rows, self._tokens = [], 0.0
 
 
 def diverged(step: int, what: str, newest: str | None) -> TrainingDivergedError:
@@ -129,57 +147,6 @@ def _peak_flops(engine: Engine, precision: str) -> float | None:
     """Returns the peak of all devices in FLOPs per second, or None if it isn't known."""
     of_device = next((peak for name, peak in _PEAKS.items() if name in engine.device_name), None)
     return of_device and 1e12 * of_device[precision != "float32"] * engine.num_replicas
-
-
-class Averages:
-    """Averages since the last line of metrics, of the steps whose update was not skipped.
-
-    Steps are added one by one, in the same order in every run, so that sums are equal bit for bit.
-    """
-
-    def __init__(self, names: Sequence[str], has_loss_scale: bool = False):
-        self._names, self._has_loss_scale = names, has_loss_scale
-        self._sums, self.steps = [0.0] * (PAIRS + 2 * len(names)), 0
-        self._restored_tokens = 0.0
-
-    def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Continues from another process's `state`."""
-        if state and len(state["sums"]) == len(self._sums):
-            self._sums, self.steps = list(state["sums"]), state["steps"]
-            self._restored_tokens = self._sums[TOKENS]
-
-    def add(self, row: np.ndarray) -> None:
-        self._last_rate = float(row[RATE])
-        if row[BAD] or row[OVERFLOW]:
-            for column in (BAD, OVERFLOW, TOKENS):
-                self._sums[column] += float(row[column])
-            return
-        self._sums = [total + float(x) for total, x in zip(self._sums, row[: STOP], strict=True)]
-        self.steps += 1
-
-    def state(self) -> dict[str, Any]:
-        return {"sums": self._sums, "steps": self.steps}
-
-    def flush(self) -> dict[str, float]:
-        """Returns the averages (NaN if every step was skipped), and starts again."""
-        count = self.steps or math.nan
-        values = {
-            "loss": self._sums[LOSS] / count,
-            "gradient_norm": self._sums[NORM] / count,
-            "learning_rate": self._last_rate,
-            "skipped_steps": self._sums[BAD],
-        }
-        if self._has_loss_scale:  # these steps were skipped, too, to lower the scale
-            values["loss_scale_overflows"] = self._sums[OVERFLOW]
-        for i, name in enumerate(self._names):
-            total, weight = self._sums[PAIRS + 2 * i : PAIRS + 2 * i + 2]
-            # Tasks name their metrics for evaluations, but these are of training batches.
-            name = re.sub(r"^eval_", "train_", name)
-            values[name] = total / weight if weight else 0.0 * count
-        # Of this process alone, as the seconds of the rate are.
-        self.tokens, self._restored_tokens = self._sums[TOKENS] - self._restored_tokens, 0.0
-        self._sums, self.steps = [0.0] * len(self._sums), 0
-        return values
 
 
 # === Files ===

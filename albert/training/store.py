@@ -37,9 +37,7 @@ def save(
 
     Raises:
       CheckpointError: it could not be written. The earlier ones are unchanged.
-      UserError: the directory is no longer there.
     """
-    check_is_there(directory)
     prefix = os.path.join(directory, f"model.ckpt-{step}")
     try:
         files.write_sealed_json(prefix + ".json", {"step": step, **run_state})

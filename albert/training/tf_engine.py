@@ -103,9 +103,9 @@ class TensorFlowEngine(Engine):
     def layer_engine(self, run) -> str:
         return "unrolled" if run.use_xla else loop_engine()
 
-    def train_step(self, task, state, run) -> "TrainStep":
+    def train_step(self, task, state, run, batches=None) -> "TrainStep":
         step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
-        return TrainStep(step, run)
+        return TrainStep(step, run, batches)
 
     def eval_step(self, task, model, batches=None):
         strategy = tf.distribute.get_strategy()
@@ -152,9 +152,9 @@ def _psum(values):
 
 
 class TrainStep:
-    """A training step, called with (iterator, whether to stop); see `Engine.train_step`."""
+    """A training step, called with (batch, whether to stop); see `Engine.train_step`."""
 
-    def __init__(self, step, run):
+    def __init__(self, step, run, batches):
         self.strategy = tf.distribute.get_strategy()
         # XLA on one device compiles the update, too, whose many small ops take half of the time in
         # small models. Otherwise it compiles the gradients alone.
@@ -165,11 +165,18 @@ class TrainStep:
         self._step = tf.function(
             step, jit_compile=compiles_all, reduce_retracing=True, autograph=False
         )
+        # One graph for batches of all lengths.
+        signature = batches and (batches.element_spec, tf.TensorSpec([], tf.float32))
+        self._of_replicas = tf.function(
+            self._run, input_signature=signature, reduce_retracing=True, autograph=False
+        )
 
-    @tf.function(reduce_retracing=True, autograph=False)
-    def __call__(self, batches, stop=np.float32(0)):
-        row = self.strategy.run(self._step, args=(next(batches), stop))
+    def _run(self, batch, stop):
+        row = self.strategy.run(self._step, args=(batch, stop))
         return self.strategy.experimental_local_results(row)[0]
+
+    def __call__(self, batch, stop=np.float32(0)):
+        return self._of_replicas(batch, stop)
 
 
 # --- Strategies ---

@@ -137,7 +137,7 @@ def pretraining(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
         f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}",
         "--train_batch_size=8", "--eval_batch_size=8", "--max_eval_steps=2", "--do_eval",
         f"--num_train_steps={steps}", "--num_warmup_steps=10", "--learning_rate=0.01",
-        f"--save_checkpoints_steps={max(1, steps // 40)}", "--log_steps=3", "--keep_checkpoint_max=2",
+        f"--save_checkpoints_steps={max(1, steps // 40)}", "--log_steps=1", "--keep_checkpoint_max=2",
     ]
     if arguments.workers > 1:  # TensorFlow trains on one machine
         common.append("--engine=jax")
@@ -171,7 +171,7 @@ def compare_runs(whole: pathlib.Path, torn: pathlib.Path, step: int) -> None:
         for tensor in ours.shapes:
             if ours.read(tensor).tobytes() != theirs.read(tensor).tobytes():
                 raise Difference(f"{name} differs in {tensor}")
-    clock = ("tokens_per_second", "seconds")
+    clock = ("tokens_per_second", "seconds", "data_wait")
     ours, theirs = (
         [{k: v for k, v in json.loads(line).items() if k not in clock}
          for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (whole, torn))

@@ -159,7 +159,7 @@ def test_speed_is_measured_on_the_devices_and_with_the_compiler_of_the_run(monke
                         lambda self, values: scopes.append(values) or scope(self, values))
     monkeypatch.setattr(type(engine), "has_accelerator", True)
     monkeypatch.setattr(type(engine), "train_step",
-                        lambda self, task, state, run: runs.append(run) or (lambda batches: 0))
+                        lambda self, task, state, run, batches: runs.append(run) or (lambda batch: 0))
     assert training_speed._measure_here({
         "config": SIZES, "batch": 4, "length": LENGTH, "predictions": PREDICTIONS,
         "optimizer": "lamb", "precision": "float32", "seconds": 0.01,

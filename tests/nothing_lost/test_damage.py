@@ -82,7 +82,7 @@ KINDS = {
     **{key: (dict,) for key in ("config", "facts")},
     **{f"flags.{key}": (str,) for key in ("label_list", "spm_model_file", "vocab_file")},
     **{f"flags.{key}": (bool,) for key in ("do_lower_case", "regression")},
-    **{key: () for key in ("records_seen", "step", "window", "loss_scale")},
+    **{key: () for key in ("records_seen", "step", "loss_scale")},
     **{f"flags.{key}": () for key in ("max_seq_length", "doc_stride", "start_n_top")},
     **{f"facts.{key}": (str,) for key in ("task", "architecture")},
     **{f"facts.{key}": () for key in ("label_names", "problem_type", "num_texts", "max_seq_length",

@@ -3,22 +3,25 @@
 import itertools
 import json
 import math
+import types
 
 import jobs
 import numpy as np
 import odd_pretraining
 import pytest
 from helpers import (
-    LENGTH, PREDICTIONS, REPO, VOCAB, assert_one_clear_line, metrics, pretraining_rows, run,
+    LENGTH, PREDICTIONS, REPO, SIZES, VOCAB, assert_one_clear_line, metrics, pretraining_rows, run,
     strict_json,
 )
 from invariants import nothing_lost
 
+from albert.config import AlbertConfig
 from albert.formats import checkpoints, run_states
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
-from albert.training.metrics import Averages
+from albert.training.metrics import History
+from albert.training.run import RunConfig
 
 # The masked-token weight that spoils each. Of one record, the loss becomes infinite, of several NaN.
 LOSS, GRADIENT = 3e38, odd_pretraining.MARK
@@ -68,19 +71,24 @@ def test_a_step_whose_loss_is_not_finite_moves_neither_weights_nor_moments(
     strict_json((out / f"model.ckpt-{bad}.json").read_text())
 
 
-def test_averages_leave_skipped_steps_and_overflows_out():
-    averages = Averages([], has_loss_scale=True)
-    for loss, norm, rate, bad, overflow in (
+def test_averages_leave_skipped_steps_and_overflows_out_and_the_rate_a_processs_first_step():
+    engine, source = types.SimpleNamespace(device_name=""), types.SimpleNamespace(count=100)
+    run = RunConfig("", train_batch_size=4, mixed_precision="float16")
+    task = PretrainingTask(LENGTH, PREDICTIONS, sentence_objective="none")
+    history, lines = History(engine, task, AlbertConfig(**SIZES), run, source), []
+    for step, (loss, norm, rate, bad, overflow) in enumerate((
         (2.0, 1.0, 0.1, 0, 0), (4.0, 3.0, 0.2, 0, 0), (3.0, math.inf, 0.3, 0, 1),
-        (math.inf, math.nan, 0.4, 1, 0),
-    ):
-        averages.add(np.array([loss, norm, rate, bad, overflow, 7, 0]))
-    again = Averages([], has_loss_scale=True)
-    again.restore(json.loads(json.dumps(averages.state())))
-    again.add(np.array([6.0, 2.0, 0.5, 0, 0, 7, 0]))
-    assert again.flush() == {"loss": 4.0, "gradient_norm": 2.0, "learning_rate": 0.5,
-                             "skipped_steps": 1, "loss_scale_overflows": 1}
-    assert again.tokens == 7  # for the rate: the other process's took none of this one's time
+        (math.inf, math.nan, 0.4, 1, 0), (6.0, 2.0, 0.5, 0, 0),
+    ), 1):
+        history.note(step, np.array([loss, norm, rate, bad, overflow, 7, 1, 2, 1, 4, 0]))
+    writer = types.SimpleNamespace(write=lambda *line: lines.append(line))
+    history.report(5, 2.0, 0.5, writer)
+    assert lines == [(5, "train", {
+        "loss": 4.0, "gradient_norm": 2.0, "learning_rate": 0.5, "skipped_steps": 1,
+        "loss_scale_overflows": 1, "masked_lm_accuracy": 0.5, "masked_lm_loss": 0.25,
+        "tokens_per_second": 14.0, "seconds": 2.0, "data_wait": 0.5,
+    })]
+    assert history.records_seen == 20
 
 
 def test_eleven_bad_steps_in_a_row_end_the_run(begun, tmp_path, capsys):

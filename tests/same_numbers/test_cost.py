@@ -39,10 +39,10 @@ CONFIG = AlbertConfig(
 )
 
 
-def train_step(config: AlbertConfig = CONFIG, **options):
+def train_step(config: AlbertConfig = CONFIG, batches=None, **options):
     run = RunConfig("", num_train_steps=10, **options)
     state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
-    return current().train_step(TASK, state, run)
+    return current().train_step(TASK, state, run, batches)
 
 
 START = """
@@ -83,7 +83,7 @@ def batch_of(rows) -> dict[str, np.ndarray]:
 def take_steps(train, rows: tf.data.Dataset, count: int) -> None:
     batches = iter(rows)
     for _ in range(count):
-        train(batches)
+        train(next(batches))
 
 
 def same_batch() -> tf.data.Dataset:
@@ -206,7 +206,6 @@ def test_each_micro_batch_draws_its_own_dropout():
 
 
 def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
-    train = train_step(dataclasses.replace(CONFIG, num_hidden_layers=1), pack_rows=True)
     shapes = set()
 
     def batches():
@@ -221,7 +220,9 @@ def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
         name: tf.TensorSpec([None, None] if name in (*packing.OF_ROWS, *packing.OF_EXAMPLES) else value.shape, value.dtype)
         for name, value in first.items()
     }
-    take_steps(train, tf.data.Dataset.from_generator(batches, output_signature=spec), 4)
+    made = iter(tf.data.Dataset.from_generator(batches, output_signature=spec))
+    train = train_step(dataclasses.replace(CONFIG, num_hidden_layers=1), made, pack_rows=True)
+    take_steps(train, made, 4)
     assert len(shapes) > 1
     assert train._step.experimental_get_tracing_count() == 1
 
@@ -269,7 +270,7 @@ def rows_of_three_steps(**options):
     config = dataclasses.replace(CONFIG, num_hidden_layers=1).with_dropout(0.0)
     state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
     train, iterator = current().train_step(TASK, state, run), iter(same_batch())
-    return np.stack([train(iterator) for _ in range(3)]), train
+    return np.stack([train(next(iterator)) for _ in range(3)]), train
 
 
 def test_a_step_that_xla_compiles_computes_what_the_graph_does_and_nothing_on_the_host():

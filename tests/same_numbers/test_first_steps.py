@@ -30,7 +30,7 @@ def five_steps(folder, golden_file, optimizer: str):
         prefix = f"in/step{step}/"
         batch = {k[len(prefix) :]: golden[k] for k in golden.files if k.startswith(prefix)}
         batch["is_real_example"] = np.ones(ROWS, "int32")
-        row = train_step(iter(tf.data.Dataset.from_tensors(batch)))
+        row = train_step(batch)
         found.append((row.numpy(), {n: w.numpy() for n, w in state.weights.items()}))
     return found
 

@@ -216,7 +216,7 @@ def gradients_of(model, compute):
 def metrics(folder: pathlib.Path) -> list[dict]:
     """Returns metrics.jsonl without the values that depend on the clock."""
     lines = map(strict_json, (folder / "metrics.jsonl").read_text().splitlines())
-    clock = ("tokens_per_second", "seconds", "mfu")
+    clock = ("tokens_per_second", "seconds", "mfu", "data_wait")
     return [{k: v for k, v in line.items() if k not in clock} for line in lines]
 
 

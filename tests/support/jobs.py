@@ -88,7 +88,7 @@ def pretraining_flags(folder: pathlib.Path, **changes) -> list[str]:
         "output_dir": folder / "out", "max_seq_length": 12,
         "max_predictions_per_seq": PREDICTIONS, "train_batch_size": 4, "eval_batch_size": 4,
         "max_eval_steps": 2, "num_train_steps": 23, "num_warmup_steps": 3,
-        "save_checkpoints_steps": 10, "log_steps": 4, "learning_rate": 0.01,
+        "save_checkpoints_steps": 10, "log_steps": 1, "learning_rate": 0.01,
     }
     return as_flags(values | changes)
 

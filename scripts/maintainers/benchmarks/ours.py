@@ -98,7 +98,7 @@ def _trainer(spec, task):
     state = TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
     step = current().train_step(task, state, run)
-    return lambda iterator, count: np.stack([np.asarray(step(iterator)) for _ in range(count)]), run
+    return lambda iterator, count: np.stack([np.asarray(step(next(iterator))) for _ in range(count)]), run
 
 
 def _pretrain(spec, rows):
