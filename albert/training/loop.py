@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
@@ -82,7 +83,14 @@ def train(
             restore(state, run, tensors, run_state, flags)
             history.restore(run_state, state.step)
             origin = f"resuming from {newest}"
-        elif init is not None:
+        if engine.is_chief:
+            weight_bytes = sum(4 * math.prod(shape) for shape in state.shapes().values())
+            saves = math.ceil(run.last_step / run.save_checkpoints_steps) - (
+                state.step // run.save_checkpoints_steps)
+            store.check_space(
+                run.output_dir, weight_bytes, run.keep_checkpoint_max, saves, eval_files is not None
+            )
+        if not found and init is not None:
             shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
             tensors, account = checkpoints.warm_start(
                 shapes, init, may_lack_pooler=True, **warm_start_options or {}

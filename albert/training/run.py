@@ -149,8 +149,8 @@ class TrainState:
         }
         self.optimizer = create_optimizer(optimizer)
         # All variables must exist before a checkpoint is restored.
-        self.optimizer.build(list(self.weights.values()))
-        self.slots = self.optimizer.named_slots(self.weights)
+        self.optimizer.build(list(self.trained.values()))
+        self.slots = self.optimizer.named_slots(self.trained)
         # Loss scale of half precision, whose gradients would underflow.
         half = run.mixed_precision == "float16"
         self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])

@@ -27,6 +27,26 @@ def check_is_there(directory: str) -> None:
                         "written into it again")
 
 
+def check_space(directory: str, size: int, keep: int, saves: int, has_best: bool) -> None:
+    """Raises a UserError if the disk of a run's directory is too small for its checkpoints.
+
+    Args:
+      size: bytes of a checkpoint.
+      keep: number of newest checkpoints to keep; 0: all.
+      saves: checkpoints that the run still writes.
+      has_best: whether the best one is copied.
+    """
+    here = len(checkpoints.list_steps(directory))
+    # While one is written, the oldest is still there.
+    count = min(saves, keep + 1 - here) if keep else saves
+    count += has_best and not checkpoint_files.exists(os.path.join(directory, checkpoints.BEST))
+    free, needed = shutil.disk_usage(directory).free, max(count, 1) * size
+    if saves and free < needed:
+        raise UserError(f"cannot write to {directory}: the next {max(count, 1)} checkpoints need "
+                        f"{needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free: use a larger disk, or a "
+                        "smaller --keep_checkpoint_max")
+
+
 def save(
     directory: str, step: int, tensors: Mapping[str, Any], run_state: Mapping[str, Any], keep: int
 ) -> str:

@@ -49,6 +49,11 @@ class Seen:
         return [line for line in metrics(self.out) if line["kind"] == kind]
 
     @property
+    def saved(self) -> list[str]:
+        """The names of the tensors in the newest checkpoint."""
+        return list(checkpoints.open_weights(checkpoints.newest_or_best(str(self.out))).shapes)
+
+    @property
     def tokenizer(self) -> FullTokenizer:
         return pretrained.open_path(str(self.out), "model").vocabulary.open()
 
@@ -111,7 +116,9 @@ TUNING = STEPS | {
     "albert_dropout": Setting(
         0.25, lambda s: [s.config.hidden_dropout_prob, s.config.attention_probs_dropout_prob], [0.25] * 2),
     "classifier_dropout": Setting(0.35, lambda s: s.state.model.classifier_dropout, 0.35),
-    "freeze_encoder": Setting(True, lambda s: [n for n in s.state.trained if n.startswith("bert/")], []),
+    "freeze_encoder": Setting(True, lambda s: [
+        name for name in (*s.state.trained, *filter(checkpoints.is_slot, s.saved)) if name.startswith("bert/")
+    ], []),
 }
 
 

@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import subprocess
+import types
 
 import jobs
 import pytest
@@ -60,7 +61,25 @@ def assert_no_space(line: str) -> None:
     assert re.search("cannot write .*(No space left on device|File too large)", line)
 
 
-def test_a_full_disk_stops_pretraining_and_the_saved_step_is_kept(disk, whole, capsys):
+def test_a_disk_too_small_for_the_checkpoints_is_found_before_training(
+    job, whole, tmp_path, monkeypatch, capsys
+):
+    def free(size):
+        monkeypatch.setattr(store.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=size))
+
+    size = sum(4 * value.size for value in jobs.tensors(whole.out / "model.ckpt-23").values())
+    run = [*job, "--keep_checkpoint_max=1"]  # three in all, two at a time
+    free(2 * size - 1)
+    assert jobs.pretrain(*run) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"cannot write to {tmp_path}/out: the next 2 checkpoints need" in line and "MB are free" in line
+    assert not list((tmp_path / "out").glob("*.json*"))
+    free(2 * size)
+    assert jobs.pretrain(*run) == 0
+
+
+def test_a_full_disk_stops_pretraining_and_the_saved_step_is_kept(disk, whole, monkeypatch, capsys):
+    monkeypatch.setattr(store, "check_space", lambda *_: None)  # what fills it comes later
     folder, full = disk
     run = whole.copy(folder / "out", step=10)
     # Pictures that cannot be written are no reason to stop.
