@@ -8,9 +8,9 @@ from typing import Any
 
 from albert.errors import DataError, FlagError
 from albert.formats import checkpoint_files, checkpoints, layouts, run_states
-from albert.formats.known_tasks import WORDS
 from albert.formats.layouts import Layout
 from albert.formats.model_metadata import MULTI_LABEL, REGRESSION
+from albert.storage import files
 
 log = logging.getLogger("albert")
 
@@ -72,56 +72,43 @@ class Identity:
         """
         run_state = run_states.read_run_state(origin)
         metadata, flags = run_states.metadata_of(run_state), run_state.get("flags", {})
-        remedy = ": use another --output_dir" if is_resumed else ""
-        if is_resumed and metadata.task not in (None, self.task):
-            raise FlagError(f"{origin} was trained for {metadata.task}, not {self.task}{remedy}")
-        labels = () if metadata.problem_type == REGRESSION else metadata.label_names
-        if self.labels and metadata.problem_type not in (None, REGRESSION) and (
-            (metadata.problem_type == MULTI_LABEL) != (self.threshold is not None)
+        kind = metadata.problem_type
+        labels = () if kind == REGRESSION else metadata.label_names
+        number_of_labels = {None: None, REGRESSION: None, MULTI_LABEL: "several"}.get(kind, "one")
+        for name, before, now, is_of_training in (
+            ("task", metadata.task, self.task, True),
+            ("number of labels", self.labels and number_of_labels,
+             "one" if self.threshold is None else "several", False),
+            ("label_list", labels, self.labels, False),
+            ("do_lower_case", flags.get("do_lower_case"), self.do_lower_case, False),
+            # Each option gets a separate logit.
+            ("number of options", flags.get("num_choices"), self.num_choices, True),
+            ("vocabulary or tokenizer setting", flags.get("tokenizer_sha256"), self.tokenizer_sha256, False),
+            ("seed", flags.get("seed"), self.seed, True),
         ):
-            raise FlagError(f"{origin} has another problem type: {metadata.problem_type}{remedy}")
-        if None not in (labels, self.labels) and tuple(labels) != tuple(self.labels):
-            raise FlagError(
-                f"{origin} was trained with {self._as_flag(labels)}, not with "
-                f"{self._as_flag(self.labels).removeprefix('--label_list=')}{remedy}"
-            )
-        for name, wording in (
-            ("do_lower_case", "with --do_lower_case={}, not {}"),
-            ("num_choices", "on questions of {} options, not {}"),
-            ("tokenizer_sha256", "with another vocabulary, or other settings of the tokenizer"),
-        ):
-            before, now = flags.get(name), getattr(self, name)
-            if name == "num_choices" and not is_resumed:
-                continue  # each option gets a separate logit
-            if None not in (before, now) and before != now:
-                raise FlagError(f"{origin} was trained {wording.format(before, now)}{remedy}")
-        seed = flags.get("seed")
-        if is_resumed and None not in (seed, self.seed) and seed != self.seed:
-            raise FlagError(f"{origin} was trained with --seed={seed}, not {self.seed}{remedy}")
+            if None in (before, now) or files.is_same_json(before, now) or is_of_training and not is_resumed:
+                continue
+            raise FlagError(f"{origin} was trained with another {name} ({str(before)[:80]}, not "
+                            f"{str(now)[:80]}): use another --output_dir")
         if self.training and run_state.get("task") == self.task:
             self._check_training(origin, run_state, is_resumed)
 
     def _check_training(
         self, origin: str, run_state: Mapping[str, Any], is_resumed: bool
     ) -> None:
-        flags, run = run_state.get("flags", {}), os.path.dirname(origin)
+        flags = run_state.get("flags", {})
         if flags.get("training_data", {}).get("sha256") == self.training.sha256:
             return
         what = self.training.difference(run_state)
         if is_resumed and run_state.get("step", 0) < self.may_continue_to and any(
             flags.get(name) != value for name, value in self.training.flags.items()
         ):
-            log.warning("%s: training continues on other data (%s)", run, what)
+            log.warning("%s: training continues on other data (%s)", origin, what)
         elif is_resumed or self.is_split:
-            raise DataError(f"{origin} was trained on other data ({what}): to train on these, use another "
-                            "--output_dir")
+            raise DataError(f"{origin} was trained on other data ({what}): use another --output_dir")
         else:
             log.warning("%s was trained on other data (%s), which may have the evaluated rows", origin,
                         what)
-
-    def _as_flag(self, labels: tuple[str, ...]) -> str:
-        separator = " " if self.task == WORDS else ","
-        return f"--label_list={separator.join(labels)!r}" if labels else "--regression"
 
 
 def check_directory(directory: str, identity: Identity) -> None:

@@ -143,7 +143,7 @@ class PretrainingTask(Task):
                 "teacher_similarity": mean(outputs["similarity"], _without_masks(batch)),
                 "state_error": mean(outputs["state_errors"], _tokens(batch)),
             }
-        return {name: statistics[name] for name in self.statistic_names}
+        return {name: pair for name, pair in statistics.items() if name in self.statistic_names}
 
     def predictions(self, batch, outputs):
         """Returns the correct answers, for the baselines in `score`; -1 where there is none."""

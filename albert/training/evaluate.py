@@ -40,17 +40,10 @@ class Evaluation:
 def what_is_measured(
     task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles
 ) -> dict[str, Any]:
-    """Returns everything but the weights on which an evaluation's result depends (as JSON)."""
-    spec = task.for_evaluation().feature_spec()
+    """Returns what two evaluations must share for their results to be compared (as JSON)."""
     return {
-        "task": task.name,
-        "metric": task.best_metric,
+        "task": task.name, "metric": task.best_metric,
         "files": sorted(fingerprint[1:] for fingerprint in source.fingerprints()),
-        # A full pass gives the same result for any batch size.
-        "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
-        "row_length": spec.row_length,
-        "masks": spec.masking and repr(spec.masking),
-        "layers": config.num_hidden_layers,
     }
 
 
@@ -95,7 +88,7 @@ def differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
 def read_best(directory: str) -> dict[str, Any] | None:
     """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated.
 
-    `measured` is `what_is_measured`; it is empty if an earlier version wrote the file.
+    `measured` is `what_is_measured`.
     """
     path = os.path.join(directory, BEST_FILE)
     if not os.path.lexists(path):
@@ -103,10 +96,9 @@ def read_best(directory: str) -> dict[str, Any] | None:
     best = files.read_sealed_json(path)
     if not all(isinstance(best.get(key), int | float) for key in ("step", "value")):
         raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
-    measured = best.get("measured") or {}
-    if not isinstance(measured, dict):
+    if not isinstance(best.get("measured"), dict):
         raise DataError(f"{path}: measured must be an object: remove it")
-    return {key: best.get(key) for key in ("metric", "step", "value")} | {"measured": measured}
+    return best
 
 
 def batches_of(task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles):

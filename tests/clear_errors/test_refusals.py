@@ -49,7 +49,7 @@ REFUSED = [
      "another architecture (hidden_size: checkpoint 16, config 32; "),
     ("pretrain", "--output_dir={run} --num_train_steps=30 --albert_config_file={d}/groups.json",
      "num_hidden_groups: checkpoint 1, config 2"),
-    ("classify", "--output_dir={run} --cached_dir={d}/out", "was trained for pretraining, not sst-2"),
+    ("classify", "--output_dir={run} --cached_dir={d}/out", "was trained with another task (pretraining, not sst-2): use another --output_dir"),
     ("classify", "--vocab_file= --init_checkpoint={run}",
      "has no vocabulary: give --spm_model_file or --vocab_file"),
     ("classify", "--albert_config_file= --init_checkpoint=albert-base-v2",

@@ -165,4 +165,4 @@ def test_a_run_is_not_resumed_with_labels_that_exclude_each_other(trained, start
     path.write_text("text,label\n" + "".join(f"w{i} w9,{NAMES[i % 3]}\n" for i in range(12)))
     assert classify(start, f"--train_file={path}", "--dev_share=0.4",
                     f"--output_dir={trained / 'out'}") == 2
-    assert "has another problem type" in assert_one_clear_line(capsys.readouterr().err)
+    assert "was trained with another number of labels" in assert_one_clear_line(capsys.readouterr().err)

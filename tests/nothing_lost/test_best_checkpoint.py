@@ -64,8 +64,6 @@ def test_on_other_examples_all_checkpoints_that_are_left_are_evaluated(tmp_path)
 
 CHANGES = {
     "files": lambda path: path.write_bytes(flipped(path.read_bytes(), 100, 1)) and {},
-    "batches": lambda path: {"eval_batch_size": 16},
-    "row_length": lambda path: {"task": PretrainingTask(LENGTH + 4, PREDICTIONS)},
     "task": lambda path: {"task": dataclasses.replace(TASK, name="other")},
     "metric": lambda path: {"task": dataclasses.replace(TASK, best_metric="other")},
 }
@@ -96,26 +94,6 @@ def test_the_last_evaluated_is_kept_where_the_rows_are_too_few_to_choose(tmp_pat
         assert keep(tmp_path, step, accuracy, path, keep_last=True)
         assert (tmp_path / "model.ckpt-best.index").read_text() == f"of step {step}"
         assert evaluate.read_best(str(tmp_path))["value"] == accuracy
-
-
-def test_batches_of_another_size_measure_the_same_in_a_full_pass(tmp_path):
-    path = write_pretraining_records(tmp_path / "dev.tfrecord")
-    first, second = (
-        evaluate.what_is_measured(
-            TASK, CONFIG, RunConfig("", eval_batch_size=n), RecordFiles([path])
-        )
-        for n in (4, 8)
-    )
-    assert first == second
-
-
-def test_a_best_json_that_does_not_say_what_was_measured_is_no_measure(tmp_path, caplog):
-    path = write_pretraining_records(tmp_path / "dev.tfrecord")
-    old = {"metric": TASK.best_metric, "step": 7, "value": 0.9}
-    files.write_sealed_json(str(tmp_path / "best.json"), old)
-    assert not keep(tmp_path, 8, float("nan"), path)
-    assert keep(tmp_path, 9, 0.1, path)
-    assert "of step 7, was evaluated differently" in caplog.text
 
 
 # --- Real runs ---

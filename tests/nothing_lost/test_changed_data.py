@@ -137,10 +137,10 @@ def test_other_training_data_and_seeds_are_refused(name, is_finished, change, st
     command, flags = started(name, is_finished)
     if change == "seed":
         flags = [*flags, "--seed=99"]
-        message = "was trained with --seed=12345, not 99: use another --output_dir"
+        message = "was trained with another seed (12345, not 99): use another --output_dir"
     else:
         change_data(name, tmp_path, change)
-        message = ": to train on these, use another --output_dir"
+        message = "): use another --output_dir"
     capsys.readouterr()
     with untouched(tmp_path / "out"):
         assert command(*flags) == 2
@@ -233,8 +233,8 @@ def test_a_later_stage_of_pretraining_may_read_other_files(begun, tmp_path, caps
 
 # --- Ids of another meaning, and models of others ---
 
-VOCABULARY = "with another vocabulary, or other settings of the tokenizer"
-CASED = "with --do_lower_case=True, not False"
+VOCABULARY = "with another vocabulary or tokenizer setting ("
+CASED = "with another do_lower_case (True, not False)"
 
 
 def write_words(folder, label):
@@ -277,16 +277,16 @@ def trained(classified, tuned, whole, tmp_path):
 
 @pytest.mark.parametrize("name, cases", [
     ("own file", [
-        (None, ["--label_list=good,bad"], "with --label_list='bad,good', not with 'good,bad'"),
+        (None, ["--label_list=good,bad"], "another label_list (('bad', 'good'), not ('good', 'bad')"),
         (lambda folder: write_own(folder, labels=("0", "1")), ["--regression"],
-         "with --label_list='bad,good', not with --regression"),
+         "another label_list (('bad', 'good'), not ()"),
         (lambda folder: write_own(folder, labels=("bad", "aces")), [],
-         "with --label_list='bad,good', not with 'aces,bad'"),
+         "another label_list (('bad', 'good'), not ('aces', 'bad')"),
     ]),
     ("tokens", [
-        (None, ["--label_list=O I-PER B-PER"], "'O B-PER I-PER', not with 'O I-PER B-PER'"),
+        (None, ["--label_list=O I-PER B-PER"], "('O', 'B-PER', 'I-PER'), not ('O', 'I-PER', 'B-PER')"),
         (lambda folder: write_words(folder, "B-LOC"), [],
-         "with --label_list='O B-PER I-PER', not with 'O B-LOC I-LOC'"),
+         "('O', 'B-PER', 'I-PER'), not ('O', 'B-LOC', 'I-LOC')"),
         (shuffle_vocabulary, [], VOCABULARY),
     ]),
     ("race", [(shuffle_vocabulary, [], VOCABULARY), (None, ["--nodo_lower_case"], CASED)]),
@@ -317,11 +317,11 @@ def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(classified,
     origin = str(classified.out / "model.ckpt-6")
     other = earlier_run.Identity("cola", labels=("0", "1"))
     other.check(origin)
-    with pytest.raises(FlagError, match="was trained for sst-2, not cola: use another --output_dir"):
+    with pytest.raises(FlagError, match=r"was trained with another task \(sst-2, not cola\): use another --output_dir"):
         other.check(origin, is_resumed=True)
     trained, of_five = str(tuned("race").out / "model.ckpt-4"), earlier_run.Identity("race", num_choices=5)
     of_five.check(trained)  # each option has its own logit
-    with pytest.raises(FlagError, match="on questions of 4 options, not 5"):
+    with pytest.raises(FlagError, match=r"with another number of options \(4, not 5\)"):
         of_five.check(trained, is_resumed=True)
 
 

@@ -80,7 +80,7 @@ def test_a_fine_tuner_refuses_a_directory_that_it_cannot_use_and_leaves_it_as_it
     said = refused(tuner.run, *run.flags, f"--albert_config_file={wide}")
     assert "hidden_size: checkpoint 16, config 32" in said
     said = refused(jobs.TUNERS[other].run, *stranger, f"--output_dir={run.out}")
-    assert f"was trained for {tuner.task}, not {jobs.TUNERS[other].task}" in said
+    assert f"was trained with another task ({tuner.task}, not {jobs.TUNERS[other].task})" in said
     with locks.hold(str(run.out)):
         line = refused(tuner.run, *run.flags)
         assert f"is in use by pid {os.getpid()} on host" in line and "wait for it, or stop it" in line

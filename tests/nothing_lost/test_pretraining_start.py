@@ -220,7 +220,7 @@ def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(trained, 
     make_records(trained, "other", vocabulary="other_vocab.txt")
     assert train(trained, name="other") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert "out/model.ckpt-best was trained with another vocabulary" in line
+    assert "out/model.ckpt-best was trained with another vocabulary or tokenizer setting" in line
     kept = (trained / "out/vocab.txt").read_bytes()
     assert kept == (trained / "my_vocab.txt").read_bytes()
     assert not (trained / "out/other_vocab.txt").exists()
