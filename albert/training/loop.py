@@ -102,6 +102,7 @@ def train(
             if engine.is_chief:
                 files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
             origin = checkpoints.describe_start(account)
+        found = tensors = None  # which are as large as the model
         if engine.is_chief:
             with files.atomic_write(os.path.join(run.output_dir, "albert_config.json")) as stream:
                 stream.write(config.to_json_string())
@@ -209,6 +210,7 @@ def train(
                     }
                     run_state["facts"] = run_states.metadata_of(run_state).to_dict()
                     store.save(run.output_dir, step, tensors, run_state, run.keep_checkpoint_max)
+                tensors = None
             if must_stop:
                 end()
             if is_due:
