@@ -6,7 +6,7 @@ import pathlib
 import jobs
 import numpy as np
 from damage import flipped
-from helpers import LENGTH, PREDICTIONS, SIZES, metrics, results_of, write_pretraining_records
+from helpers import LENGTH, PREDICTIONS, SIZES, results_of, write_pretraining_records
 
 from albert.config import AlbertConfig
 from albert.formats import run_states
@@ -97,18 +97,6 @@ def test_the_last_evaluated_is_kept_where_the_rows_are_too_few_to_choose(tmp_pat
 
 
 # --- Real runs ---
-
-
-def test_the_best_of_a_runs_evaluations_is_kept(whole):
-    best = evaluate.read_best(str(whole.out))
-    values = {line["step"]: line[best["metric"]] for line in metrics(whole.out)
-              if line["kind"] == "eval"}
-    assert list(values) == [10, 20, 23]
-    assert best["step"] == max(values, key=values.get) and best["value"] == max(values.values())
-    kept = jobs.tensors(whole.out / "model.ckpt-best")
-    for name, value in jobs.tensors(whole.out / f"model.ckpt-{best['step']}").items():
-        np.testing.assert_array_equal(kept[name], value)
-    assert run_states.read_run_state(str(whole.out / "model.ckpt-best"))["step"] == best["step"]
 
 
 def make_unbeatable(out):
