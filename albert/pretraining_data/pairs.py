@@ -82,12 +82,8 @@ def tokenize_block(documents: Sequence[Document], tokenizer: FullTokenizer) -> B
     return Block(np.concatenate(ids), segments, borders)
 
 
-def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.ndarray, ...]:
-    """Creates the pairs of one pass over a block.
-
-    Returns:
-      Pairs (`PAIR` [N]), and the NumPy generator after truncating them.
-    """
+def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> np.ndarray:
+    """Returns the pairs of one pass over a block, `PAIR` [N]."""
     ranges = create_pairs(block, settings, random.Random(seed))
     rng = np.random.default_rng(seed)
     pairs = np.zeros(len(ranges), PAIR)
@@ -99,7 +95,7 @@ def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.
     if (settings.strict_sentence_order or settings.full_sequences) and len(pairs):
         # The first pair of the pass accounts for text in no pair.
         pairs["lost"][0] += _count_unpaired(len(block.ids), bounds)
-    return pairs, rng
+    return pairs
 
 
 # (start of A, its end, start of B, its end, label)
