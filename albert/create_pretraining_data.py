@@ -65,7 +65,7 @@ def define_flags(values: flags.FlagValues) -> None:
            "Take B from a random document (BERT's task); if false, swap A and B.")
     define("enum", "sentence_objective", None,
            "Meaning of label 1: A and B swapped (sop, the default), B from a random document (nsp, "
-           "like --random_next_sentence), either, a quarter each (both), or nothing (none).",
+           "like --random_next_sentence), or nothing (none).",
            enum_values=list(SENTENCE_OBJECTIVES))
     define("bool", "single_sentences", False,
            "Make each line a separate sequence, [CLS] A [SEP], which often helps small models (BabyLM "
@@ -98,9 +98,6 @@ def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "strict_sentence_order", False,
            "Never pair a lone segment with another document, but with the segment that follows it, so "
            "that half of the pairs have label 1.")
-    define("bool", "fit_sentences", False,
-           "End each pair at the line end nearest to --max_seq_length instead of the first beyond it, "
-           "for far less truncation but slightly shorter sequences.")
     define("bool", "full_sequences", False,
            "Cut documents into sequences of --max_seq_length tokens wherever a sentence ends, so that no "
            "text is lost.")

@@ -81,11 +81,11 @@ def log_summary(job: Job, counts: ReadingCounts, summary: Mapping[str, Any]) -> 
         log.warning("%s", message)
     if summary["cut_tokens"] > _MAX_LOST:
         lone = ", or documents are single lines" if settings.strict_sentence_order else ""
-        fit = "" if settings.fit_sentences else ", --fit_sentences"
+        full = "" if settings.full_sequences else ", --full_sequences"
         log.warning("%.1f %% of the tokens were truncated or left out: lines are too long for "
                     "--max_seq_length=%d%s. Use a larger one%s, or one sentence per line "
                     "(--split_sentences)",
-                    100 * summary["cut_tokens"], settings.max_seq_length, lone, fit)
+                    100 * summary["cut_tokens"], settings.max_seq_length, lone, full)
     if summary["unknown_tokens"] > _MAX_UNKNOWN:
         characters = f" (most often {job.unknown_characters})" if job.unknown_characters else ""
         log.warning("%.1f %% of the tokens are unknown to the vocabulary%s. Replace these characters, "

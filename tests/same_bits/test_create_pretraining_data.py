@@ -163,7 +163,7 @@ def test_what_cannot_be_made_is_refused_and_nothing_published(changes, error, me
 
 @pytest.mark.parametrize(("more", "is_warned"), [
     ({}, True), ({"strict_sentence_order": True}, False), ({"sentence_objective": "nsp"}, True),
-    ({"strict_sentence_order": True, "sentence_objective": "both"}, True),
+    ({"strict_sentence_order": True, "sentence_objective": "nsp"}, True),
 ])
 def test_one_document_is_warned_about_where_b_may_be_of_another(more, is_warned, tiny, caplog):
     (tiny / "corpus.txt").write_text("w1 w2 w3\n" * 50)
@@ -276,7 +276,7 @@ def test_records_that_are_not_as_they_should_be_are_reported_with_what_helps(
     lost = "of the tokens were truncated or left out: lines are too long" in caplog.text
     assert (label, lost) == ("label" in warned, "lost" in warned), caplog.text
     assert ("use --strict_sentence_order, or" in caplog.text) == label
-    assert ("Use a larger one, --fit_sentences, or" in caplog.text) == lost
+    assert ("Use a larger one, --full_sequences, or" in caplog.text) == lost
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -120,7 +120,7 @@ def test_a_part_of_the_only_document_is_held_out(tiny):
     made = []
     for processes in (1, 2):
         make(tiny, held_out_fraction=0.1, eval_output_file=tiny / "eval.tfrecord",
-             document_layout="blank_lines", strict_sentence_order=True, fit_sentences=True, dupe_factor=1, eval_dupe_factor=2,
+             document_layout="blank_lines", strict_sentence_order=True, dupe_factor=1, eval_dupe_factor=2,
              num_processes=processes)
         train, held_out = read(tiny / "out.tfrecord"), read(tiny / "eval.tfrecord")
         made.append(take(tiny))

@@ -24,7 +24,7 @@ ROWS = [
     ("pretraining_data/masking.py", "number < share + (1 - share) / 2", "number < share + (1 - share) / 3",
      MASKS),
     ("pretraining_data/dynamic_masking.py", " & (segments[:, 1] > 0)", "", MASKS),
-    ("pretraining_data/pairs.py", '"both": (0.25, 0.25)', '"both": (0.25, 0.1875)', MASKS),
+    ("pretraining_data/pairs.py", '"nsp": (0.5, 0.0)', '"nsp": (0.5, 0.125)', MASKS),
     ("pretraining_data/pairs.py", "rng.random() < settings.short_seq_prob",
      "rng.random() > settings.short_seq_prob", "test_pairs"),
     # Records and batches
