@@ -9,15 +9,16 @@ manifest next to each file with its counts and settings.
       --max_seq_length=128 --dupe_factor=10
 
 The same flags and text give the same bytes, whatever --num_processes is. The corpus is streamed in
-blocks of a few megabytes, and pairs are shuffled through temporary files next to the first output; a
-"random document" comes from the same block. However a run ends (Ctrl-C, a kill, a full disk), rerun
-the command and it resumes from its work folder, `.<output>.work`, which is removed on success.
+blocks of a few megabytes, whose records are shuffled and which readers mix; a "random document" comes
+from the same block. However a run ends (Ctrl-C, a kill, a full disk), rerun the command and it resumes
+from its work folder, `.<output>.work`, which is removed on success.
 
 With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
 
 import collections
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -26,8 +27,8 @@ from albert import tokenization
 from albert.cli import corpus_flags, flags, run_flags
 from albert.errors import DataError, FlagError
 from albert.formats.tokenizer_files import Vocabulary
-from albert.pretraining_data import beam, pipeline
-from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
+from albert.pretraining_data import pipeline
+from albert.pretraining_data.job import Job, Recipe, load_tokenizer
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.records import manifests
@@ -64,7 +65,7 @@ def define_flags(values: flags.FlagValues) -> None:
            "Take B from a random document (BERT's task); if false, swap A and B.")
     define("enum", "sentence_objective", None,
            "Meaning of label 1: A and B swapped (sop, the default), B from a random document (nsp, "
-           "like --random_next_sentence), either, a quarter each (both), or nothing (none).",
+           "like --random_next_sentence), or nothing (none).",
            enum_values=list(SENTENCE_OBJECTIVES))
     define("bool", "single_sentences", False,
            "Make each line a separate sequence, [CLS] A [SEP], which often helps small models (BabyLM "
@@ -97,9 +98,6 @@ def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "strict_sentence_order", False,
            "Never pair a lone segment with another document, but with the segment that follows it, so "
            "that half of the pairs have label 1.")
-    define("bool", "fit_sentences", False,
-           "End each pair at the line end nearest to --max_seq_length instead of the first beyond it, "
-           "for far less truncation but slightly shorter sequences.")
     define("bool", "full_sequences", False,
            "Cut documents into sequences of --max_seq_length tokens wherever a sentence ends, so that no "
            "text is lost.")
@@ -110,117 +108,36 @@ def _define_added_flags(define: Callable[..., None]) -> None:
 
 def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     """Checks everything it can, then makes and publishes the records."""
-    flags.require(values, "input_file", "output_file")
-    _check_combinations(values)
     if values.runner:
+        from albert.pretraining_data import beam
+
         beam.require_beam(values.runner)
+        job = job_of(values)
+        make_parts = functools.partial(beam.make_parts, runner=values.runner, arguments=arguments)
     else:
         flags.refuse_arguments(arguments)
-    job = job_of(values)
-    if values.runner:
-        beam.make_records(job, values.runner, arguments)
-        return
-    is_small = job.text_bytes * job.splits[0].passes < _SMALL_WORK
-    processes = values.num_processes or (1 if is_small else workers.available_cores())
-    pipeline.make_records(job, processes)
-
-
-def _objective(values: flags.FlagValues) -> str:
-    return values.sentence_objective or ("nsp" if values.random_next_sentence else "sop")
+        job = job_of(values)
+        is_small = job.text_bytes * job.passes["train"] < _SMALL_WORK
+        processes = values.num_processes or (1 if is_small else workers.available_cores())
+        make_parts = functools.partial(pipeline.make_parts, processes=processes)
+    pipeline.make_records(job, make_parts)
 
 
 def job_of(values: flags.FlagValues) -> Job:
     """Returns the job of the flags, with the defaults that depend on other flags or on the text."""
-    decided = {
-        "sentence_objective": _objective(values),
-        "dupe_factor": 1 if not values.static_masks else values.dupe_factor,
-    }
-    decided |= {name: values[name].value for name in decided if values[name].present}
 
-    def settings(kind, **others):
-        given = flags.select(values, {f.name for f in dataclasses.fields(kind)} - set(others))
-        return kind(**given, **others)
+    # === Flags ===
 
-    vocabulary = values.spm_model_file or values.vocab_file
-    if not vocabulary:
-        raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
-    files.require_file(vocabulary, "spm_model_file" if values.spm_model_file else "vocab_file")
-    text = Vocabulary().override(
-        values.spm_model_file, values.vocab_file, flags.text_settings(values)
-    ).text
-    decided |= {name: getattr(text, name) for name in flags.TEXT_FLAGS}
-    recipe = Recipe(
-        pairs=settings(PairSettings, is_swapped_later=not values.static_masks,
-                       sentence_objective=decided["sentence_objective"]),
-        masking=settings(MaskingSettings),
-        vocab_file=values.vocab_file,
-        spm_model_file=values.spm_model_file,
-        vocabulary_sha256=files.sha256(vocabulary),
-        text=text,
-        random_seed=values.random_seed,
-        static_masks=values.static_masks,
-    )
-    inputs = corpus_files.find(values.input_file, "input_file")
-    splits = _splits(values, decided["dupe_factor"])
-    _check_paths(inputs, splits)
-    tokenization.check_special_pieces(load_tokenizer(recipe))
-    form = corpus_flags.form_of(values)
-    lines = itertools.chain.from_iterable(read_documents(inputs, str, ReadingCounts(), form=form))
-    marks, characters = LostMarks(), collections.Counter[str]()
-    for line in lines:
-        characters.update(load_tokenizer(recipe).preprocess(line))
-        if not marks.add(line):
-            break
-    if values.spm_model_file and not text.keep_accents:
-        marks.warn(", ".join(inputs))
-    text_bytes = sum(size_of_text(path, form) for path in inputs)
-    if not text_bytes:
-        raise DataError(f"--input_file: all files are empty: {', '.join(inputs)}")
-    # Without flags that cannot change the records, so that manifests compare equal.
-    recorded = {name: value for name, value in (flags.to_dict(values) | decided).items()
-                if name not in ("num_processes", "runner")}
-    return Job(
-        dataclasses.replace(recipe, language=form.language), tuple(inputs), splits,
-        values.held_out_fraction, values.document_break_between_files, text_bytes, recorded, form,
-        _unknown(characters, load_tokenizer(recipe)),
-    )
-
-
-def _unknown(characters: collections.Counter[str], tokenizer: tokenization.FullTokenizer) -> str:
-    """Returns the commonest characters that are in no token of a vocabulary."""
-    known = set(" ").union(*tokenizer.inv_vocab.values())
-    return " ".join(char for char, _ in characters.most_common() if char not in known)[:9]
-
-
-def _splits(values: flags.FlagValues, passes: int) -> tuple[OutputSplit, ...]:
-    fraction = values.held_out_fraction
-    if bool(values.eval_output_file) != bool(fraction):
-        raise FlagError("--eval_output_file and --held_out_fraction go together")
-    paths = [
-        tuple(filter(None, (part.strip() for part in (text or "").split(","))))
-        for text in (values.output_file, values.eval_output_file)
-    ]
-    splits = [OutputSplit("train", paths[0], passes, 1 - fraction)]
-    if fraction:
-        splits.append(OutputSplit("eval", paths[1], values.eval_dupe_factor, fraction))
-    if not all(split.outputs for split in splits):
-        raise FlagError("--output_file and --eval_output_file must name files")
-    return tuple(splits)
-
-
-def _check_combinations(values: flags.FlagValues) -> None:
-    """Raises one FlagError that names all contradictions between flags."""
+    flags.require(values, "input_file", "output_file")
+    objective = values.sentence_objective or ("nsp" if values.random_next_sentence else "sop")
     problems = []
-    if values.single_sentences and _objective(values) != "none":
+    if values.single_sentences and objective != "none":
         problems.append("--single_sentences needs --sentence_objective=none: there is no B")
-    if values.full_sequences and (
-        values.single_sentences or _objective(values) not in ("sop", "none")
-    ):
+    if values.full_sequences and (values.single_sentences or objective not in ("sop", "none")):
         problems.append("--full_sequences needs --sentence_objective=sop or none, and no "
                         "--single_sentences")
-    if values.random_next_sentence and _objective(values) != "nsp":
-        problems.append("--random_next_sentence contradicts --sentence_objective="
-                        f"{values.sentence_objective}")
+    if values.random_next_sentence and objective != "nsp":
+        problems.append(f"--random_next_sentence contradicts --sentence_objective={objective}")
     if not values.static_masks:
         problems += [
             f"--{name} has no effect with --nostatic_masks: pass it to run_pretraining"
@@ -229,25 +146,93 @@ def _check_combinations(values: flags.FlagValues) -> None:
         ]
     if values.runner and values.num_processes:
         problems.append("--num_processes has no effect with --runner, which has its own options")
+    for name in ("input_file", "output_file", "eval_output_file"):
+        if values.runner and "://" in (values[name].value or ""):
+            problems.append(f"--{name}: with --runner, a path that all machines reach: mount the bucket")
+    if bool(values.eval_output_file) != bool(values.held_out_fraction):
+        problems.append("--eval_output_file and --held_out_fraction go together")
     if problems:
         raise FlagError("; ".join(problems))
+    passes = 1 if not (values.static_masks or values["dupe_factor"].present) else values.dupe_factor
 
+    # === Vocabulary ===
 
-def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
-    outputs = [path for split in splits for path in split.outputs]
+    vocabulary = values.spm_model_file or values.vocab_file
+    if not vocabulary:
+        raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
+    files.require_file(vocabulary, "spm_model_file" if values.spm_model_file else "vocab_file")
+    text = Vocabulary().override(
+        values.spm_model_file, values.vocab_file, flags.text_settings(values)
+    ).text
+    form = corpus_flags.form_of(values)
+
+    def settings(kind, **others):
+        names = {field.name for field in dataclasses.fields(kind)} - set(others)
+        return kind(**flags.select(values, names), **others)
+
+    recipe = Recipe(
+        pairs=settings(PairSettings, is_swapped_later=not values.static_masks,
+                       sentence_objective=objective),
+        masking=settings(MaskingSettings),
+        vocab_file=values.vocab_file,
+        spm_model_file=values.spm_model_file,
+        vocabulary_sha256=files.sha256(vocabulary),
+        text=text,
+        random_seed=values.random_seed,
+        static_masks=values.static_masks,
+        language=form.language,
+    )
+    tokenizer = load_tokenizer(recipe)
+    tokenization.check_special_pieces(tokenizer)
+
+    # === Inputs and outputs ===
+
+    inputs = corpus_files.find(values.input_file, "input_file")
+    outputs = {
+        split: tuple(filter(None, map(str.strip, paths.split(","))))
+        for split, paths in (("train", values.output_file), ("eval", values.eval_output_file)) if paths
+    }
+    if not all(outputs.values()):
+        raise FlagError("--output_file and --eval_output_file must name files")
 
     def identity(path: str) -> str:
         address = filesystem.address_of(path)
         return address if filesystem.is_remote(address) else os.path.realpath(path)
 
     seen = set(map(identity, inputs))
-    for path in outputs:
+    for path in itertools.chain.from_iterable(outputs.values()):
         if identity(path) in seen:
             raise FlagError(f"{path} is given twice, as an output and as another input or output")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
         manifests.refuse_foreign(path)
         seen.add(identity(path))
+
+    # === Text ===
+
+    marks, characters = LostMarks(), collections.Counter[str]()
+    documents = read_documents(inputs, str, ReadingCounts(), form=form)
+    for line in itertools.chain.from_iterable(documents):
+        characters.update(tokenizer.preprocess(line))
+        if not marks.add(line):
+            break
+    if values.spm_model_file and not text.keep_accents:
+        marks.warn(", ".join(inputs))
+    text_bytes = sum(size_of_text(path, form) for path in inputs)
+    if not text_bytes:
+        raise DataError(f"--input_file: all files are empty: {', '.join(inputs)}")
+    known = set(" ").union(*tokenizer.inv_vocab.values())
+    unknown = " ".join(char for char, _ in characters.most_common() if char not in known)[:9]
+
+    # Without flags that cannot change the records, so that manifests compare equal.
+    decided = {"sentence_objective": objective, "dupe_factor": passes}
+    decided |= {name: getattr(text, name) for name in flags.TEXT_FLAGS}
+    recorded = {name: value for name, value in (flags.to_dict(values) | decided).items()
+                if name not in ("num_processes", "runner")}
+    return Job(
+        recipe, tuple(inputs), outputs, {"train": passes, "eval": values.eval_dupe_factor},
+        values.held_out_fraction, values.document_break_between_files, text_bytes, recorded, form, unknown,
+    )
 
 
 cli = flags.command(__doc__, define_flags, main, takes_arguments=True)

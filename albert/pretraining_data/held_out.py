@@ -19,45 +19,44 @@ _MIN_STRETCH = 1000  # bytes: a few pairs
 _BYTES_PER_CHARACTER = 4  # at most
 
 
-class HeldOut:
-    """Divides documents between training text and held-out text."""
+def split_document(
+    document: Document, fraction: float, seed: int, text_bytes: int, language: str | None = None
+) -> Iterator[tuple[bool, Document]]:
+    """Yields (is held out, document): the document, or parts of a long one.
 
-    def __init__(
-        self, fraction: float, seed: int, text_bytes: int, language: str | None = None
-    ):
-        """`language`: divide long documents between the sentences of this language."""
-        self._fraction, self._seed, self._language = fraction, seed, language
-        side = text_bytes * min(fraction, 1 - fraction, _MAX_FRACTION)
-        self._stretch = max(_STRETCH * side, _MIN_STRETCH)
+    Args:
+      text_bytes: size of the text.
+      language: a long document is divided between the sentences of this language.
+    """
+    if not fraction:
+        yield False, document
+        return
+    side = text_bytes * min(fraction, 1 - fraction, _MAX_FRACTION)
+    limit, stretches = max(_STRETCH * side, _MIN_STRETCH), [document]
+    if sum(map(len, document)) * _BYTES_PER_CHARACTER > limit:
+        [sentences] = split_documents([document], language)
+        stretches = list(_stretches(sentences, limit))
+    # Of every 1 / fraction stretches in a row, one is held out.
+    due = _uniform(document, seed) + fraction * np.arange(len(stretches) + 1)
+    sides = zip(np.diff(np.floor(due)) > 0, stretches, strict=True)
+    for is_held_out, group in itertools.groupby(sides, key=lambda one: bool(one[0])):
+        yield is_held_out, [line for _, stretch in group for line in stretch]
 
-    def split(self, document: Document) -> Iterator[tuple[bool, Document]]:
-        """Yields (is held out, document): the document, or parts of a long one."""
-        if not self._fraction:
-            yield False, document
-            return
-        stretches = [document]
-        if sum(map(len, document)) * _BYTES_PER_CHARACTER > self._stretch:
-            [sentences] = split_documents([document], self._language)
-            stretches = list(self._stretches(sentences))
-        # Of every 1 / fraction stretches in a row, one is held out.
-        due = self._uniform(document) + self._fraction * np.arange(len(stretches) + 1)
-        sides = zip(np.diff(np.floor(due)) > 0, stretches, strict=True)
-        for is_held_out, group in itertools.groupby(sides, key=lambda one: bool(one[0])):
-            yield is_held_out, [line for _, stretch in group for line in stretch]
 
-    def _uniform(self, document: Document) -> float:
-        """Returns a number of [0, 1) that depends on the document's text and the seed."""
-        text = "\n".join((str(self._seed), *document)).encode("utf-8", "surrogatepass")
-        return int.from_bytes(hashlib.sha256(text).digest()[:6], "little") / 2**48
+def _uniform(document: Document, seed: int) -> float:
+    """Returns a number of [0, 1) that depends on the document's text and the seed."""
+    text = "\n".join((str(seed), *document)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(text).digest()[:6], "little") / 2**48
 
-    def _stretches(self, lines: Document) -> Iterator[Document]:
-        """Yields the stretches of a document."""
-        sizes = [len(line.encode("utf-8", "surrogatepass")) for line in lines]
-        first, left, rest = 0, self._stretch, sum(sizes)
-        for number, size in enumerate(sizes if rest > self._stretch else ()):
-            if left <= 0 and rest >= self._stretch / 2:  # no tiny stretch at the end
-                yield lines[first:number]
-                first, left = number, self._stretch
-            left -= size
-            rest -= size
-        yield lines[first:]
+
+def _stretches(lines: Document, limit: float) -> Iterator[Document]:
+    """Yields the stretches of a document, each of about `limit` bytes."""
+    sizes = [len(line.encode("utf-8", "surrogatepass")) for line in lines]
+    first, left, rest = 0, limit, sum(sizes)
+    for number, size in enumerate(sizes if rest > limit else ()):
+        if left <= 0 and rest >= limit / 2:  # no tiny stretch at the end
+            yield lines[first:number]
+            first, left = number, limit
+        left -= size
+        rest -= size
+    yield lines[first:]

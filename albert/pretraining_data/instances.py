@@ -8,21 +8,25 @@ import numpy as np
 from albert.pretraining_data.features import SEGMENT_LENGTHS, mask_sequences, sequence_lengths
 from albert.pretraining_data.job import Recipe, load_tokenizer, vocabulary_info
 from albert.pretraining_data.masking import token_boundaries
-from albert.pretraining_data.shuffle import Bucket
 from albert.records.examples import frame_examples
 
 _BATCH = 1024  # records masked and serialized at once
 _EXAMPLES = 3  # records shown in the log
 
 
-def statistics_of(recipe: Recipe, bucket: Bucket) -> dict[str, int]:
-    """Returns counts over the pairs of a bucket, for the report."""
-    pairs = bucket.pairs
+def statistics_of(recipe: Recipe, ids: np.ndarray, pairs: np.ndarray) -> dict[str, int]:
+    """Returns counts over pairs, for the report; arguments as in `make_features`."""
+    is_unknown = ids == load_tokenizer(recipe).unk_id
+    before = np.append(0, np.cumsum(is_unknown))
+    unknown = [
+        before[pairs[f"{side}_start"] + pairs[f"{side}_length"]] - before[pairs[f"{side}_start"]]
+        for side in "ab"
+    ]
     counted = {
         "label_1": pairs["label"],
         "tokens": _segments(pairs),  # in records, without special ones
         "lost": pairs["lost"],  # truncated, or in no pair
-        "unknown": bucket.ids == load_tokenizer(recipe).unk_id,
+        "unknown": np.stack(unknown),
     }
     sums = {name: int(values.sum(dtype=np.int64)) for name, values in counted.items()}
     return sums | {"records": len(pairs)}
@@ -33,21 +37,21 @@ def _segments(pairs: np.ndarray) -> np.ndarray:
     return np.stack([pairs["a_length"], pairs["b_length"]], axis=1).astype(np.int64)
 
 
-def frame_bucket(
-    recipe: Recipe, split: str, number: int, bucket: Bucket, examples: list[str] | None = None
+def frame_pairs(
+    recipe: Recipe, ids: np.ndarray, pairs: np.ndarray, rng: np.random.Generator,
+    examples: list[str],
 ) -> Iterator[tuple[bytes, int]]:
-    """Shuffles, masks and serializes bucket `number` of a split; appends text to `examples`.
+    """Masks and serializes pairs; appends text to `examples`.
 
     Yields (bytes, number of records) of successive blocks.
     """
-    rng = np.random.default_rng(recipe.seed(split, "bucket", number))
-    order, spec = rng.permutation(len(bucket.pairs)), recipe.feature_spec()
-    for first in range(0, len(order), _BATCH):
-        pairs = bucket.pairs[order[first : first + _BATCH]]
-        batch = make_features(recipe, bucket.ids, pairs, rng)
-        if examples is not None and not first:
-            examples += (describe(recipe, batch, row) for row in range(len(pairs))[:_EXAMPLES])
-        yield frame_examples(batch, spec), len(pairs)
+    spec = recipe.feature_spec()
+    for first in range(0, len(pairs), _BATCH):
+        part = pairs[first : first + _BATCH]
+        batch = make_features(recipe, ids, part, rng)
+        if not examples:
+            examples += (describe(recipe, batch, row) for row in range(len(part))[:_EXAMPLES])
+        yield frame_examples(batch, spec), len(part)
 
 
 def make_features(
@@ -56,14 +60,14 @@ def make_features(
     """Returns the features of records; see `Recipe.feature_spec`.
 
     Args:
-      ids: tokens; those of B follow those of A.
-      pairs: `PAIR` [B].
+      ids: tokens of a block.
+      pairs: `PAIR` [B], ranges of `ids`.
     """
     is_start, special_ids = vocabulary_info(recipe)
     column, segments = np.arange(recipe.pairs.max_seq_length), _segments(pairs)
     length_a, lengths = segments[:, :1], sequence_lengths(segments)
-    source = (pairs["a_start"].astype(np.int64)[:, None] - 1) + column
-    source -= column > length_a + 1
+    a, b = (pairs[f"{side}_start"].astype(np.int64)[:, None] for side in "ab")
+    source = np.where(column > length_a + 1, b - length_a - 2, a - 1) + column
     # The positions before the first token and after the last one are overwritten below.
     unmasked = ids.take(source, mode="clip").astype(np.int64)
     unmasked *= column < lengths[:, None]

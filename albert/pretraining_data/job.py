@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from albert.text.corpus_files import Form
 from albert.tokenization import FullTokenizer, TextSettings
 
 _BLOCK = 4 << 20, 32 << 20  # characters of text tokenized together: at least, at most
-_BUCKET = 1 << 20, 64 << 20  # bytes of pairs shuffled in memory: at least, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,22 +53,15 @@ class Recipe:
 _tokenizers: dict[tuple, FullTokenizer] = {}  # the last one, by the content of its vocabulary
 
 
-def load_tokenizer(recipe: Recipe, fetch: Callable[[str], str] | None = None) -> FullTokenizer:
-    """Returns the tokenizer, loaded once per process.
-
-    Args:
-      fetch: copies the vocabulary into a folder and returns its path, if it isn't local.
-    """
+def load_tokenizer(recipe: Recipe) -> FullTokenizer:
+    """Returns the tokenizer, loaded once per process."""
     key = recipe.vocabulary_sha256, recipe.text, bool(recipe.spm_model_file)
     if key not in _tokenizers:
-        with tempfile.TemporaryDirectory() as folder:
-            path = fetch(folder) if fetch else recipe.vocabulary
-            names = (None, path) if recipe.spm_model_file else (path, None)
-            tokenizer = FullTokenizer(
-                names[0], spm_model_file=names[1], **dataclasses.asdict(recipe.text)
-            )
         _tokenizers.clear()
-        _tokenizers[key] = tokenizer
+        vocab_file = None if recipe.spm_model_file else recipe.vocab_file
+        _tokenizers[key] = FullTokenizer(
+            vocab_file, spm_model_file=recipe.spm_model_file, **dataclasses.asdict(recipe.text)
+        )
     return _tokenizers[key]
 
 
@@ -85,29 +75,13 @@ def vocabulary_info(recipe: Recipe) -> tuple[np.ndarray, SpecialIds]:
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputSplit:
-    """Files of training records, or of held-out ones."""
-
-    name: str  # "train" or "eval"
-    outputs: tuple[str, ...]
-    passes: int  # over its documents
-    fraction: float  # of the text
-
-    def num_buckets(self, text_bytes: int) -> int:
-        """Returns the number of buckets for shuffling; a multiple of the number of outputs."""
-        # A token takes about four bytes of text, and two bytes in a pair.
-        size = 0.6 * text_bytes * self.fraction * self.passes
-        bucket = min(max(size / 64, _BUCKET[0]), _BUCKET[1])
-        return max(1, round(size / bucket / len(self.outputs))) * len(self.outputs)
-
-
-@dataclasses.dataclass(frozen=True)
 class Job:
     """A checked job of one command."""
 
     recipe: Recipe
     inputs: tuple[str, ...]
-    splits: tuple[OutputSplit, ...]  # training records, then held-out records if any
+    outputs: dict[str, tuple[str, ...]]  # the files of "train", and of "eval" if text is held out
+    passes: dict[str, int]  # over the documents of each
     held_out_fraction: float
     break_between_files: bool  # documents end with their file
     text_bytes: int  # of all inputs, uncompressed
@@ -116,14 +90,14 @@ class Job:
     unknown_characters: str = ""  # the commonest that the vocabulary lacks
 
     @property
-    def outputs(self) -> list[str]:
-        """The files of all splits."""
-        return [path for split in self.splits for path in split.outputs]
+    def all_outputs(self) -> list[str]:
+        """The files of both."""
+        return [path for paths in self.outputs.values() for path in paths]
 
     @property
     def block_characters(self) -> int:
         """Size of the blocks of text that are tokenized and paired together.
 
-        It grows with the text, since every bucket is read from the file of every block.
+        It grows with the text, so that there are not too many files in the work folder.
         """
         return min(max(self.text_bytes // 1000, _BLOCK[0]), _BLOCK[1])

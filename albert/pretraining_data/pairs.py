@@ -24,7 +24,7 @@ PAIR = np.dtype([
 # (probability of a random B, probability of swapping A and B); both give label 1. "sop" is the
 # paper's sentence order, "nsp" BERT's next sentence.
 SENTENCE_OBJECTIVES = {
-    "sop": (0.0, 0.5), "nsp": (0.5, 0.0), "both": (0.25, 0.25), "none": (0.0, 0.0),
+    "sop": (0.0, 0.5), "nsp": (0.5, 0.0), "none": (0.0, 0.0),
 }
 _TOKENIZED_LINES = 4096  # lines passed to the tokenizer at once
 
@@ -45,7 +45,6 @@ class PairSettings:
     short_seq_prob: float = 0.1  # fraction of documents with a shorter target length
     sentence_objective: str = "sop"  # key of `SENTENCE_OBJECTIVES`
     strict_sentence_order: bool = False  # never take B from another document for lack of text
-    fit_sentences: bool = False  # end pairs at the segment boundary nearest to the target length
     full_sequences: bool = False  # cut documents at the target length, wherever a segment ends
     single_sentences: bool = False  # every segment is a separate sequence, with an empty B
     is_swapped_later: bool = False  # don't swap A and B: the reader of the records does
@@ -82,12 +81,8 @@ def tokenize_block(documents: Sequence[Document], tokenizer: FullTokenizer) -> B
     return Block(np.concatenate(ids), segments, borders)
 
 
-def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.ndarray, ...]:
-    """Creates the pairs of one pass over a block.
-
-    Returns:
-      Pairs (`PAIR` [N]), and the NumPy generator after truncating them.
-    """
+def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> np.ndarray:
+    """Returns the pairs of one pass over a block, `PAIR` [N]."""
     ranges = create_pairs(block, settings, random.Random(seed))
     rng = np.random.default_rng(seed)
     pairs = np.zeros(len(ranges), PAIR)
@@ -99,7 +94,7 @@ def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.
     if (settings.strict_sentence_order or settings.full_sequences) and len(pairs):
         # The first pair of the pass accounts for text in no pair.
         pairs["lost"][0] += _count_unpaired(len(block.ids), bounds)
-    return pairs, rng
+    return pairs
 
 
 # (start of A, its end, start of B, its end, label)
@@ -136,8 +131,6 @@ def create_instances_from_document(
     swap_prob = 0.0 if settings.is_swapped_later else settings.swap_prob
     while at < end:
         last = min(bisect_left(segments, segments[at] + target, at + 1, end), end)
-        if settings.fit_sentences and at + 2 < last < end:
-            last -= 2 * (segments[at] + target) < segments[last - 1] + segments[last]
         if settings.strict_sentence_order:
             last = min(max(last, at + 2), end)
             if last - at < 2:  # nothing follows the document's last segment

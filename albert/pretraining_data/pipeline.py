@@ -1,61 +1,87 @@
-"""Makes records with the processes of one machine.
+"""From text to record files, read top to bottom.
 
-The work folder `.<output>.work` holds the files of shuffled pairs, then a part of the records for each
-bucket. Whatever ends a run, the same command resumes there. The outputs appear when all of them are
-complete.
+The text is read once, in blocks of a few megabytes. Some passes over a block make a part: the pairs
+are shuffled, masked and serialized by a worker process, and stored in the work folder
+`.<output>.work`. An output is its share of each part, one after another; readers mix the blocks of
+all files (see `data_order`). However a run ends, the same command makes only the missing parts.
 """
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from albert import __version__
-from albert.errors import UserError
-from albert.pretraining_data import parts, report, shuffle
-from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
-from albert.pretraining_data.outputs import Output, publish
+from albert.errors import DataError, UserError
+from albert.pretraining_data import instances, report
+from albert.pretraining_data.held_out import split_document
+from albert.pretraining_data.job import Job, Recipe, load_tokenizer, vocabulary_info
+from albert.pretraining_data.pairs import Block, pairs_of_block, tokenize_block
+from albert.records import manifests
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
 from albert.storage import files, locks
-from albert.text.documents import ReadingCounts, read_documents
+from albert.text.documents import Document, ReadingCounts, cut_blocks, read_documents, split_documents
+from albert.tokenization import tokenizer_digest
 
 log = logging.getLogger("albert")
 
-_LAYOUT = 9  # version of the work folder; others are emptied
+_LAYOUT = 10  # version of the work folder; others are emptied
+_MIN_PARTS = 32  # if there are enough passes: work for all processes, and little to repeat
 _CHECKED_DISK = 64 << 20  # bytes of text times passes from which disk space is checked
 
+Infos = dict[str, list[dict[str, Any]]]  # the JSON of the parts of each split, and their paths
 
-def make_records(job: Job, processes: int) -> None:
-    """Makes all records of a job, then publishes them."""
+
+def make_records(
+    job: Job, make_parts: Callable[[Job, ReadingCounts, str], dict[str, list[str]]]
+) -> None:
+    """Makes all records of a job, then publishes them.
+
+    Until its manifest is complete, an output is marked as unfinished, so that no reader takes old and
+    new files for one data set.
+
+    Args:
+      make_parts: see the function of this name.
+
+    Raises:
+      DataError: an input cannot be read, or an output would be empty.
+    """
     started, counts = time.monotonic(), ReadingCounts()
-    log.info("making records of %.1f MB of text with %d process%s",
-             job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
     with (
         preemptible("rerun the command to resume"),
-        locks.work_folder(job.outputs, job_digest(job)) as work,
+        locks.work_folder(job.all_outputs, job_digest(job)) as work,
     ):
         _check_disk(job, work)
-        with Workers(processes) as pool:
-            paths = _shuffle_pairs(job, counts, work, pool)
-            outputs = [
-                output for split in job.splits
-                for output in _write_split(job, split, paths[split.name], work, pool)
-            ]
-        publish(job, outputs, counts)
-    seconds, total = time.monotonic() - started, sum(o.statistics["records"] for o in outputs)
-    log.info("wrote %s records in %.1f s (%s/s)", f"{total:,}", seconds, f"{total / seconds:,.0f}")
-
-
-def read(job: Job, counts: ReadingCounts) -> Iterator[list[str]]:
-    """Yields the documents of a job, updating `counts`."""
-    preprocess = load_tokenizer(job.recipe).preprocess
-    return read_documents(job.inputs, preprocess, counts, job.break_between_files, job.form)
+        parts = make_parts(job, counts, work)
+        report.report_reading(job, counts)
+        infos = {split: [files.read_json(f"{path}.json") | {"path": path} for path in paths]
+                 for split, paths in parts.items()}
+        _check_outputs(job, counts, infos)
+        vocabulary = _read_vocabulary(job)
+        for path in job.all_outputs:
+            manifests.mark_unfinished(path)
+        digests = {}
+        for split, outputs in job.outputs.items():
+            for number, path in enumerate(outputs):
+                with files.atomic_write(path, "wb") as stream:
+                    digests[path] = _join(number, infos[split], stream)
+        for path in _vocabulary_copies(job).values():
+            with files.atomic_write(path, "wb") as stream:
+                stream.write(vocabulary)
+        _write_manifests(job, counts, infos, digests)
+    log.info("finished in %.1f s", time.monotonic() - started)
 
 
 def job_digest(job: Job) -> str:
@@ -66,11 +92,10 @@ def job_digest(job: Job) -> str:
 
 def _check_disk(job: Job, work: str) -> None:
     """Raises a UserError if the disk is clearly too small for the work folder."""
-    if job.text_bytes * job.splits[0].passes < _CHECKED_DISK:
+    if job.text_bytes * job.passes["train"] < _CHECKED_DISK:
         return
     needed = needed_disk(job)
-    used = sum(entry.stat().st_size for entry in os.scandir(work))
-    free = shutil.disk_usage(work).free + used
+    free = shutil.disk_usage(work).free + sum(entry.stat().st_size for entry in os.scandir(work))
     message = f"making records takes about {needed / 1e9:,.1f} GB in {work}"
     if needed > free:
         raise UserError(f"{message}; {free / 1e9:,.1f} GB are free. Free some, or choose another "
@@ -79,100 +104,219 @@ def _check_disk(job: Job, work: str) -> None:
 
 
 def needed_disk(job: Job) -> float:
-    """Returns a low estimate of the bytes in a work folder when all records are written."""
-    passes = sum(split.passes * split.fraction for split in job.splits)
+    """Returns a low estimate of the bytes of all parts, which their outputs need again."""
+    passes = job.passes["train"] * (1 - job.held_out_fraction)
+    passes += job.passes.get("eval", 0) * job.held_out_fraction
     length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.max_predictions_per_seq
     record = 5 * length + 7 * predictions + 200 if job.recipe.static_masks else 3 * length + 100
-    tokens = job.text_bytes * passes / 6  # with 4 to 5 bytes per token, this is a lower bound
-    # Records are in the work folder twice: as parts, and joined.
-    return tokens * 2 + 2 * tokens / length * (record + 24)
+    # With 4 to 5 bytes per token, the number of tokens is a lower bound.
+    return 2 * job.text_bytes * passes / 6 / length * (record + 24)
 
 
-# === Shuffled pairs ===
+# === Parts ===
 
 
-def _shuffle_pairs(
-    job: Job, counts: ReadingCounts, work: str, pool: Workers
-) -> dict[str, list[str]]:
-    """Writes the pairs of all blocks; returns the files of each split in the order of the text."""
-    names: dict[str, list[str]] = {split.name: [] for split in job.splits}
-    megabytes: collections.deque[float] = collections.deque()  # of the tasks under way
-    dtype = shuffle.token_dtype(job.recipe)
-    progress, done, num_reused = Progress("paired", job.text_bytes / 1e6, "MB"), 0.0, 0
-    passes = {split.name: split.passes for split in job.splits}
+def make_parts(job: Job, counts: ReadingCounts, work: str, processes: int) -> dict[str, list[str]]:
+    """Makes the parts that are missing in the work folder, updating `counts`.
 
-    def tasks() -> Iterator[tuple]:
-        nonlocal done, num_reused
-        for task in shuffle.block_tasks(job, read(job, counts), pool.count):
-            paths = [path for _, path in task.files(work)]
-            names[task.split] += paths
-            complete = sum(shuffle.is_complete(path, task.num_buckets, dtype) for path in paths)
-            num_reused += complete
-            size = sum(len(line.encode()) + 1 for lines in task.documents for line in lines)
-            size *= len(task.passes) / passes[task.split] / 1e6
-            if complete == len(paths):
-                done += size
+    Returns:
+      the paths of the parts of each split, in the order of the text.
+    """
+    log.info("making records of %.1f MB of text with %d process%s",
+             job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
+    parts: dict[str, list[str]] = {split: [] for split in job.outputs}
+    megabytes: collections.deque[float] = collections.deque()  # of the parts in progress
+    done, reused = 0.0, 0
+
+    def missing() -> Iterator[tuple]:
+        nonlocal done, reused
+        for name, size, task in read_tasks(job, counts):
+            parts[task[1]].append(path := os.path.join(work, name))
+            if is_complete(path):
+                done, reused = done + size, reused + 1
             else:
                 megabytes.append(size)
-                yield job.recipe, task, work
+                yield *task, path
 
-    for _ in pool.map(shuffle.write_block, tasks()):
-        done += megabytes.popleft()
-        progress.update(done)
+    progress = Progress("made records of", job.text_bytes / 1e6, "MB")
+    with Workers(processes) as pool:
+        for _ in pool.map(store_part, missing()):
+            done += megabytes.popleft()
+            progress.update(done)
     progress.clear()
-    if num_reused:
-        log.info("resumed an unfinished run: %d of its tasks were done", num_reused)
-    report.report_reading(job, counts)
-    current = {path for paths in names.values() for path in paths}
-    _remove(work, lambda path: path.endswith(".pairs") and path not in current)
-    return names
+    if reused:
+        log.info("resumed an unfinished run: %d of its tasks were done", reused)
+    return parts
 
 
-def _remove(work: str, is_stale: Callable[[str], bool]) -> None:
-    """Removes the files that an earlier run made of a text that has since changed."""
-    for entry in os.scandir(work):
-        if is_stale(entry.path):
-            os.unlink(entry.path)
+def read_sides(job: Job, counts: ReadingCounts) -> Iterator[tuple[bool, Document]]:
+    """Yields (is held out, document or a part of it) of the text, updating `counts`."""
+    preprocess, seed = load_tokenizer(job.recipe).preprocess, job.recipe.seed("held out")
+    for document in read_documents(job.inputs, preprocess, counts, job.break_between_files, job.form):
+        yield from split_document(
+            document, job.held_out_fraction, seed, job.text_bytes, job.recipe.language
+        )
 
 
-# === Records ===
+def read_tasks(job: Job, counts: ReadingCounts) -> Iterator[tuple[str, float, tuple]]:
+    """Reads the text, and divides it into parts.
+
+    Yields (file name, megabytes of text, arguments of `store_part` except the path). The name identifies
+    the text.
+    """
+    parts_of_block = -(-_MIN_PARTS // max(1, job.text_bytes // job.block_characters))
+    for is_held_out, index, block in cut_blocks(read_sides(job, counts), job.block_characters):
+        split, crc, size = "eval" if is_held_out else "train", 0, 0
+        for line in (line for document in block for line in (*document, "")):
+            content = line.encode("utf-8", "surrogatepass") + b"\n"
+            crc, size = zlib.crc32(content, crc), size + len(content)
+        passes, texts = job.passes[split], tuple(map(tuple, block))
+        step = -(-passes // parts_of_block)
+        for first in range(0, passes, step):
+            of_part = range(first, min(first + step, passes))
+            yield (
+                f"{split}-{index:06}-{first:06}-{crc:08x}.part", size / 1e6 * len(of_part) / passes,
+                (job.recipe, split, index, of_part, texts, len(job.outputs[split])),
+            )
 
 
-def _write_split(
-    job: Job, split: OutputSplit, paths: list[str], work: str, pool: Workers
-) -> list[Output]:
-    """Writes the records of a split, except the parts that an earlier run has written.
+def store_part(
+    recipe: Recipe, split: str, index: int, passes: range, documents: tuple[tuple[str, ...], ...],
+    num_outputs: int, path: str,
+) -> None:
+    """Makes the records of some passes over a block, an equal share for each output.
+
+    The JSON next to the part makes it complete: the blocks of each output (see `manifests.Sizes`),
+    statistics, and some records as text.
+    """
+    block = _tokenize(recipe, documents)
+    pairs = np.concatenate([
+        pairs_of_block(block, recipe.pairs, recipe.seed(split, "pairs", index, number))
+        for number in passes
+    ])
+    rng = np.random.default_rng(recipe.seed(split, "part", index, passes.start))
+    rng.shuffle(pairs)
+    first = rng.integers(num_outputs)  # the output that gets one more, if they cannot be equal
+    blocks, examples = [], []
+    with files.atomic_write(path, "wb") as stream:
+        for number in range(num_outputs):
+            of_output = pairs[(number - first) % num_outputs :: num_outputs]
+            frames = instances.frame_pairs(recipe, block.ids, of_output, rng, examples)
+            blocks.append(manifests.write_blocks(frames, stream))
+    is_first = (split, index, passes.start) == ("train", 0, 0)
+    files.write_json(f"{path}.json", {
+        "blocks": blocks, "statistics": instances.statistics_of(recipe, block.ids, pairs),
+        "examples": examples if is_first else [],
+    })
+
+
+@functools.lru_cache(maxsize=1)  # a block may have several parts
+def _tokenize(recipe: Recipe, documents: tuple[tuple[str, ...], ...]) -> Block:
+    return tokenize_block(split_documents(documents, recipe.language), load_tokenizer(recipe))
+
+
+def is_complete(path: str) -> bool:
+    """Whether a part and its JSON are there; a power cut may have kept the latter alone."""
+    if not (os.path.exists(path) and os.path.exists(f"{path}.json")):
+        return False
+    blocks = files.read_json(f"{path}.json")["blocks"]
+    return os.path.getsize(path) == sum(map(_size_of, blocks))
+
+
+def _size_of(blocks: manifests.Sizes) -> int:
+    return sum(size for _, size in blocks)
+
+
+# === Outputs ===
+
+def _check_outputs(job: Job, counts: ReadingCounts, infos: Infos) -> None:
+    """Raises a DataError if an output would be empty."""
+    for split, outputs in job.outputs.items():
+        total = sum(info["statistics"]["records"] for info in infos[split])
+        if not total:
+            which = "held out" if split == "eval" else "left for training"
+            raise DataError(
+                f"no {split} records: none of {counts.documents:,} documents is {which}; add text, or "
+                "change --held_out_fraction" if job.held_out_fraction else
+                "no records: no document has enough text"
+            )
+        for number, path in enumerate(outputs):
+            if not any(info["blocks"][number] for info in infos[split]):
+                raise DataError(f"{path} would be empty: there are {total:,} records for "
+                                f"{len(outputs):,} files")
+
+
+def _join(number: int, infos: Sequence[dict[str, Any]], stream: BinaryIO) -> str:
+    """Writes output `number`, its share of each part; returns its SHA-256."""
+    digest = hashlib.sha256()
+    for info in infos:
+        sizes = list(map(_size_of, info["blocks"]))
+        with open(info["path"], "rb") as part:
+            part.seek(sum(sizes[:number]))
+            for at in range(0, sizes[number], 1 << 20):
+                chunk = part.read(min(1 << 20, sizes[number] - at))
+                digest.update(chunk)
+                stream.write(chunk)
+    return digest.hexdigest()
+
+
+def _vocabulary_copies(job: Job) -> dict[str, str]:
+    """Returns {folder with outputs: the path of their copy of the vocabulary}."""
+    suffix = ".vocabulary.model" if job.recipe.spm_model_file else ".vocabulary.txt"
+    return {os.path.dirname(path): path + suffix for path in reversed(job.all_outputs)}
+
+
+def _read_vocabulary(job: Job) -> bytes:
+    """Returns the content of the vocabulary's file, which must not have changed."""
+    with open(job.recipe.vocabulary, "rb") as stream:
+        content = stream.read()
+    if hashlib.sha256(content).hexdigest() != job.recipe.vocabulary_sha256:
+        raise DataError(f"{job.recipe.vocabulary} changed while records were made with it: rerun the "
+                        "command")
+    return content
+
+
+def _write_manifests(job: Job, counts: ReadingCounts, infos: Infos, digests: dict[str, str]) -> None:
+    """Writes the manifest of each output, and logs a report.
 
     Args:
-      paths: the files of its pairs.
+      digests: the SHA-256 of each output.
     """
-    key = hashlib.sha256("\n".join(map(os.path.basename, paths)).encode()).hexdigest()[:16]
-    _remove(work, lambda path: os.path.basename(path).startswith(f"{split.name}-")
-            and not path.endswith(".pairs") and f"-{key}" not in path)
-    buckets = split.num_buckets(job.text_bytes) if paths else 0
-    listing = os.path.join(work, f"{split.name}-{key}.files")
-    with files.writing(listing), open(listing, "w", encoding="utf-8") as stream:
-        stream.write("\n".join(paths))
-    missing = [number for number in range(buckets)
-               if not parts.is_complete(parts.path_of(work, key, split.name, number))]
-    if len(missing) < buckets:
-        log.info("resumed an unfinished run: %d of %d buckets were written",
-                 buckets - len(missing), buckets)
-    progress = Progress(f"wrote {split.name}", buckets, "buckets")
-    tasks = ((job.recipe, split.name, number, buckets, work, key) for number in missing)
-    for done, _ in enumerate(pool.map(write_bucket, tasks), buckets - len(missing) + 1):
-        progress.update(done)
-    progress.clear()
-    count = len(split.outputs)
-    return [parts.join(split, number, work, key, range(number, buckets, count))
-            for number in range(count)]
-
-
-def write_bucket(
-    recipe: Recipe, split: str, number: int, num_buckets: int, work: str, key: str
-) -> None:
-    """Gathers a bucket and writes its part."""
-    with open(os.path.join(work, f"{split}-{key}.files"), encoding="utf-8") as stream:
-        paths = stream.read().splitlines()
-    bucket = shuffle.read_bucket(paths, number, num_buckets, shuffle.token_dtype(recipe))
-    parts.write(recipe, split, number, bucket, parts.path_of(work, key, split, number))
+    everything = [info for split in infos.values() for info in split]
+    for example in (text for info in everything for text in info["examples"]):
+        log.info("a record:\n%s", example)
+    total = sum((Counter(info["statistics"]) for info in everything), Counter())
+    summary = report.summary_of(job.recipe.pairs, counts, total)
+    recipe, settings = job.recipe, load_tokenizer(job.recipe).settings
+    for split, outputs in job.outputs.items():
+        for number, path in enumerate(outputs):
+            folder = os.path.dirname(os.path.abspath(path))
+            info = {
+                "kind": "pretraining",
+                "split": split,
+                "max_seq_length": recipe.pairs.max_seq_length,
+                "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
+                # Of the vocabulary that was read; the file may have changed since.
+                "tokenizer_sha256": tokenizer_digest(
+                    recipe.vocabulary_sha256, bool(recipe.spm_model_file), settings
+                ),
+                # Its path as given, that of its copy, and its settings.
+                "vocabulary": {
+                    **{key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")},
+                    "beside": os.path.basename(_vocabulary_copies(job)[os.path.dirname(path)]),
+                    **dataclasses.asdict(settings),
+                },
+                # What masks that are drawn later need.
+                **vocabulary_info(recipe)[1]._asdict(),
+                "sentence_objective": recipe.pairs.sentence_objective,
+                "documents": counts.documents,
+                "shards": {os.path.relpath(os.path.abspath(shard), folder): digests[shard]
+                           for shard in outputs},
+                "flags": job.flags,
+                "report": summary,
+            }
+            blocks = [tuple(block) for part in infos[split] for block in part["blocks"][number]]
+            manifest = manifests.Manifest.of(blocks, recipe.feature_spec(), info)
+            files.write_sealed_json(manifests.manifest_path(path), manifest.to_json())
+            log.info("%s: %s records, %.1f MB", path, f"{manifest.records:,}", manifest.bytes / 1e6)
+    report.log_summary(job, counts, summary)

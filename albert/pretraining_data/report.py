@@ -1,8 +1,7 @@
 """Statistics of the text and the records, for the log and the manifests."""
 
-import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from albert.errors import DataError
@@ -41,75 +40,54 @@ def report_reading(job: Job, counts: ReadingCounts) -> None:
                     "--document_break_between_files")
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """Statistics of all records of a run."""
+def summary_of(
+    settings: PairSettings, counts: ReadingCounts, total: Mapping[str, int]
+) -> dict[str, Any]:
+    """Returns statistics of all records of a run, for manifests.
 
-    settings: PairSettings
-    unknown_characters: str
-    counts: ReadingCounts
-    total: Mapping[str, int]  # see `instances.statistics_of`
+    Args:
+      total: see `instances.statistics_of`.
+    """
+    label_1 = total["label_1"] / total["records"]
+    if settings.is_swapped_later:
+        label_1 += (1 - label_1) * settings.swap_prob
+    return {
+        "documents": counts.documents,
+        "records": total["records"],
+        "tokens": total["tokens"],
+        "label_1": round(label_1, 6),  # fraction of the records, after later swaps
+        # Fraction of the tokens that are in no record.
+        "cut_tokens": round(total["lost"] / max(1, total["lost"] + total["tokens"]), 6),
+        "unknown_tokens": round(total["unknown"] / max(1, total["tokens"]), 6),
+    }
 
-    @property
-    def label_1(self) -> float:
-        """Fraction of records with label 1, after later swaps."""
-        label = self.total["label_1"] / self.total["records"]
-        if self.settings.is_swapped_later:
-            label += (1 - label) * self.settings.swap_prob
-        return label
 
-    @property
-    def lost(self) -> float:
-        """Fraction of tokens that are in no record."""
-        return self.total["lost"] / max(1, self.total["lost"] + self.total["tokens"])
-
-    @property
-    def unknown(self) -> float:
-        """Fraction of the tokens in records that are unknown."""
-        return self.total["unknown"] / max(1, self.total["tokens"])
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the values for manifests."""
-        return {
-            "documents": self.counts.documents, "records": self.total["records"],
-            "tokens": self.total["tokens"], "label_1": round(self.label_1, 6),
-            "cut_tokens": round(self.lost, 6), "unknown_tokens": round(self.unknown, 6),
-        }
-
-    def log(self) -> None:
-        """Logs the statistics, and a warning for each that is unusual."""
-        log.info("%s documents of %s lines; label 1: %.1f %% of the records; truncated or left out: "
-                 "%.1f %% of the tokens; unknown: %.2f %%", f"{self.counts.documents:,}",
-                 f"{self.counts.lines:,}", 100 * self.label_1, 100 * self.lost, 100 * self.unknown)
-        for warning in self.warnings():
-            log.warning("%s", warning)
-
-    def warnings(self) -> Iterator[str]:
-        """Yields unusual values, each with a remedy."""
-        expected = sum(SENTENCE_OBJECTIVES[self.settings.sentence_objective])
-        tolerance = _LABEL_RANGE + 1 / self.total["records"] ** 0.5
-        if abs(self.label_1 - expected) > tolerance:
-            message = (f"{100 * self.label_1:.1f} % of the records have label 1; "
-                       f"{100 * expected:.0f} % are expected")
-            if self.label_1 > expected:
-                strict = "" if self.settings.strict_sentence_order else "--strict_sentence_order, or "
-                message += (
-                    f". Many sequences hold a single line, so that B comes from elsewhere: use {strict}one "
-                    "sentence per line (--split_sentences), and for long documents --short_seq_prob=0"
-                )
-            yield message
-        if self.lost > _MAX_LOST:
-            lone = ", or documents are single lines" if self.settings.strict_sentence_order else ""
-            fit = "" if self.settings.fit_sentences else ", --fit_sentences"
-            yield (
-                f"{100 * self.lost:.1f} % of the tokens were truncated or left out: lines are too "
-                f"long for --max_seq_length={self.settings.max_seq_length}{lone}. Use a larger one"
-                f"{fit}, or one sentence per line (--split_sentences)"
+def log_summary(job: Job, counts: ReadingCounts, summary: Mapping[str, Any]) -> None:
+    """Logs the statistics, and a warning with a remedy for each that is unusual."""
+    log.info("%s documents of %s lines; label 1: %.1f %% of the records; truncated or left out: "
+             "%.1f %% of the tokens; unknown: %.2f %%", f"{counts.documents:,}", f"{counts.lines:,}",
+             *(100 * summary[name] for name in ("label_1", "cut_tokens", "unknown_tokens")))
+    settings = job.recipe.pairs
+    label_1, expected = summary["label_1"], sum(SENTENCE_OBJECTIVES[settings.sentence_objective])
+    if abs(label_1 - expected) > _LABEL_RANGE + 1 / summary["records"] ** 0.5:
+        message = (f"{100 * label_1:.1f} % of the records have label 1; {100 * expected:.0f} % are "
+                   "expected")
+        if label_1 > expected:
+            strict = "" if settings.strict_sentence_order else "--strict_sentence_order, or "
+            message += (
+                f". Many sequences hold a single line, so that B comes from elsewhere: use {strict}one "
+                "sentence per line (--split_sentences), and for long documents --short_seq_prob=0"
             )
-        if self.unknown > _MAX_UNKNOWN:
-            characters = f" (most often {self.unknown_characters})" if self.unknown_characters else ""
-            yield (
-                f"{100 * self.unknown:.1f} % of the tokens are unknown to the vocabulary{characters}. "
-                "Replace these characters, or train a vocabulary on this text with "
-                "albert.train_sentencepiece"
-            )
+        log.warning("%s", message)
+    if summary["cut_tokens"] > _MAX_LOST:
+        lone = ", or documents are single lines" if settings.strict_sentence_order else ""
+        full = "" if settings.full_sequences else ", --full_sequences"
+        log.warning("%.1f %% of the tokens were truncated or left out: lines are too long for "
+                    "--max_seq_length=%d%s. Use a larger one%s, or one sentence per line "
+                    "(--split_sentences)",
+                    100 * summary["cut_tokens"], settings.max_seq_length, lone, full)
+    if summary["unknown_tokens"] > _MAX_UNKNOWN:
+        characters = f" (most often {job.unknown_characters})" if job.unknown_characters else ""
+        log.warning("%.1f %% of the tokens are unknown to the vocabulary%s. Replace these characters, "
+                    "or train a vocabulary on this text with albert.train_sentencepiece",
+                    100 * summary["unknown_tokens"], characters)

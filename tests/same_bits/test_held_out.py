@@ -6,7 +6,7 @@ import pytest
 from making_records import make, published, read, take, words_in, write_corpus
 
 from albert.errors import DataError
-from albert.pretraining_data.held_out import HeldOut
+from albert.pretraining_data.held_out import split_document
 from albert.records.manifests import Manifest
 from albert.runtime.seeds import child_seed
 
@@ -21,10 +21,10 @@ def documents_of(sizes, seed=0):
 def divide(documents, fraction, seed):
     """Returns (held-out parts, training parts), having checked that nothing is lost."""
     text_bytes = sum(len(line.encode()) + 1 for document in documents for line in document)
-    chooser, sides = HeldOut(fraction, seed, text_bytes), ([], [])
+    sides = ([], [])
     for document in documents:
         whole = []
-        for is_held_out, part in chooser.split(document):
+        for is_held_out, part in split_document(document, fraction, seed, text_bytes):
             assert sum(map(len, part)) > 0
             sides[not is_held_out].append(part)
             whole += part
@@ -120,7 +120,7 @@ def test_a_part_of_the_only_document_is_held_out(tiny):
     made = []
     for processes in (1, 2):
         make(tiny, held_out_fraction=0.1, eval_output_file=tiny / "eval.tfrecord",
-             document_layout="blank_lines", strict_sentence_order=True, fit_sentences=True, dupe_factor=1, eval_dupe_factor=2,
+             document_layout="blank_lines", strict_sentence_order=True, dupe_factor=1, eval_dupe_factor=2,
              num_processes=processes)
         train, held_out = read(tiny / "out.tfrecord"), read(tiny / "eval.tfrecord")
         made.append(take(tiny))
@@ -137,9 +137,9 @@ def test_nothing_held_out_or_nothing_left_is_refused(tiny):
 
     def seed_where(fraction, want):
         for seed in range(999):
-            chooser = HeldOut(fraction, child_seed(seed, "held out"), 1000)
+            number = child_seed(seed, "held out")
             if all(is_held_out == want for document in documents
-                   for is_held_out, _ in chooser.split(document)):
+                   for is_held_out, _ in split_document(document, fraction, number, 1000)):
                 return seed
 
     for fraction, want, message in (

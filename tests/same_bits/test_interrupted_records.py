@@ -13,14 +13,13 @@ from invariants import snapshot
 from making_records import files_made, flags_of, make, take
 
 from albert.errors import DataError, RunDirBusyError
-from albert.pretraining_data import instances, job, outputs, parts, pipeline, shuffle
-from albert.pretraining_data.job import OutputSplit
+from albert.pretraining_data import instances, job, pipeline
 from albert.records import manifests
 from albert.records.record_files import RecordFiles
 from albert.text import cleaning
 
 WORK = ".out.tfrecord.work"
-PAIRING, FRAMING = (shuffle, "deal_pairs"), (instances, "frame_bucket")
+PAIRING, FRAMING = (pipeline, "pairs_of_block"), (instances, "frame_pairs")
 
 
 def spawn(folder, **changes):
@@ -28,7 +27,7 @@ def spawn(folder, **changes):
 
 
 def tasks_done(folder) -> int:
-    return sum(path.suffix == ".pairs" for path in (folder / WORK).glob("*"))
+    return sum(path.name.endswith(".part.json") for path in (folder / WORK).glob("*"))
 
 
 def wait_for_work(folder, process, tasks):
@@ -143,25 +142,20 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
 ):
     monkeypatch.setattr(job, "_BLOCK", (1500, 1500))
     caplog.set_level("INFO", "albert")
-    monkeypatch.setattr(OutputSplit, "num_buckets", lambda *_: 4)
     paths = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
-    counts = calls_of(monkeypatch, PAIRING, FRAMING)
+    counts = calls_of(monkeypatch, FRAMING)
     make(tiny, **paths)
-    whole, expected = counts.copy(), take(tiny)
-    assert whole["deal_pairs"] > 3 and whole["frame_bucket"] == 4
-    for owner, name, number, kept_pairings, framings in (
-        (*PAIRING, 2, 2, 4),
-        (*FRAMING, 1, whole["deal_pairs"], 3),
-        (parts, "join", 1, whole["deal_pairs"], 0),
-        (outputs, "_publish_file", 1, whole["deal_pairs"], 0),  # between the two files
-        (manifests, "manifest_path", 4, whole["deal_pairs"], 0),  # before their manifests
+    whole, expected = counts["frame_pairs"], take(tiny)
+    assert whole > 6
+    for owner, name, number, left in (
+        (*PAIRING, 2, whole - 4), (*FRAMING, 5, whole - 4), (pipeline, "_join", 1, 0),
+        (manifests, "manifest_path", 4, 0),  # before their manifests
     ):
         make_and_die(monkeypatch, owner, name, number, tiny, **paths)
-        counts.update(deal_pairs=0, frame_bucket=0)
+        counts["frame_pairs"] = 0
         caplog.clear()
         make(tiny, **paths)
-        pairings = whole["deal_pairs"] - kept_pairings
-        assert counts == {"deal_pairs": pairings, "frame_bucket": framings}, name
+        assert counts["frame_pairs"] == left, name
         assert "resumed an unfinished run: " in caplog.text
         assert take(tiny) == expected, name
 
@@ -173,7 +167,7 @@ def test_readers_refuse_files_that_a_killed_run_left_between_old_and_new(tiny, m
         if is_made_anew:  # over records of another seed
             make(tiny, random_seed=1, **changes)
         for owner, name, number in (
-            (outputs, "_publish_file", 0), (outputs, "_publish_file", 1),
+            (pipeline, "_join", 0), (pipeline, "_join", 1),
             (manifests, "manifest_path", 5),  # after the first manifest
         ):
             make_and_die(monkeypatch, owner, name, number, tiny, **changes)
@@ -209,11 +203,11 @@ def test_only_the_blocks_of_a_corrected_line_are_made_again(tiny, monkeypatch):
     counts = calls_of(monkeypatch, PAIRING)
     with pytest.raises(DataError, match="not UTF-8"):
         make(tiny)
-    made = counts["deal_pairs"]
+    made = counts["pairs_of_block"]
     (tiny / "corpus.txt").write_bytes(good)
-    counts["deal_pairs"] = 0
+    counts["pairs_of_block"] = 0
     make(tiny)
-    assert made > 20 and counts["deal_pairs"] <= 4  # two blocks at the end, in two tasks each
+    assert made > 20 and counts["pairs_of_block"] <= 4  # two blocks at the end, in two tasks each
     resumed = take(tiny)
     make(tiny)
     assert take(tiny) == resumed
@@ -225,7 +219,7 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_resumed(change, tiny, m
     with monkeypatch.context() as patch:
         if change == "layout":
             patch.setattr(pipeline, "_LAYOUT", 1)
-        make_and_die(patch, *FRAMING, 0, tiny)
+        make_and_die(patch, pipeline, "_join", 0, tiny)
     blocks, changes = tasks_done(tiny), {}
     if change == "flag":
         changes = {"random_seed": 7}
@@ -233,11 +227,11 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_resumed(change, tiny, m
         text = (tiny / "corpus.txt").read_text()
         (tiny / "corpus.txt").write_text(re.sub(r"\d", lambda digit: str(9 - int(digit[0])), text))
     elif change == "damage":
-        for path in (tiny / WORK).glob("*.pairs"):
+        for path in (tiny / WORK).glob("*.part"):
             path.write_bytes(path.read_bytes()[:-1])
-    counts = calls_of(monkeypatch, PAIRING)
+    counts = calls_of(monkeypatch, FRAMING)
     make(tiny, **changes)
-    assert counts["deal_pairs"] == blocks > 3
+    assert counts["frame_pairs"] == blocks > 3
     remade = take(tiny)
     assert list(remade) == ["out.tfrecord", "out.tfrecord.manifest.json"]
     make(tiny, **changes)

@@ -157,7 +157,7 @@ def test_labels_cannot_be_read_off_the_lengths_of_segments_that_were_cut(tmp_pat
 
 
 @pytest.mark.parametrize("objective, share", [
-    ("sop", 0.5), ("nsp", 0.5), ("both", 0.5), ("none", 0.0),
+    ("sop", 0.5), ("nsp", 0.5), ("none", 0.0),
 ])
 def test_pairs_that_are_swapped_when_read_have_their_share_of_labels(corpus, objective, share):
     path = make(corpus, objective, f"--sentence_objective={objective}", "--nostatic_masks",

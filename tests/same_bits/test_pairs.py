@@ -79,7 +79,7 @@ def test_full_sequences_cover_each_document_without_a_gap_and_are_never_truncate
         at_an_end += np.isin(firsts[:, 1], list(ends)).sum()
         total += len(firsts)
     assert at_an_end > 0.3 * total
-    pairs, _ = pairing.pairs_of_block(block, PairSettings(**settings), 0)
+    pairs = pairing.pairs_of_block(block, PairSettings(**settings), 0)
     assert pairs["lost"].sum() <= len(lengths)
 
 
@@ -122,23 +122,8 @@ def test_strict_pairs_of_short_sequences_are_of_one_document_and_balanced(length
     assert usual.mean() > 0.55 or length == 64
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_pairs_that_end_at_the_nearest_border_lose_far_less(strict):
-    rng = random.Random(1)
-    block = make_block([[rng.randint(5, 40) for _ in range(60)] for _ in range(100)])
-    lost = {}
-    for fits in (False, True):
-        settings = dict(max_seq_length=128, short_seq_prob=0, strict_sentence_order=strict)
-        found = np.array(all_pairs(block, fit_sentences=fits, **settings))
-        assert ((found[:, 1] == found[:, 2]) == (found[:, 4] == 0)).all()
-        sizes = found[:, 1] - found[:, 0] + found[:, 3] - found[:, 2]
-        lost[fits] = np.maximum(sizes - 125, 0).sum() / sizes.sum()
-        assert sizes.sum() > 0.99 * len(block.ids)  # a lone last segment may be dropped
-    assert 0.08 < lost[False] and lost[True] < 0.4 * lost[False]
-
-
 @pytest.mark.parametrize("objective,want", [
-    ("sop", (0.0, 0.5)), ("nsp", (0.5, 0.0)), ("both", (0.25, 0.25)), ("none", (0.0, 0.0)),
+    ("sop", (0.0, 0.5)), ("nsp", (0.5, 0.0)), ("none", (0.0, 0.0)),
 ])
 def test_so_many_pairs_have_a_random_b_and_so_many_are_swapped(objective, want):
     # Documents of four segments of one token each, the number that a pair takes.
@@ -146,7 +131,7 @@ def test_so_many_pairs_have_a_random_b_and_so_many_are_swapped(objective, want):
     starts = list(range(count + 1))
     block = Block(np.arange(count, dtype=np.int32), starts, starts[::4])
     settings = PairSettings(7, 0.0, objective, strict_sentence_order=True)
-    found, _ = pairing.pairs_of_block(block, settings, 5)
+    found = pairing.pairs_of_block(block, settings, 5)
     is_random = found["a_start"] // 4 != found["b_start"] // 4
     is_swapped = ~is_random & (found["b_start"] < found["a_start"])
     shares = np.array([is_random.mean(), is_swapped.mean()])

@@ -19,9 +19,8 @@ sys.path.insert(0, REPOSITORY)
 
 from albert import create_pretraining_data
 from albert.cli import flags
-from albert.pretraining_data.held_out import HeldOut
-from albert.pretraining_data.job import load_tokenizer
-from albert.text.documents import ReadingCounts, read_documents
+from albert.pretraining_data import pipeline
+from albert.text.documents import ReadingCounts
 
 CHUNK = 16 << 20  # characters that are packed together
 
@@ -52,19 +51,12 @@ def pack(folder: str, words: int, texts: list[str]) -> None:
 
 
 def _parts(texts):
-    """Yields (is held out, lines) of the documents, lower-cased as the tokenizer does."""
+    """Returns (is held out, lines) of the documents, lower-cased as the tokenizer does."""
     argv = ["", "--flagfile=configs/small_en/records.flags", f"--input_file={','.join(texts)}",
             "--vocab_file=albert/models/small_en/vocab.txt",
             "--output_file=/nonexistent/a", "--eval_output_file=/nonexistent/b"]
     job = create_pretraining_data.job_of(flags.parse(create_pretraining_data.define_flags, argv))
-    held_out = HeldOut(
-        job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes, job.recipe.language
-    )
-    for document in read_documents(
-        job.inputs, load_tokenizer(job.recipe).preprocess, ReadingCounts(),
-        job.break_between_files, job.form,
-    ):
-        yield from held_out.split(document)
+    return pipeline.read_sides(job, ReadingCounts())
 
 
 def _pack(folder: str, name: str, text: str) -> None:
