@@ -15,8 +15,7 @@ from albert.inference.session import (
     Batch, Predictor, Session, model_inputs, numbers, sigmoid, softmax,
 )
 from albert.records.features import encode_pairs
-from albert.tasks import conll, race
-from albert.tasks import entity_metrics as entities
+from albert.tasks import race, words
 
 Texts = Sequence[str]  # the columns of a line
 # Punctuation is separated at both ends of a word, not inside (U.S, don't, 3.5).
@@ -143,17 +142,18 @@ class TokenClassifier(TaskPredictor):
 
     def encode(self, inputs):
         pattern = re.compile(r"[^ \t]+") if self.is_tokenized else WORD
-        all_rows, context, overflow = [], [], conll.Overflow()
+        all_rows, context, num_cut = [], [], 0
         tokenizer, length = self.session.tokenizer, self.session.max_seq_length
         for (text,) in inputs:
             spans = [match.span() for match in pattern.finditer(text)]
-            ids = conll.encode_words(tokenizer, [text[a:b] for a, b in spans])
-            rows = conll.sentence_rows(ids, [0] * len(ids), tokenizer, length, overflow)
-            rows = list(map(without_padding, rows)) if ids else []
+            ids = words.encode_words(tokenizer, [text[a:b] for a, b in spans])
+            num_cut += sum(len(word) > length - 2 for word in ids)
+            rows = words.sentence_rows(ids, [0] * len(ids), tokenizer, length)
+            rows = list(map(without_padding, rows))
             context.append((text, spans, [np.flatnonzero(row["label_ids"]) for row in rows]))
             all_rows.append([model_inputs(row) for row in rows])
         num_words = sum(len(spans) for _, spans, _ in context)
-        return Batch(all_rows, context, overflow.words, num_words)
+        return Batch(all_rows, context, num_cut, num_words)
 
     def decode(self, context, outputs):
         for (text, spans, positions), rows in zip(context, outputs, strict=True):
@@ -171,7 +171,7 @@ class TokenClassifier(TaskPredictor):
                         "type": kind, "text": text[spans[first][0] : spans[last][1]],
                         "start": spans[first][0], "end": spans[last][1],
                     }
-                    for kind, first, last in entities.find_entities(labels)
+                    for kind, first, last in words.find_entities(labels)
                 ],
             }
 

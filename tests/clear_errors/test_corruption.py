@@ -30,7 +30,7 @@ from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.storage import files
-from albert.tasks import conll, glue, race, squad
+from albert.tasks import glue, race, squad, words
 from albert.tasks.pretraining import PretrainingTask
 from albert.text import documents, vocabulary
 from albert.tokenization import FullTokenizer, check_special_pieces
@@ -195,8 +195,8 @@ def read_corpus(folder):
 
 READERS = {
     "results": Reader("eval_results.json", make_results, read_results),
-    "conll": Reader(
-        "train.txt", jobs.token_flags, lambda d: conll.read_sentences(str(d / "train.txt"))
+    "words": Reader(
+        "train.txt", jobs.token_flags, lambda d: words.read_sentences(str(d / "train.txt"))
     ),
     "corpus": Reader("corpus.txt", make_corpus, read_corpus),
     "checkpoint": Reader(

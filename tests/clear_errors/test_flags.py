@@ -105,9 +105,8 @@ def test_every_flag_of_the_original_is_there_with_its_default():
 
 def test_a_flag_means_the_same_to_run_token_classifier_as_to_run_classifier():
     ours, theirs = (flags.to_dict(values_of(c)) for c in (run_token_classifier, run_classifier))
-    assert set(ours) - set(theirs) == {"scheme", "skip_comments", "word_column"}
-    # A column of CoNLL has a number and no name.
-    assert all(ours[n] == theirs[n] for n in set(ours) & set(theirs) - {"label_column"})
+    assert set(ours) - set(theirs) == {"scheme"}
+    assert all(ours[name] == theirs[name] for name in set(ours) & set(theirs))
 
 
 def test_booleans_are_written_in_each_of_absls_ways():
@@ -170,8 +169,8 @@ COMMANDS = sorted(
     if HAS_FLAGS.search(text := path.read_text("utf-8")) and IS_COMMAND.search(text)
 )
 # Thresholds, and seeds that become text or bits of any length.
-ANY_NUMBER = {"label_column", "na_prob_thresh", "null_score_diff_threshold", "random_seed",
-              "threshold_to_export", "word_column"}
+ANY_NUMBER = {"na_prob_thresh", "null_score_diff_threshold", "random_seed",
+              "threshold_to_export"}
 SEEDS_AS_TEXT = {"prepare_text", "train_sentencepiece"}
 END = re.compile(r"(from|to|at least|above|at most|below) (\S+?)(?:,|$| )")
 

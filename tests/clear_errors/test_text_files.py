@@ -21,7 +21,7 @@ from albert.cli import answering as inference
 from albert.errors import DataError
 from albert.pretraining_data import job
 from albert.storage import files
-from albert.tasks import conll, glue, lines
+from albert.tasks import glue, lines, words
 from albert.text import corpus_files, documents, text_files, vocabulary
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import preprocess_text
@@ -101,7 +101,7 @@ def test_every_form_of_a_text_gives_every_reader_the_same_lines(form, expected, 
 
     path.write_bytes(make("Émile\tB-PER\nsaid\tO\n\n" * 400))
     rows = [["Émile", "B-PER"], ["said", "O"], []] * 400
-    found = [(line.number, list(line.columns)) for line in conll.read_lines(str(path))]
+    found = [(number, list(columns)) for number, _, columns in words.read_lines(str(path))]
     assert found == list(enumerate(rows, 1))
     passage = json.dumps({"questions": ["é"]}, ensure_ascii=False, indent=1)
     path.write_bytes(make(f"{passage}\n" * 400))

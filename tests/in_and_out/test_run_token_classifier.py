@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers import assert_one_clear_line, results_of, write_config
 
-from albert.tasks import entity_metrics as entities
+from albert.tasks.words import entity_scores, find_entities
 
 FIRST, LAST = [f"n{i}" for i in range(8)], [f"m{i}" for i in range(8)]
 OTHERS = [f"w{i}" for i in range(18)]
@@ -62,7 +62,7 @@ def test_names_are_learned_and_every_word_predicted_as_the_results_say(trained):
     hits = np.mean([a == b for a, b in zip(gold, guessed, strict=True)])
     assert found["eval_accuracy"] == pytest.approx(hits) and hits < 1
     # The "." of every sentence is outside entities, so that concatenated sentences score the same.
-    assert found["eval_f1"] == pytest.approx(entities.score([gold], [guessed])["eval_f1"])
+    assert found["eval_f1"] == pytest.approx(entity_scores([gold], [guessed])["eval_f1"])
 
 
 def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_places(trained, tmp_path):
@@ -80,7 +80,7 @@ def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_place
     text = "W1.  N3 M2. N1 M1 N2, N5."  # punctuation is separate
     (raw,) = jobs.ask(tmp_path, trained.out, [text])
     assert raw["words"] == ["W1", ".", "N3", "M2", ".", "N1", "M1", "N2", ",", "N5", "."]
-    expected = entities.find_entities(raw["labels"])
+    expected = find_entities(raw["labels"])
     assert len(expected) > 1
     for entity, (kind, first, last) in zip(raw["entities"], expected, strict=True):
         assert entity["type"] == kind

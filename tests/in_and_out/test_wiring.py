@@ -22,7 +22,6 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, pretrained
 from albert.records import record_files
-from albert.tasks import conll
 from albert.tokenization import FullTokenizer
 from albert.training import loop, steps
 from albert.training.current_engine import current
@@ -155,9 +154,6 @@ COMMANDS = {
         "label_list": Setting("O,I-PER,B-PER", lambda s: [s.task.labels, s.facts["label_names"]],
                               [("O", "I-PER", "B-PER"), ["O", "I-PER", "B-PER"]]),
         "scheme": Setting("none", of_task("best_metric"), "eval_accuracy"),
-        "word_column": Setting(1, lambda s: s.first_text.count("x"), 3),
-        "label_column": Setting(2, of_task("layout"), conll.Layout(1, 2, True)),
-        "skip_comments": Setting(True, of_task("layout"), conll.Layout(1, 2, True)),
     }, 2.25),
     "race": Command(run_race, all_actions(jobs.race_flags), without(
         TUNING, "classifier_dropout", "optimizer",

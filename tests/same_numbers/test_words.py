@@ -1,8 +1,8 @@
-"""CoNLL files: reading, refusals, and how words become rows."""
+"""Labels of words: files, refusals, how words become rows, and the scores of entities."""
 
-import dataclasses
-import itertools
 import pathlib
+import random
+import types
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from albert import tokenization
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
-from albert.tasks import conll
-from albert.tasks.token_classification import TokenClassificationTask
+from albert.tasks import words as word_labels
+from albert.tasks.words import WordLabelTask, entity_scores, find_entities, read_sentences
 
 SAMPLE = """-DOCSTART- -X- O O
 
@@ -35,7 +35,7 @@ def write(folder, text, name="train.txt"):
 
 
 def test_words_and_labels_are_the_first_and_last_column(tmp_path):
-    first, second = conll.read_sentences(write(tmp_path, SAMPLE))
+    first, second = read_sentences(write(tmp_path, SAMPLE))
     assert first.words == ("EU", "rejects", "German", "call", ".")
     assert first.labels == ("B-ORG", "O", "B-MISC", "O", "O")
     assert (first.line, second.line) == (3, 9)
@@ -44,31 +44,23 @@ def test_words_and_labels_are_the_first_and_last_column(tmp_path):
 
 def test_byte_order_mark_line_ends_and_other_white_space(tmp_path):
     text = "\ufeffa\u00a0b\tO\r\nc\u2028d\tB-X\r\n \t\r\n\r\ne\tO\n-DOCSTART-\nf\tO"
-    sentences = conll.read_sentences(write(tmp_path, text))
+    sentences = read_sentences(write(tmp_path, text))
     assert [s.words for s in sentences] == [("a\u00a0b", "c\u2028d"), ("e",), ("f",)]
-
-
-def test_iob1_becomes_bio(tmp_path):
-    text = "a I-X\nb I-X\nc B-X\nd I-Y\ne O\nf I-Y\n"
-    (sentence,) = conll.read_sentences(write(tmp_path, text), "iob1")
-    assert sentence.labels == ("B-X", "I-X", "B-X", "B-Y", "O", "B-Y")
 
 
 def test_labels_are_listed_with_what_longer_entities_need(tmp_path):
     for text, scheme, labels in (
-        ("a B-X\nb O\n", "bio", ("O", "B-X", "I-X")),
-        ("a B-X\nb E-X\nc O\n", "iobes", ("O", "B-X", "E-X", "I-X", "S-X")),
-        ("a ,\nb NN\n", "none", (",", "NN")),
+        ("a B-X\nb O\n", "bio", ("O", "B-X", "I-X")), ("a ,\nb NN\n", "none", (",", "NN")),
     ):
-        sentences = conll.read_sentences(write(tmp_path, text), scheme)
-        assert conll.collect_labels(sentences, scheme) == labels
+        sentences = read_sentences(write(tmp_path, text), scheme)
+        assert word_labels.collect_labels(sentences, scheme) == labels
 
 
 BAD = [  # text, scheme, known labels, message
     ("a O\nb B-X\nc NN O\n", "bio", None, ":3: 3 columns, the lines before have 2"),
     ("# x y\na O\n", "bio", None, ":2: 2 columns, the lines before have 3"),
-    ("a O\n\n# x y\n", "bio", None, ":3: 3 columns, the lines before have 2; give --skip_comments"),
-    ("a O\nb I-X\n", "bio", None, ":2: I-X cannot follow O; .* --scheme=iob1"),
+    ("a O\nb I-X\n", "bio", None, ":2: I-X cannot follow O: entities begin with B-"),
+    ("a I-X\n", "bio", None, ":1: I-X cannot follow O"),
     ("a B-X\n\nb I-X\n", "bio", None, ":3: I-X cannot follow O"),
     ("a B-Y\nb I-X\n", "bio", None, ":2: I-X cannot follow B-Y"),
     ("a O\nb NN\n", "bio", None,
@@ -85,14 +77,14 @@ BAD = [  # text, scheme, known labels, message
 def test_a_bad_file_is_refused_with_its_line(tmp_path):
     for text, scheme, known, said in BAD:
         with pytest.raises(DataError, match="train.txt" + said):
-            conll.read_sentences(write(tmp_path, text), scheme, known)
+            read_sentences(write(tmp_path, text), scheme, known)
     with pytest.raises(DataError, match="--label_list: label 'NN' is not O"):
-        conll.check_labels(("O", "NN"), "bio")
+        word_labels.check_label("NN", "bio", "--label_list")
 
 
 def test_words_alone_are_enough_where_nothing_is_learned(tmp_path):
-    (sentence,) = conll.read_sentences(write(tmp_path, "a\nb\n"), needs_labels=False)
-    assert sentence == conll.Sentence(("a", "b"), None, 1)
+    (sentence,) = read_sentences(write(tmp_path, "a\nb\n"), needs_labels=False)
+    assert sentence == word_labels.Sentence(("a", "b"), None, 1)
 
 
 def test_label_lists_are_separated_by_commas_those_of_words_also_by_blanks():
@@ -116,21 +108,16 @@ def test_label_lists_are_separated_by_commas_those_of_words_also_by_blanks():
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=60), st.integers(10, 30))
-def test_windows_label_every_word_once_with_its_neighbours(sizes, room):
-    found = conll.parts(sizes, room)
-    labelled = [word for w in found for word in range(w.first, w.last)]
-    assert labelled == list(range(len(sizes)))
-    for window in found:
-        assert window.start <= window.first < window.last <= window.end
-        assert sum(sizes[window.start : window.end]) <= room
-    if sum(sizes) <= room:
-        assert len(found) == 1
-
-
-def test_a_word_at_the_edge_of_a_window_has_context_on_both_sides():
-    found = conll.parts([1] * 100, 40)
-    for before, after in itertools.pairwise(found):
-        assert before.end - before.last >= 4 and after.first - after.start >= 4
+def test_windows_hold_every_word_once_and_as_many_as_fit(sizes, room):
+    ids = [[9] * size for size in sizes]
+    tokenizer = types.SimpleNamespace(cls_id=2, sep_id=3)
+    rows = word_labels.sentence_rows(ids, range(len(ids)), tokenizer, room + 2)
+    labels = [row["label_ids"][row["label_ids"] > 0] - 1 for row in rows]
+    assert np.concatenate(labels).tolist() == list(range(len(sizes)))
+    used = [sum(sizes[word] for word in of_row) for of_row in labels]
+    assert used == [int(row["input_mask"].sum()) - 2 for row in rows] and max(used) <= room
+    for count, following in zip(used, labels[1:], strict=False):
+        assert count + sizes[following[0]] > room
 
 
 @pytest.fixture
@@ -144,8 +131,8 @@ def tokenizer(tmp_path):
 def test_the_label_is_on_the_first_piece_of_each_word(tokenizer, caplog):
     # Case, punctuation inside a word, and words that become empty.
     words = ("PARIS", "(Paris)", "playing", "U.S.", "\u0301", "\u200b")
-    sentence = conll.Sentence(words, ("O", "B-X", "O", "B-X", "O", "B-X"), 1)
-    task = TokenClassificationTask(20, ("O", "B-X", "I-X"))
+    sentence = word_labels.Sentence(words, ("O", "B-X", "O", "B-X", "O", "B-X"), 1)
+    task = WordLabelTask(20, ("O", "B-X", "I-X"))
     (row,) = task.rows([sentence], tokenizer, "train")
     ids = tokenizer.convert_ids_to_tokens(row["input_ids"])
     labelled = [(ids[i], int(label)) for i, label in enumerate(row["label_ids"]) if label]
@@ -159,8 +146,8 @@ def test_the_label_is_on_the_first_piece_of_each_word(tokenizer, caplog):
 def test_long_sentences_are_split_and_counted(tokenizer, caplog):
     caplog.set_level("WARNING", logger="albert")
     words = ("paris",) * 30 + ("s" * 3 + ".",) + ("." * 20,)
-    sentence = conll.Sentence(words, tuple("OB"[i % 2] for i in range(32)), 1)
-    rows = list(TokenClassificationTask(12, ("O", "B")).rows([sentence], tokenizer, "train"))
+    sentence = word_labels.Sentence(words, tuple("OB"[i % 2] for i in range(32)), 1)
+    rows = list(WordLabelTask(12, ("O", "B")).rows([sentence], tokenizer, "train"))
     labels = np.concatenate([row["label_ids"][row["label_ids"] > 0] for row in rows])
     assert labels.tolist() == [1 + i % 2 for i in range(32)]
     assert [row["continues"] for row in rows] == [0] + [1] * (len(rows) - 1)
@@ -170,7 +157,7 @@ def test_long_sentences_are_split_and_counted(tokenizer, caplog):
 
 def test_predictions_have_the_layout_of_the_file(tmp_path):
     path = write(tmp_path, SAMPLE)
-    out = conll.write_with_labels(path, "ABCDEFG", str(tmp_path / "out.txt"))
+    out = word_labels.write_with_labels(path, "ABCDEFG", str(tmp_path / "out.txt"))
     lines = pathlib.Path(out).read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(SAMPLE.splitlines())
     assert lines[:4] == ["-DOCSTART- -X- O O O", "", "EU NNP B-NP B-ORG A",
@@ -178,62 +165,43 @@ def test_predictions_have_the_layout_of_the_file(tmp_path):
     assert lines[-1] == "Blackburn NNP I-NP I-PER G"
 
 
-# GermEval's layout: comments, a number, the word, and two columns of labels.
-GERMEVAL = """#\thttp://de.wikipedia.org/x [2009-10-17]
-1\tSchartau\tB-PER\tO
-2\tsagte\tO\tO
-
-#
-1\t#\tO\tO
-2\tBerlin\tB-LOC\tB-PER
-"""
+# --- Scores ---
 
 
-def test_comments_are_skipped_and_columns_chosen(tmp_path):
-    path = write(tmp_path, GERMEVAL)
-    for label, expected in ((2, [("B-PER", "O"), ("O", "B-LOC")]), (-1, [("O", "O"), ("O", "B-PER")])):
-        layout = conll.Layout(1, label, has_comments=True)
-        found = conll.read_sentences(path, layout=layout)
-        assert [s.words for s in found] == [("Schartau", "sagte"), ("#", "Berlin")]
-        assert [s.labels for s in found] == expected and [s.line for s in found] == [2, 6]
-    written = conll.write_with_labels(path, "abcd", str(tmp_path / "out.txt"), layout)
-    lines = open(written).read().splitlines()
-    given = GERMEVAL.splitlines()
-    assert lines == [line + f"\t{label}" * bool(label) for line, label in zip(
-        given, ("", "a", "b", "", "", "c", "d"), strict=True)]
-    for layout, said in (
-        (conll.Layout(4), "a.txt:2: --word_column=4: the columns are 0 to 3"),
-        (conll.Layout(0, -5), "--label_column=-5: the columns are 0 to 3"),
-    ):
-        with pytest.raises(DataError, match=said.replace("a.txt", path)):
-            conll.read_sentences(path, layout=dataclasses.replace(layout, has_comments=True))
+@pytest.mark.parametrize(("labels", "expected"), [
+    ("O O", []),
+    ("B-PER I-PER O B-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),
+    ("B-PER B-PER", [("PER", 0, 0), ("PER", 1, 1)]),
+    ("O I-PER I-PER", [("PER", 1, 2)]),  # begins without B-
+    ("B-PER I-LOC", [("PER", 0, 0), ("LOC", 1, 1)]),  # another type never continues
+    ("I-PER O I-PER", [("PER", 0, 0), ("PER", 2, 2)]),
+    ("B-a-b I-a-b", [("a-b", 0, 1)]),
+    ("NN X-PER -", []),
+    ("", []),
+])
+def test_entities_are_those_of_conlleval(labels, expected):
+    assert find_entities(labels.split()) == expected
 
 
-CONLL_U = """# text = vámonos al mar
-1-2\tvámonos\t_\t_
-1\tvamos\tVERB\tO
-2\tnos\tPRON\tO
-2.1\tya\tADV\t_
-3-4\tal\t_\t_
-3\ta\tADP\tO
-4\tel\tDET\tB-LOC
-5\tmar\tNOUN\tI-LOC
+# From seqeval 1.2.2 (default mode), for the same sentences.
+@pytest.mark.parametrize(("seed", "precision", "recall", "f1", "by_type"), [
+    (1, 0.6035502958579881, 0.5895953757225434, 0.5964912280701754,
+     {"LOC": 0.5974025974025974, "ORG": 0.6461538461538462, "PER": 0.5691056910569106}),
+    (2, 0.5632183908045977, 0.5664739884393064, 0.5648414985590778,
+     {"LOC": 0.5112781954887218, "ORG": 0.625, "PER": 0.582089552238806}),
+])
+def test_scores_equal_seqevals(seed, precision, recall, f1, by_type):
+    rng = random.Random(seed)
+    known = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-ORG"]
+    gold = [[rng.choice(known) for _ in range(6)] for _ in range(40)]
+    guessed = [[x if rng.random() < 0.6 else rng.choice(known) for x in s] for s in gold]
+    expected = {"eval_precision": precision, "eval_recall": recall, "eval_f1": f1}
+    expected |= {f"eval_f1_{kind}": value for kind, value in by_type.items()}
+    assert entity_scores(gold, guessed) == pytest.approx(expected, abs=1e-12)
 
-1\tsí\tINTJ\tO
-"""
 
-
-def test_lines_for_several_words_are_no_words_and_stay_as_they_are(tmp_path):
-    path, layout = write(tmp_path, CONLL_U), conll.Layout(1, -1, has_comments=True)
-    first, second = conll.read_sentences(path, layout=layout)
-    assert first.words == ("vamos", "nos", "a", "el", "mar") and second.words == ("sí",)
-    assert first.labels == ("O", "O", "O", "B-LOC", "I-LOC")
-    written = pathlib.Path(conll.write_with_labels(path, "abcdef", str(tmp_path / "out.txt"), layout))
-    labels = iter("abcdef")
-    assert written.read_text(encoding="utf-8").splitlines() == [
-        f"{line}\t{next(labels)}" if line.split("\t")[0].isdecimal() else line
-        for line in CONLL_U.splitlines()
-    ]
-    # Where the first column holds the words, a range is one of them.
-    (sentence,) = conll.read_sentences(write(tmp_path, "1914-1918 O\n"))
-    assert sentence.words == ("1914-1918",)
+def test_nothing_found_and_nothing_to_find_are_zero_not_an_error():
+    assert entity_scores([["O"]], [["O"]]) == {
+        "eval_precision": 0.0, "eval_recall": 0.0, "eval_f1": 0.0
+    }
+    assert entity_scores([["B-A"]], [["O"]])["eval_f1_A"] == 0.0
