@@ -11,18 +11,21 @@ and their number may vary; answers are letters, starting with A.
 """
 
 import itertools
+import logging
 import os
 
 from albert.cli import fine_tuning_settings, flags
 from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning
-from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
+from albert.cli.fine_tuning_settings import settings_of
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
 from albert.tasks import race
 from albert.tasks.classification import MultipleChoiceTask
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 from albert.training.metrics import log_results, write_results
+
+log = logging.getLogger("albert")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -49,8 +52,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define_alias(values, "num_keep_checkpoint", "keep_checkpoint_max")
 
 
-def race_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings of the flags."""
+def main(values: flags.FlagValues) -> None:
+    # === Settings ===
     if values.max_qa_length > values.max_seq_length - 3:
         raise FlagError(
             f"--max_qa_length={values.max_qa_length} leaves no room in "
@@ -58,36 +61,34 @@ def race_settings(values: flags.FlagValues) -> FineTuningSettings:
         )
     if not values.data_dir and values.train_file:  # the original's README names only this one
         values.data_dir = os.path.dirname(values.train_file) or "."
-        flags.log.info("--data_dir=%s, the folder of --train_file", values.data_dir)
+        log.info("--data_dir=%s, the folder of --train_file", values.data_dir)
     flags.require(values, "data_dir")
     if values.high_only and values.middle_only:
         raise FlagError("give only one of --high_only and --middle_only")
-    return settings_of(values)
+    settings = settings_of(values)
 
-
-def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
-    """Returns the questions of each split."""
+    # === Questions ===
+    encoder = open_encoder(values, settings.max_seq_length)
     levels = [name for name in race.LEVELS if values[f"{name}_only"].value] or list(race.LEVELS)
     questions = {
-        split: race.read_questions(values.data_dir, split, tokenizer, levels) for split in splits
+        split: race.read_questions(values.data_dir, split, encoder.tokenizer, levels)
+        for split in settings.splits
     }
+    # A question may have fewer options than others.
     count = race.num_choices_of(itertools.chain.from_iterable(questions.values()))
+    letters = tuple(race.ANSWERS[:count])
     if "train" in questions:
-        answers = (race.ANSWERS[question.label] for question in questions["train"])
-        warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS[:count])
-    return FineTuningData(RACE, questions, settings={"num_choices": count})
+        answers = (letters[question.label] for question in questions["train"])
+        warn_of_labels(f"{values.data_dir}/RACE/train", answers, letters)
 
-
-def main(values: flags.FlagValues) -> None:
-    settings = race_settings(values)
-    encoder = open_encoder(values, settings.max_seq_length)
-    data = read_data(values, settings.splits, encoder.tokenizer)
+    # === Run ===
+    data = FineTuningData(RACE, questions, settings={"num_choices": count})
     task = MultipleChoiceTask(
-        RACE, settings.max_seq_length, tuple(race.ANSWERS[:data.settings["num_choices"]]),
-        values.dropout_prob, max_qa_length=values.max_qa_length,
+        RACE, settings.max_seq_length, letters, values.dropout_prob,
+        max_qa_length=values.max_qa_length,
     )
     result = FineTuning(values, settings, encoder, data, task).run()
-    if result and settings.do_predict and data.examples["test"][0].label is not None:
+    if result and settings.do_predict and questions["test"][0].label is not None:
         from albert.training import evaluate
 
         results = result.evaluations["test"].results

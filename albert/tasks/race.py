@@ -2,10 +2,10 @@
 
 `RACE/{train,dev,test}/{middle,high}/` in the data folder holds one file per passage, as in the
 official archive, or `all.txt` with all of them. Or the data folder holds train.jsonl, dev.jsonl and
-test.jsonl with one question per line (see `row_as_passage`). A `classification.MultipleChoiceTask`
-is trained on them.
+test.jsonl with passages of the same form, which have no levels. A
+`classification.MultipleChoiceTask` is trained on them.
 
-Legend: C choices (4 in RACE; any number in files of its layout), L sequence.
+Legend: C choices (4 in RACE; 2 to 26 in files of its form), L sequence.
 """
 
 import dataclasses
@@ -61,11 +61,11 @@ def read_questions(
     if os.path.isfile(path):
         if len(levels) < len(LEVELS):
             raise FlagError(f"--{levels[0]}_only has no effect on {path}, whose questions have no level")
-        rows = ((f"{path}:{line}", row) for line, row in lines.json_values(path, "data_dir"))
-        sources = {"all": ((at, row_as_passage(row, at)) for at, row in rows)}
+        sources = {"all": _passages(path)}
     else:
         sources = {
-            level: _passages(os.path.join(data_dir, "RACE", split, level)) for level in levels
+            level: _passages(*_level_files(os.path.join(data_dir, "RACE", split, level)))
+            for level in levels
         }
     for level, passages in sources.items():
         for place, passage in passages:
@@ -121,47 +121,8 @@ def question_rows(
 # --- Reading ---
 
 
-def row_as_passage(row: Any, place: str) -> Any:
-    """Returns a row of one question as a passage of RACE, and passages of RACE unchanged.
-
-    A row has `question`, a list `options`, except in tests `answer`, and optionally `article` and `id`.
-
-    Raises:
-      DataError: a key is missing or unknown, or the answer is none of the options (at `place`).
-    """
-    if not isinstance(row, Mapping) or "questions" in row:
-        return row
-    if unknown := sorted(set(row) - {"article", "question", "options", "answer", "id"}):
-        raise DataError(f"{place}: unknown keys {', '.join(unknown)}: a question has the keys "
-                        "question, options, answer and optionally article and id")
-    if missing := [name for name in ("question", "options") if name not in row]:
-        raise DataError(f"{place}: the question has no {' and no '.join(missing)}")
-    passage = {
-        "article": row.get("article", ""), "questions": [row["question"]], "options": [row["options"]],
-    }
-    if row.get("answer") not in (None, ""):
-        passage["answers"] = [_letter(row["answer"], row["options"], place)]
-    return passage | ({"id": str(row["id"])} if "id" in row else {})
-
-
-def _letter(answer: Any, options: Any, place: str) -> str:
-    """Returns RACE's letter for an answer: an option's text, a letter, or a number from 0."""
-    text, readings = str(answer), {}
-    for number, option in enumerate(options if isinstance(options, list) else ()):
-        for what, name in (("text", option), ("letter", ANSWERS[number % 26]), ("number", str(number))):
-            if text == name:
-                readings.setdefault(ANSWERS[number % 26], what)
-    if not readings:
-        raise DataError(f"{place}: the answer {answer!r:.80} is none of its {len(options)} options")
-    if len(readings) > 1:
-        listed = " and ".join(f"the {what} of {letter}" for letter, what in readings.items())
-        raise DataError(f"{place}: the answer {answer!r:.80} is {listed}: give a text, a letter or a "
-                        "number from 0 that only one option has")
-    return next(iter(readings))
-
-
-def _passages(folder: str) -> Iterator[tuple[str, Any]]:
-    """Yields (file:line, parsed JSON) of every passage of a level."""
+def _level_files(folder: str) -> list[str]:
+    """Returns the files of a level."""
     if not os.path.isdir(folder):
         raise DataError(
             f"no such directory: {folder}; --data_dir must hold the folder RACE of the archive, or "
@@ -169,13 +130,20 @@ def _passages(folder: str) -> Iterator[tuple[str, Any]]:
         )
     of_all = os.path.join(folder, "all.txt")
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.txt")))
+    if not paths:
+        raise DataError(f"{folder}: no passage in it (*.txt, or all.txt)")
+    return [of_all] if of_all in paths else paths
+
+
+def _passages(*paths: str) -> Iterator[tuple[str, Any]]:
+    """Yields (file:line, parsed JSON) of every passage."""
     is_empty = True
-    for path in [of_all] if of_all in paths else paths:
+    for path in paths:
         for line, passage in lines.json_values(path, "data_dir"):
             yield f"{path}:{line}", passage
             is_empty = False
     if is_empty:
-        raise DataError(f"{folder}: no passage in it (*.txt, or all.txt)")
+        raise DataError(f"{paths[0]}: no passage in it")
 
 
 def _questions_of(

@@ -1,17 +1,13 @@
-"""run_race: accuracy by level, predictions of the test questions, feature files, rows of your own."""
+"""run_race: accuracy by level, predictions of the test questions, feature files, passages of your own."""
 
 import json
 
 import jobs
 import numpy as np
 import pytest
-from helpers import results_of
+from helpers import assert_one_clear_line, results_of
 
 from albert import modeling
-from albert.errors import DataError, FlagError
-from albert.tasks import race as race_files
-from albert.tasks.race import row_as_passage
-from albert.tokenization import FullTokenizer
 
 RIGHT = [*"ADCB", *"ABDBCBBB"]  # the answers to the test questions, and to those of dev
 
@@ -103,17 +99,19 @@ def test_predict_chooses_as_the_command_did(tuned, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_questions_may_have_any_number_of_options_also_different_ones(tmp_path):
+def test_own_questions_may_have_any_number_of_options_also_different_ones(tmp_path, capsys):
     """Options that a question does not have are never chosen."""
-    folder = tmp_path / "data"
+    (folder := tmp_path / "data").mkdir()
     for split in ("train", "dev", "test"):
-        (folder / f"RACE/{split}/middle").mkdir(parents=True)
-        (folder / f"RACE/{split}/middle/all.txt").write_text("".join(json.dumps({
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps({
             "id": str(i), "article": f"w{i} w{i + 1}", "questions": ["w3 _", "w4"],
             "options": [[f"w{n}" for n in range(5)], ["w6", "w7"]],
             "answers": ["ABCDE"[i % 5], "AB"[i % 2]],
         }) + "\n" for i in range(8)))
-    flags = [*jobs.race_flags(tmp_path), f"--data_dir={folder}", "--middle_only"]
+    flags = [*jobs.race_flags(tmp_path), f"--data_dir={folder}"]
+    assert jobs.race(*flags, "--middle_only") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert line.endswith("--middle_only has no effect on {folder}/train.jsonl, whose questions have no level".format(folder=folder))
     assert jobs.race(*flags) == 0
     table = (tmp_path / "out/test_results.tsv").read_text().splitlines()
     probabilities = np.array([[float(x) for x in line.split("\t")] for line in table])
@@ -128,60 +126,3 @@ def test_questions_may_have_any_number_of_options_also_different_ones(tmp_path):
             found = list(answer["probabilities"].values())
             assert found == pytest.approx(row[row > 0], abs=1e-5)
             assert answer["label"] == "ABCDE"[row.argmax()]
-
-
-# --- Rows of your own ---
-
-ANSWERED = [  # options, answer, the letter of its one meaning
-    (["Ada", "Norman"], "Norman", "B"), (["Ada", "Norman"], "B", "B"), (["Ada", "Norman"], 1, "B"),
-    (["Ada", "Norman"], "1", "B"), (["4", "5", "6"], "5", "B"), (["2", "1", "0"], 1, "B"),
-    (["B", "A"], 1, "B"), (["A", "B"], "B", "B"),
-]
-AMBIGUOUS = [
-    (["2", "3", "4", "5"], "2", "the text of A and the number of C"),
-    (["2", "3", "4", "5"], 2, "the text of A and the number of C"),
-    (["B", "A", "C", "D"], "B", "the text of A and the letter of B"),
-    (["yes", "no", "yes"], "yes", "the text of A and the text of C"),
-]
-REFUSED = [
-    ({"question": "w1", "options": ["w1", "w2"], "answer": 5}, "the answer 5 is none of its 2 options"),
-    ({"question": "w1", "answer": "w1"}, "the question has no options"),
-    ({"question": "Who?", "options": ["a", "b"], "context": "c", "answer": "a"}, "unknown keys context: "),
-]
-
-
-def test_an_answer_is_a_text_a_letter_or_a_number_and_refused_if_it_means_two_options():
-    for options, answer, letter in ANSWERED:
-        row = {"question": "Who?", "options": options, "answer": answer, "article": "N. sat.", "id": 7}
-        assert row_as_passage(row, "dev.jsonl:1") == {
-            "article": "N. sat.", "questions": ["Who?"], "options": [options], "answers": [letter],
-            "id": "7",
-        }
-    for options, answer, reason in AMBIGUOUS:
-        with pytest.raises(DataError, match=f"dev.jsonl:1: the answer {answer!r} is {reason}: give a"):
-            row_as_passage({"question": "Who?", "options": options, "answer": answer}, "dev.jsonl:1")
-    for row, message in REFUSED:
-        with pytest.raises(DataError, match=f"dev.jsonl:1: {message}"):
-            row_as_passage(row, "dev.jsonl:1")
-    assert "answers" not in row_as_passage({"question": "Who?", "options": ["a", "b"]}, "test.jsonl:1")
-
-
-def test_a_file_of_rows_trains_and_an_answer_that_is_no_option_is_named_with_its_line(tmp_path, begin):
-    tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path))
-    for split in ("train", "dev", "test"):
-        (tmp_path / f"{split}.jsonl").write_text("".join(
-            json.dumps({"question": f"w{i}", "options": ["w1", "w2", "w3"], "answer": i % 3}) + "\n"
-            for i in range(6)
-        ))
-    with pytest.raises(FlagError, match="--middle_only has no effect on .*train.jsonl"):
-        race_files.read_questions(str(tmp_path), "train", tokenizer, ["middle"])
-    questions = race_files.read_questions(str(tmp_path), "train", tokenizer)
-    assert [question.label for question in questions] == [0, 1, 2, 0, 1, 2]
-    assert questions[1].endings == ("w1 w1", "w1 w2", "w1 w3")
-    flags = [f for f in jobs.race_flags(tmp_path) if not f.startswith(("--data_dir", "--train_step"))]
-    (task, _, _, _, files), _ = begin(jobs.race, *flags, f"--data_dir={tmp_path}", "--train_step=2")
-    assert (files.count, task.num_labels) == (6, 3)
-    with (tmp_path / "dev.jsonl").open("a") as stream:
-        stream.write('{"question": "w1", "options": ["w1", "w2"], "answer": 5}\n')
-    with pytest.raises(DataError, match=r"dev.jsonl:7: the answer 5 is none of its 2 options"):
-        race_files.read_questions(str(tmp_path), "dev", tokenizer)

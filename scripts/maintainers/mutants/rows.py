@@ -288,7 +288,7 @@ ROWS = [
      "test_run_squad"),
     ("tasks/squad.py", "config, self.start_n_top, self.end_n_top, self.dropout_prob, **options",
      "config, self.start_n_top, self.end_n_top, **options", f"{EFFECT}[squad]"),
-    ("run_race.py", "        values.dropout_prob, max_qa_length", "        0.1, max_qa_length",
+    ("run_race.py", "letters, values.dropout_prob,", "letters, 0.1,",
      f"{EFFECT}[race]"),
     ("run_race.py", "max_qa_length=values.max_qa_length,\n", "\n", f"{EFFECT}[race]"),
     ("run_race.py", 'if values[f"{name}_only"].value]', "if False]", f"{EFFECT}[race]"),
