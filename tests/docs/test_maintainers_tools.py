@@ -1,23 +1,25 @@
 """The tools in scripts/: each produces the promised output from tiny inputs."""
 
-import json
 import sys
 
+import conftest
 import jobs
 import pytest
-from helpers import REPO, program, write_config, write_text
+from helpers import REPO, program
 
-from albert.errors import UserError
-from albert.records.manifests import Manifest
+sys.path.append(str(REPO / "scripts/maintainers"))
 
-TOOLS = REPO / "scripts/maintainers"
-sys.path.append(str(TOOLS))
-
-import small_texts  # noqa: E402
-from benchmarks import turns  # noqa: E402
 from mutants.rows import ROWS  # noqa: E402
 
 quickstart = jobs.script("text", "scripts/quickstart")
+
+
+def test_absent_golden_values_are_a_failure_under_ci(tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "SHARED", tmp_path / "shared")
+    for ci, outcome in (("", pytest.skip.Exception), ("true", pytest.fail.Exception)):
+        monkeypatch.setenv("CI", ci)
+        with pytest.raises(outcome, match=f"{tmp_path / 'shared'} is absent"):
+            conftest.require_shared()
 
 
 def test_each_mutation_is_of_one_place_and_names_tests_that_there_are():
@@ -26,85 +28,6 @@ def test_each_mutation_is_of_one_place_and_names_tests_that_there_are():
         assert (REPO / "albert" / file).read_text("utf-8").count(old) == 1 and new != old, (file, old)
         for module, _, test in (name.partition("::") for name in tests.split()):
             assert "def " + test.split("[")[0] in names[module], tests
-
-
-# --- Benchmarks ---
-
-SIDE = f"""
-import os, sys, time
-sys.path.insert(0, {turns.FOLDER!r})
-import serve
-
-def prepare(spec):
-    turns = []
-    print("libraries may print")
-    def turn():
-        turns.append(1)
-        if len(turns) > spec.get("dies_after", 99):
-            os.kill(os.getpid(), 9)
-        time.sleep(spec["seconds"])
-        with open(spec["log"], "a") as stream:
-            stream.write(spec["name"])
-    return turn, {{"loss": spec["loss"]}}
-
-serve.serve(prepare)
-"""
-
-
-def test_sides_of_a_benchmark_take_turns_and_only_equal_work_is_compared(tmp_path):
-    (tmp_path / "side.py").write_text(SIDE)
-
-    def compare(other, **options):
-        first = {"seconds": 0.01, "loss": [1.0, 2.0], "log": str(tmp_path / "log")}
-        sides = [turns.Side(name, str(tmp_path / "side.py"), {"name": name} | first | more)
-                 for name, more in (("a", {}), ("b", other))]
-        return turns.compare(sides, str(tmp_path / "work"), rounds=2, tolerance=1e-3, **options)
-
-    found = compare({"seconds": 0.2, "loss": [1.0, 2.0001]}, work=10)
-    assert (tmp_path / "log").read_text() == "ab" + "abab"  # one to warm up
-    assert found["a"]["ratio"] == 1.0 and found["b"]["ratio"] < 0.5
-    assert found["b"]["rate"] == pytest.approx(10 / found["b"]["median_seconds"])
-    assert found["b"]["largest_difference"] == pytest.approx(5e-5, rel=0.01)
-    for other, said in (
-        ({"loss": [1.0, 2.1]}, "b computes something else than a: differs by 0.05 .*in loss"),
-        ({"loss": [1.0]}, "b computes something else than a: differs by inf"),
-        ({"dies_after": 2}, "b ended: it was killed; is there enough memory"),
-    ):
-        with pytest.raises(UserError, match=said):
-            compare(other)
-
-
-BENCHMARKS = {  # {name: (flags, required packages)}
-    "pretrain_step": ("--precision=bfloat16", ""), "inference": ("--engine=jax", "jax"),
-    "finetune": ("--examples=8 --glue_file={folder}/dev.tsv", ""),
-    "predict": ("--glue_file={folder}/dev.tsv", "onnxruntime"),
-    "tokenize": ("--input_file={folder}/text.txt", ""),
-    "make_records": ("--input_file={folder}/text.txt", ""),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_each_benchmark_runs_and_its_sides_compute_the_same(name, tmp_path):
-    given, packages = BENCHMARKS[name]
-    for package in packages.split():
-        pytest.importorskip(package, reason=f"{package} is not installed")
-    (tmp_path / "dev.tsv").write_text("sentence\tlabel\n" + "a film\t1\nit rains\t0\n" * 4)
-    write_text(tmp_path / "text.txt", documents=30)
-    config = write_config(tmp_path, vocab_size=8000, max_position_embeddings=64)
-    done = program(
-        TOOLS / "benchmark.py", name, "--rounds=1", f"--albert_config_file={config}", "--batch_size=2",
-        "--length=48", f"--output_dir={tmp_path}", *given.format(folder=tmp_path).split(),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    [result] = json.loads((tmp_path / f"{name}.json").read_text())["results"]
-    assert "ours" in result["sides"] or len(result["sides"]) >= 3
-    for one in result["sides"].values():
-        assert one["largest_difference"] < 0.1 and one["median_seconds"] > 0
-    assert (tmp_path / f"{name}.md").read_text().count("\n| ") >= 2
-
-
-# --- Data ---
 
 
 def test_every_fuzzed_reader_answers_its_seeds_and_other_errors_are_let_through(
@@ -123,39 +46,6 @@ def test_every_fuzzed_reader_answers_its_seeds_and_other_errors_are_let_through(
     monkeypatch.setitem(script.READERS, "tsv", lambda path, tokenizer: {}["a bug"])
     with pytest.raises(KeyError):
         script.main(["fuzz_readers", "tsv", "--replay", str(tmp_path / "0")])
-
-
-# --- What small texts give ---
-
-
-def test_finished_models_of_small_texts_are_tabled_and_nothing_is_trained_again(tmp_path, monkeypatch, capsys):
-    rows = ["text,label", *["a fine film,good", "a dull film,bad"] * 5]
-    for name in ("train.csv", "test.csv"):
-        (tmp_path / name).write_text("\n".join(rows) + "\n")
-    (tmp_path / "en.txt").write_bytes(b"x" * 2_000_000)
-    done = {
-        "plan.json": {"training": {"num_train_steps": 30, "train_batch_size": 4}},
-        "albert_config.json": {"num_hidden_layers": 1, "hidden_size": 128, "vocab_size": 2000},
-        "model/eval_results.json": {"masked_lm_accuracy": 0.2, "masked_lm_accuracy_baseline": 0.05,
-                                    "sentence_order_accuracy": 0.8},
-        "records/train.tfrecord.manifest.json": Manifest(
-            160, 0, {}, {"report": {"cut_tokens": 0.1}}, ()).to_json(),
-        "classifier/1/predict_results.json": {"eval_accuracy": 0.5},
-        "classifier/2/predict_results.json": {"eval_accuracy": 0.7},
-        "report.md": {},
-    }
-    for name, value in done.items():
-        path = tmp_path / "out/en-0.1" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value))
-    monkeypatch.setattr(small_texts, "run", None)
-    monkeypatch.setattr(sys, "argv", ["small_texts", f"--texts={tmp_path / 'en.txt'}", "--hours=0.1",
-                                      f"--train_file={tmp_path / 'train.csv'}", "--seeds=2",
-                                      f"--test_file={tmp_path / 'test.csv'}", f"--output_dir={tmp_path / 'out'}"])
-    small_texts.main()
-    line = ("| en.txt, 2 MB | 0.1 | 1 x 128, 2,000 | 68 %, 0.8 times | 20.0 % | 5.0 % | 80.0 % | "
-            "0.600 ± 0.100 | 1.000 |")
-    assert line in capsys.readouterr().out and line in (tmp_path / "out/results.md").read_text()
 
 
 # --- The quickstart's text ---

@@ -197,17 +197,6 @@ def test_drawings_have_colours_for_dark_pages_and_speed_is_drawn_from_its_figure
             assert f"\n{name}, {task['rows']:,} rows\n" in texts["front_accuracy.svg"]
 
 
-@pytest.mark.parametrize("name", ["front_speed.svg", "front_accuracy.svg", "pipeline.svg", "model.svg"])
-def test_type_in_a_picture_can_be_read_on_a_phone(name):
-    text = (DOCS / "pictures" / name).read_text("utf-8")
-    picture = ElementTree.fromstring(text)
-    *_, units, _ = map(float, picture.get("viewBox").split())
-    width = float(picture.get("width").removesuffix("pt")) / (0.75 if "pt" in picture.get("width") else 1)
-    sizes = [float(size) for size in re.findall(r'font-size(?:: |=")([\d.]+)', text)]
-    assert sizes and min(sizes) * min(width, 380) / units >= 11  # pixels
-    assert "front" not in name or 2 * width <= 832  # next to each other on a wide screen
-
-
 def test_what_pages_name_is_there(monkeypatch):
     readme = (REPO / "README.md").read_text("utf-8")
     changes = (REPO / "CHANGELOG.md").read_text("utf-8")
