@@ -1,19 +1,14 @@
 """SQuAD's official scores, and decoding equal to the original's."""
 
-import collections
 import gzip
 import json
-import types
 
 import numpy as np
 import pytest
-from sentencepiece import sentencepiece_pb2
 
-from albert import tokenization
 from albert.tasks import squad_answers
-from albert.tasks.squad import known_answers, make_windows, read_questions
+from albert.tasks.squad import known_answers, read_questions
 from albert.tasks.squad_answers import Window
-from albert.text.added_tokens import AddedTokens
 
 
 @pytest.fixture(scope="module")
@@ -160,105 +155,32 @@ def test_version_2_decodes_as_the_original(folder):
     assert {"best_f1", "best_exact_thresh", "HasAns_f1", "NoAns_exact"} <= set(ours)
 
 
-# --- spec_golden.json: a context with ligatures and quotes, and scores with repeated pairs ---
-
-
-class SpecTokenizer:
-    """The subwords that these values were made with: beginnings of words, then groups of four."""
-
-    is_spm, do_lower_case, cls_id, sep_id, pad_id = True, True, 2, 3, 0
-    inv_vocab = collections.defaultdict(str, {3: "[SEP]"})
-
-    @staticmethod
-    def _pieces(text):
-        pieces = []
-        for word in text.split():
-            pieces.append("\u2581" + word[:4])
-            pieces += [word[i : i + 4] for i in range(4, len(word), 4)]
-        return pieces
-
-    settings, added, special = tokenization.TextSettings(), AddedTokens({}), AddedTokens({})
-
-    def note_unknown(self, texts, all_ids):
-        """No token of it is unknown."""
-
-    def encode(self, text, out_type):
-        """Returns what SentencePiece does: the bytes of each token, with the space before it."""
-        proto, at = sentencepiece_pb2.SentencePieceText(), 0
-        for piece in self._pieces(text):
-            surface = piece.replace("\u2581", " " if at else "")
-            end = at + len(surface.encode())
-            proto.pieces.add(piece=piece, begin=at, end=end)
-            at = end
-        return proto.SerializeToString()
-
-    sp_model = property(lambda self: self)
-
-    def preprocess(self, text):
-        return tokenization.preprocess_text(text, lower=True)
-
-    preprocess_character = staticmethod(lambda char: tokenization.preprocess_text(
-        char, remove_space=False, lower=True
-    ))
-
-    def tokenize(self, text):
-        return tokenization.encode_pieces(types.SimpleNamespace(EncodeAsPieces=self._pieces), text)
-
-    def convert_tokens_to_ids(self, pieces):
-        return [5 + sum(map(ord, piece)) % 900 for piece in pieces]
-
-    def encode_text(self, text):
-        return self.convert_tokens_to_ids(self.tokenize(self.preprocess(text)))
+# --- spec_golden.json: scores with repeated pairs ---
 
 
 @pytest.fixture(scope="module")
 def spec(golden_path, tmp_path_factory):
-    """(golden values, function from is_training to (questions, windows))."""
+    """(golden values, questions, windows)."""
     golden = load(golden_path("spec_golden.json"))["squad_data"]
     path = tmp_path_factory.mktemp("spec") / "data.json"
     path.write_text(json.dumps(golden["data"]))
-
-    def read(is_training):
-        questions = read_questions(str(path), is_training)
-        return questions, list(make_windows(
-            questions, SpecTokenizer(), max_seq_length=32, doc_stride=8, max_query_length=6
-        ))
-
-    return golden, read
-
-
-@pytest.mark.parametrize("kind", ["train", "eval"])
-def test_windows_of_ligatures_and_quotes_are_the_originals(kind, spec):
-    golden, read = spec
-    for window, fields in zip(read(kind == "train")[1], golden[f"features_{kind}"], strict=True):
-        expected = window_of(fields | {"example_index": window.question})
-        for name in ("input_ids", "input_mask", "segment_ids", "p_mask"):
-            assert window.row[name].tolist() == fields[name], name
-        assert window.offset == expected.offset
-        np.testing.assert_array_equal(window.has_most_context, expected.has_most_context)
-        # The first token begins after white space, which the original counts in.
-        np.testing.assert_array_equal(window.spans[1:, 1], expected.spans[1:, 1])
-        if kind == "train":
-            assert (window.answer or (0, 0)) == (fields["start_position"], fields["end_position"])
-            assert (window.answer is None) == fields["is_impossible"]
-        else:
-            assert fields["example_index"] == window.question
+    windows = [window_of(fields) for fields in golden["features_eval"]]
+    return golden, read_questions(str(path), False), windows
 
 
 def test_short_answers_of_version_1_are_the_originals(spec):
-    golden, read = spec
+    golden, questions, windows = spec
     outputs = [
         {f"{part}_logits": raw[f"{part}_log_prob"] for part in ("start", "end")}
         for raw in golden["v1_raw"]
     ]
-    answers, nbest, _ = decoded(*read(False), outputs, False, max_answer_length=10)
+    answers, nbest, _ = decoded(questions, windows, outputs, False, max_answer_length=10)
     assert answers == golden["v1_predictions"]
     assert_lists_equal(nbest, golden["v1_nbest"])
 
 
 def test_a_pair_that_a_beam_holds_twice_is_averaged_as_in_the_original(spec):
-    golden, read = spec
-    questions, windows = read(False)
+    golden, questions, windows = spec
     answers, nbest, odds = decoded(questions, windows, golden["v2_raw"], True)
     assert_lists_equal(nbest, golden["v2_nbest"])
     assert odds == golden["v2_null_odds"]
