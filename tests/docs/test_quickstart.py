@@ -70,46 +70,6 @@ def test_quickstart_goes_from_a_text_to_reports_and_repeats_no_step(repository):
     assert (out / "pretrained/model/metrics.jsonl").read_bytes() == trained
 
 
-# --- Refusals, before any installation ---
-
-
-def in_folder(*arguments: str, cwd: pathlib.Path, **environment: str):
-    return subprocess.run(
-        ["bash", str(REPO / "scripts/quickstart.sh"), *arguments], cwd=cwd, capture_output=True,
-        text=True, check=False, env={"PATH": "/usr/bin:/bin", **environment},
-    )
-
-
-def test_quickstart_refuses_bad_arguments_in_one_line_and_helps(tmp_path):
-    (tmp_path / "empty.txt").touch()
-    for arguments, message in (
-        (["--input_file", "absent.txt"], "no such file: absent.txt"),
-        (["--input_file=empty.txt"], "empty.txt is empty"),
-        (["--imput_file", "x"], "unknown argument --imput_file"),
-        (["--output_dir"], "--output_dir needs a value"),
-    ):
-        result = in_folder(*arguments, cwd=tmp_path)
-        assert result.returncode == 2
-        assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-        assert message in result.stderr
-        assert [p.name for p in tmp_path.iterdir()] == ["empty.txt"]
-    result = in_folder("--help", cwd=REPO)
-    assert result.returncode == 0 and "--input_file my_text.txt" in result.stdout
-
-
-def test_an_unsuitable_python_is_refused_in_one_line(tmp_path):
-    old = tmp_path / "oldpython"
-    old.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.1 && exit 0\nexit 1\n')
-    old.chmod(0o755)
-    script = f'source "{REPO}/scripts/environment.sh"; find_python'
-    result = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=False,
-        env={"PATH": "/usr/bin:/bin", "PYTHON": str(old)},
-    )
-    assert result.returncode == 2
-    assert "is Python 3.9.1; Python 3.10 to 3.13 is needed" in result.stderr
-
-
 def test_shell_scripts_parse():
     for path in [*sorted((REPO / "scripts").glob("*.sh")), REPO / ".ci/run"]:
         assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""run_classifier: predictions, exports, regressions, frozen encoders, and where it starts from.
+"""run_classifier: predictions, exports, regressions, and where it starts from.
 
 test_fine_tuning covers the behaviour common to the fine-tuning commands.
 """
@@ -18,7 +18,7 @@ import albert
 from albert import modeling, run_classifier
 from albert.cli import encoder, flags
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, pretrained
+from albert.formats import pretrained
 
 RUN = ("--do_train", "--do_eval", "--do_predict")
 
@@ -68,21 +68,6 @@ def test_an_export_on_jax_is_refused_before_anything_is_read(tmp_path, capsys):
     more = "--export_dir=x", "--engine=jax"
     assert jobs.classify(*jobs.classifier_flags(tmp_path), "--do_train", *more) == 2
     assert "--export_dir needs TensorFlow" in assert_one_clear_line(capsys.readouterr().err)
-
-
-def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(tuned, tmp_path):
-    run = tuned("classifier")
-    assert jobs.classify(
-        *run.flags, "--nodo_eval", "--nodo_predict", "--freeze_encoder", "--train_step=2",
-        f"--init_checkpoint={run.out}/model.ckpt-6", f"--output_dir={tmp_path}/out",
-        "--learning_rate=0.01",
-    ) == 0
-    before, after = map(jobs.tensors, (run.out / "model.ckpt-6", tmp_path / "out/model.ckpt-2"))
-    encoder_weights = [name for name in before if name.startswith("bert/") and not checkpoints.is_slot(name)]
-    assert len(encoder_weights) > 20
-    for name in encoder_weights:
-        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
-    assert not np.array_equal(before["output_weights"], after["output_weights"])
 
 
 def test_a_regression_reports_its_correlations_and_predicts_values(tmp_path):

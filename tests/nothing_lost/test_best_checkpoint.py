@@ -6,7 +6,7 @@ import pathlib
 import jobs
 import numpy as np
 from damage import flipped
-from helpers import LENGTH, PREDICTIONS, SIZES, metrics, results_of, write_pretraining_records
+from helpers import LENGTH, PREDICTIONS, SIZES, results_of, write_pretraining_records
 
 from albert.config import AlbertConfig
 from albert.formats import run_states
@@ -119,18 +119,6 @@ def test_a_best_json_that_does_not_say_what_was_measured_is_no_measure(tmp_path,
 
 
 # --- Real runs ---
-
-
-def test_the_best_of_a_runs_evaluations_is_kept(whole):
-    best = evaluate.read_best(str(whole.out))
-    values = {line["step"]: line[best["metric"]] for line in metrics(whole.out)
-              if line["kind"] == "eval"}
-    assert list(values) == [10, 20, 23]
-    assert best["step"] == max(values, key=values.get) and best["value"] == max(values.values())
-    kept = jobs.tensors(whole.out / "model.ckpt-best")
-    for name, value in jobs.tensors(whole.out / f"model.ckpt-{best['step']}").items():
-        np.testing.assert_array_equal(kept[name], value)
-    assert run_states.read_run_state(str(whole.out / "model.ckpt-best"))["step"] == best["step"]
 
 
 def make_unbeatable(out):
