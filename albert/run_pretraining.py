@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from albert.cli import earlier_run, flags, run_flags
 from albert.config import AlbertConfig
@@ -191,40 +192,7 @@ def main(values: flags.FlagValues) -> None:
     for source in sources:
         source.check_vocabulary(config.vocab_size)
     objective, *none = dynamic_masking.sentence_objectives(sources[0])
-
-    # === Masks, for records that hold none ===
-    predictions = values.max_predictions_per_seq
-    if values.masked_lm_budget:
-        needed = int(num_to_predict(
-            values.max_seq_length, MaskingSettings(values.max_seq_length, values.masked_lm_budget)
-        ))
-        if not values["max_predictions_per_seq"].present:
-            predictions = needed
-        elif predictions < needed:
-            raise FlagError(
-                f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
-                f"{values.masked_lm_budget:g} of {values.max_seq_length} tokens: leave it out, or lower "
-                "--masked_lm_budget"
-            )
-    elif unused := [name for name in run_flags.MASKING_FLAGS if values[name].present]:
-        raise FlagError(f"--{unused[0]} has no effect without --masked_lm_budget: the records hold masks")
-    masks = train_files and _masks(values, train_files, predictions, values.seed)
-    # Evaluations draw the same masks in every run.
-    eval_masks = eval_files and _masks(values, eval_files, predictions, 0)
-    if values.masked_lm_budget and train_files and not masks:
-        raise DataError(f"{train_files.paths[0]} was not made with --nostatic_masks (or its manifest is "
-                        "lost): leave --masked_lm_budget at 0")
-    eval_predictions = None
-    if values.masked_lm_budget and eval_files and not eval_masks:
-        # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
-        eval_predictions = eval_files.length_of("masked_lm_positions")
-        for path, manifest in eval_files.manifests():
-            share = manifest.flags.get("mask_token_share", values.mask_token_share)
-            if share != values.mask_token_share:
-                log.warning("%s was made with --mask_token_share=%g, but this run trains with %g: compare "
-                            "its results only with those of runs that do the same", path, share,
-                            values.mask_token_share)
-                break
+    masking = _masking(values, train_files, eval_files)
 
     # === The run that is resumed ===
     training = None
@@ -259,7 +227,7 @@ def main(values: flags.FlagValues) -> None:
     )
     with current().scope(values):
         task = PretrainingTask(
-            values.max_seq_length, predictions, masks, eval_masks, eval_predictions, objective, bool(none)
+            values.max_seq_length, **masking, sentence_objective=objective, some_have_no_pair=bool(none)
         )
         if teacher:
             task = dataclasses.replace(
@@ -286,7 +254,7 @@ def main(values: flags.FlagValues) -> None:
             if tokenizer and current().is_chief:  # first, so that a killed run's directory is complete
                 tokenizer_files.write(tokenizer, files.make_dirs(run.output_dir))
             recorded = flags.to_dict(values) | identity.recorded() | {
-                "max_predictions_per_seq": predictions, "num_warmup_steps": warmup,
+                "max_predictions_per_seq": task.max_predictions_per_seq, "num_warmup_steps": warmup,
             }
             if tokenizer:
                 recorded["do_lower_case"] = tokenizer.do_lower_case
@@ -303,14 +271,14 @@ def main(values: flags.FlagValues) -> None:
         # === Evaluate the newest checkpoint of output_dir, else --init_checkpoint ===
         if values.do_eval:
             if not last:
-                of_run = list(checkpoints.list_steps(run.output_dir).values())
-                if not of_run and init is None:
+                saved = list(checkpoints.list_steps(run.output_dir).values())
+                if not saved and init is None:
                     raise FlagError(f"--do_eval: no checkpoint in {run.output_dir}: give --init_checkpoint")
-                weights = checkpoints.open_weights(of_run[-1], "output_dir") if of_run else init
+                weights = checkpoints.open_weights(saved[-1], "output_dir") if saved else init
                 last = evaluate.evaluate(task, config, run, eval_files, weights)
                 log_results(last.results)
-                if of_run:
-                    evaluate.keep_if_best(task, config, run, eval_files, of_run[-1], last.results)
+                if saved:
+                    evaluate.keep_if_best(task, config, run, eval_files, saved[-1], last.results)
             log.info("results: %s", write_results(files.make_dirs(run.output_dir), last.results))
 
         # === The model's card ===
@@ -318,6 +286,48 @@ def main(values: flags.FlagValues) -> None:
             weights = checkpoints.open_weights(checkpoints.newest_or_best(run.output_dir))
             model_card.of_weights(run.output_dir, weights, config, tokenizer=tokenizer)
         log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
+
+
+def _masking(
+    values: flags.FlagValues, train_files: RecordFiles | None, eval_files: RecordFiles | None
+) -> dict[str, Any]:
+    """Returns the arguments of a `PretrainingTask` that say how records without masks are masked."""
+    predictions = values.max_predictions_per_seq
+    if values.masked_lm_budget:
+        needed = int(num_to_predict(
+            values.max_seq_length, MaskingSettings(values.max_seq_length, values.masked_lm_budget)
+        ))
+        if not values["max_predictions_per_seq"].present:
+            predictions = needed
+        elif predictions < needed:
+            raise FlagError(
+                f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
+                f"{values.masked_lm_budget:g} of {values.max_seq_length} tokens: leave it out, or lower "
+                "--masked_lm_budget"
+            )
+    elif unused := [name for name in run_flags.MASKING_FLAGS if values[name].present]:
+        raise FlagError(f"--{unused[0]} has no effect without --masked_lm_budget: the records hold masks")
+    masks = train_files and _masks(values, train_files, predictions, values.seed)
+    # Evaluations draw the same masks in every run.
+    eval_masks = eval_files and _masks(values, eval_files, predictions, 0)
+    if values.masked_lm_budget and train_files and not masks:
+        raise DataError(f"{train_files.paths[0]} was not made with --nostatic_masks (or its manifest is "
+                        "lost): leave --masked_lm_budget at 0")
+    eval_predictions = None
+    if values.masked_lm_budget and eval_files and not eval_masks:
+        # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
+        eval_predictions = eval_files.length_of("masked_lm_positions")
+        for path, manifest in eval_files.manifests():
+            share = manifest.flags.get("mask_token_share", values.mask_token_share)
+            if share != values.mask_token_share:
+                log.warning("%s was made with --mask_token_share=%g, but this run trains with %g: compare "
+                            "its results only with those of runs that do the same", path, share,
+                            values.mask_token_share)
+                break
+    return {
+        "max_predictions_per_seq": predictions, "masks": masks, "eval_masks": eval_masks,
+        "eval_predictions_per_seq": eval_predictions,
+    }
 
 
 def _masks(
