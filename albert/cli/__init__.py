@@ -4,7 +4,7 @@
     run_flags           devices, steps, checkpoints and masks of every training
     corpus_flags        where a corpus is, and in what format
     remote_paths        flags that name files in cloud storage: downloaded before, uploaded after
-    engine_start        imports TensorFlow or JAX late, fast and quietly
+    engine_start        imports TensorFlow or JAX late
     fine_tuning_settings  the flags of the fine-tuning commands, and the settings they give
     encoder             the encoder that fine-tuning starts from
     fine_tuning         training, evaluation, prediction and export of every fine-tuning task

@@ -32,8 +32,10 @@ def _ending_at_interrupt() -> Iterator[None]:
     is_command = before is signal.default_int_handler and albert.is_program()
     if is_command and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, albert.end_at_interrupt)
-        yield
-        signal.signal(signal.SIGINT, before)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
     else:
         yield
 
