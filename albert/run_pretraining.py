@@ -134,8 +134,7 @@ def _check(values: flags.FlagValues) -> None:
     if values.init_from_teacher and not values.teacher:
         raise FlagError("--init_from_teacher needs --teacher")
     if values.init_from_teacher:
-        for name in ("init_checkpoint", "init_embeddings"):
-            flags.refuse_together(values, "init_from_teacher", name)
+        flags.refuse_together(values, "init_from_teacher", "init_checkpoint", "init_embeddings")
     for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
@@ -300,11 +299,8 @@ def _masking(
         if not values["max_predictions_per_seq"].present:
             predictions = needed
         elif predictions < needed:
-            raise FlagError(
-                f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
-                f"{values.masked_lm_budget:g} of {values.max_seq_length} tokens: leave it out, or lower "
-                "--masked_lm_budget"
-            )
+            raise FlagError(f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
+                            f"--masked_lm_budget={values.masked_lm_budget:g}: leave it out")
     elif unused := [name for name in run_flags.MASKING_FLAGS if values[name].present]:
         raise FlagError(f"--{unused[0]} has no effect without --masked_lm_budget: the records hold masks")
     masks = train_files and _masks(values, train_files, predictions, values.seed)
@@ -313,21 +309,16 @@ def _masking(
     if values.masked_lm_budget and train_files and not masks:
         raise DataError(f"{train_files.paths[0]} was not made with --nostatic_masks (or its manifest is "
                         "lost): leave --masked_lm_budget at 0")
-    eval_predictions = None
+    found = {"max_predictions_per_seq": predictions, "masks": masks, "eval_masks": eval_masks}
     if values.masked_lm_budget and eval_files and not eval_masks:
         # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
-        eval_predictions = eval_files.length_of("masked_lm_positions")
-        for path, manifest in eval_files.manifests():
-            share = manifest.flags.get("mask_token_share", values.mask_token_share)
-            if share != values.mask_token_share:
-                log.warning("%s was made with --mask_token_share=%g, but this run trains with %g: compare "
-                            "its results only with those of runs that do the same", path, share,
-                            values.mask_token_share)
-                break
-    return {
-        "max_predictions_per_seq": predictions, "masks": masks, "eval_masks": eval_masks,
-        "eval_predictions_per_seq": eval_predictions,
-    }
+        found["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
+        share = values.mask_token_share
+        others = [path for path, m in eval_files.manifests() if m.flags.get("mask_token_share", share) != share]
+        if others:
+            log.warning("%s was made with another --mask_token_share than this run's %g: compare its results "
+                        "only with those of runs that do the same", others[0], share)
+    return found
 
 
 def _masks(

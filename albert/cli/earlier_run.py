@@ -35,9 +35,7 @@ class TrainingData:
         ]
         if before.get("examples") != self.examples:
             changed.append(f"{before.get('examples')} examples then, {self.examples} now")
-        return ", ".join(changed) or (
-            f"as many examples, {self.examples}, but other texts or labels, or another order"
-        )
+        return ", ".join(changed) or f"as many examples, {self.examples}, but other texts or labels"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +86,14 @@ class Identity:
             ("vocabulary or tokenizer setting", flags.get("tokenizer_sha256"), self.tokenizer_sha256, False),
             ("seed", flags.get("seed"), self.seed, True),
         ):
-            if None in (before, now) or files.is_same_json(before, now) or is_of_training and not is_resumed:
-                continue
-            raise FlagError(f"{origin} was trained with another {name} ({str(before)[:80]}, not "
-                            f"{str(now)[:80]}): use another --output_dir")
+            is_compared = None not in (before, now) and (is_resumed or not is_of_training)
+            if is_compared and not files.is_same_json(before, now):
+                what = f"another {name} ({str(before)[:80]}, not {str(now)[:80]})"
+                raise FlagError(f"{origin} was trained with {what}: use another --output_dir")
         if self.training and run_state.get("task") == self.task:
             self._check_training(origin, run_state, is_resumed)
 
-    def _check_training(
-        self, origin: str, run_state: Mapping[str, Any], is_resumed: bool
-    ) -> None:
+    def _check_training(self, origin: str, run_state: Mapping[str, Any], is_resumed: bool) -> None:
         flags = run_state.get("flags", {})
         if flags.get("training_data", {}).get("sha256") == self.training.sha256:
             return

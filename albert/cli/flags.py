@@ -53,18 +53,18 @@ def define(kind: str, values: FlagValues, name: str, default, help: str, **kwarg
     """
     above, below = kwargs.pop("above", None), kwargs.pop("below", None)
     use, unless = kwargs.pop("use", None), kwargs.pop("unless", None)
-    define_kind = getattr(absl_flags, f"DEFINE_{'string' if kind == 'path' else kind}")
-    define_kind(name, default, help=help, flag_values=values, **kwargs)
+    absl_kind = f"DEFINE_{'string' if kind == 'path' else kind}"
+    getattr(absl_flags, absl_kind)(name, default, help=help, flag_values=values, **kwargs)
     if kind == "path":
-        values[name].use, values[name].unless = use, unless
         assert use in remote_paths.USES
+        values[name].use, values[name].unless = use, unless
     if kind == "float" and (above, below, kwargs) != (None, None, {}):
         limits = {"above": above, "below": below}
         words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+        low, high = -math.inf if above is None else above, math.inf if below is None else below
         absl_flags.register_validator(
-            name, lambda value: value is None or math.isfinite(value) and not (
-                above is not None and value <= above or below is not None and value >= below
-            ), f"must be a finite number {words}".strip(), values,
+            name, lambda value: value is None or low < value < high,
+            f"must be a finite number {words}".strip(), values,
         )
 
 

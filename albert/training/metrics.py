@@ -53,8 +53,13 @@ class History:
     ):
         self.run, self.train_files = run, train_files
         self._names = sorted(task.statistic_names)
-        self._flops_per_token = _model_flops(task, config)
-        self._peak = _peak_flops(engine, run.mixed_precision)
+        # FLOPs of a token in training; of the heads, those of pretraining count.
+        length = task.feature_spec().row_length or config.max_position_embeddings
+        predictions = getattr(task, "max_predictions_per_seq", 0)
+        self._flops_per_token = costs.training_flops(config, length, predictions)
+        # The peak of all devices in FLOPs per second, None if it isn't known.
+        peak = next((peak for name, peak in _PEAKS.items() if name in engine.device_name), None)
+        self._peak = peak and 1e12 * peak[run.mixed_precision != "float32"] * engine.num_replicas
         self.records_seen = 0
         self.bad_steps = 0  # in a row
         self._rows: list[np.ndarray] = []  # of the steps since the last line
@@ -135,18 +140,6 @@ def diverged(step: int, what: str, newest: str | None) -> TrainingDivergedError:
     """Returns the error that ends a run whose numbers are no longer finite."""
     return TrainingDivergedError(f"training diverged at step {step}: {what}. A lower --learning_rate or a "
                                  f"longer warm-up may help; last good checkpoint: {newest or 'none'}")
-
-
-def _model_flops(task: "Task", config: AlbertConfig) -> float:
-    """Returns the FLOPs of a token in training; of the heads, those of pretraining count."""
-    length = task.feature_spec().row_length or config.max_position_embeddings
-    return costs.training_flops(config, length, getattr(task, "max_predictions_per_seq", 0))
-
-
-def _peak_flops(engine: Engine, precision: str) -> float | None:
-    """Returns the peak of all devices in FLOPs per second, or None if it isn't known."""
-    of_device = next((peak for name, peak in _PEAKS.items() if name in engine.device_name), None)
-    return of_device and 1e12 * of_device[precision != "float32"] * engine.num_replicas
 
 
 # === Files ===

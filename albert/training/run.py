@@ -152,8 +152,12 @@ class TrainState:
         self.optimizer.build(list(self.trained.values()))
         self.slots = self.optimizer.named_slots(self.trained)
         # Loss scale of half precision, whose gradients would underflow.
-        half = run.mixed_precision == "float16"
-        self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
+        scale = 2.0**15 if run.mixed_precision == "float16" else 1.0
+        # No weight, and the same on every replica.
+        self.loss_scale = keras.Variable(
+            np.array([scale, 0.0], np.float32), trainable=False, autocast=False,
+            aggregation="only_first_replica",
+        )
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -182,14 +186,6 @@ class TrainState:
         named = self.named | {"global_step": self.optimizer.iterations}
         for name, value in tensors.items():
             named[name].assign(value)
-
-
-def _number(values: list[float]) -> keras.Variable:
-    """Returns a variable that is not a weight and has the same value on every replica."""
-    return keras.Variable(
-        np.array(values, np.float32), trainable=False, autocast=False,
-        aggregation="only_first_replica",
-    )
 
 
 # === Start ===

@@ -30,7 +30,8 @@ class TensorFlowEngine(Engine):
 
     @contextlib.contextmanager
     def scope(self, values) -> Iterator[None]:
-        kind = values.distribution_strategy or _default_kind(values)
+        has_several = len(_gpus(values)) > 1 or values.num_virtual_devices > 1
+        kind = values.distribution_strategy or ("mirrored" if has_several else "one_device")
         if kind == "multi_worker":
             raise FlagError("TensorFlow trains on one machine: for several, use --engine=jax")
         strategy = _create(kind, values)
@@ -180,11 +181,6 @@ class TrainStep:
 
 
 # --- Strategies ---
-
-
-def _default_kind(values) -> str:
-    several = len(_gpus(values)) > 1 or values.num_virtual_devices > 1
-    return "mirrored" if several else "one_device"
 
 
 def _create(kind: str, values) -> tf.distribute.Strategy | None:

@@ -249,7 +249,7 @@ def test_too_few_predictions_for_the_share_are_refused_and_more_are_taken(
 ):
     arguments = long_job(corpus, tmp_path, 128, "--masked_lm_budget=0.15")
     assert command(*arguments, "--max_predictions_per_seq=18") == 2
-    assert ("--max_predictions_per_seq=18 is less than the 19 predictions of 0.15 of 128 tokens"
+    assert ("--max_predictions_per_seq=18 is less than the 19 predictions of --masked_lm_budget=0.15"
             in capsys.readouterr().err)
     assert task_of(*arguments, "--max_predictions_per_seq=30").max_predictions_per_seq == 30
 
@@ -280,7 +280,7 @@ def test_records_with_another_kind_of_masks_than_the_runs_are_reported(
 ):
     task_of(*job(corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval",
                  f"--mask_token_share={share}", f"--eval_input_file={corpus / 'static.tfrecord'}"))
-    line = "static.tfrecord was made with --mask_token_share=0.8, but this run trains with 1"
+    line = "static.tfrecord was made with another --mask_token_share than this run's 1: "
     assert (line in caplog.text) == is_said
 
 

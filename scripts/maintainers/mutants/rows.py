@@ -159,8 +159,8 @@ ROWS = [
     ("storage/mirrors.py", "if self._owner and self._read_owner() == self._owner:", "if self._owner:",
      "test_remote_runs"),
     # Ranges, help, exit codes
-    ("cli/flags.py", "value <= above", "value < above", "test_flags"),
-    ("cli/flags.py", "value >= below", "value > below", "test_flags"),
+    ("cli/flags.py", "low < value < high", "low <= value < high", "test_flags"),
+    ("cli/flags.py", "value is None or low < value < high", "value is None or low < value <= high", "test_flags"),
     ("cli/flags.py", "f\"--{'no' * (values[name].value is False)}{name}\"", 'f"--{name}"', "test_flags"),
     ("cli/flags.py", "        if error.filename is None:\n", "        if not error.args:\n",
      "test_flags"),
