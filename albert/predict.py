@@ -37,8 +37,8 @@ from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenCla
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
 from albert.storage import files
-from albert.tasks import own_file, tables
-from albert.tasks.tables import Table
+from albert.tasks import table as tables
+from albert.tasks.table import Table
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -154,18 +154,16 @@ def _read_table(
 
     table = own_texts.open_table(values, "input_file")
     numbers = [str(i) for i in range(len(table.names))]
-    if list(table.names) == numbers[:max_texts]:  # no header, and only texts
-        known = numbers
+    if list(table.names) in (numbers[:max_texts], table.names[:1]):  # no header, or one column: only texts
+        known = list(table.names)
     names = [
         given or (name if name in table.names else None)
         for given, name in itertools.zip_longest(names, known[: len(names)])
     ]
-    columns = own_file.find_columns(
-        table, *[*names, None][:2], None, needs_label=False, max_texts=max_texts
-    )
+    columns = tables.find_columns(table, *names, needs_label=False, max_texts=max_texts)
     if columns.pair is None and predictor.min_texts == 2:
-        raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named}")
-    rows = own_file.rows_of(table, columns, is_cleaned=False)
+        raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named(range(len(table.names)))}")
+    rows = zip(*map(table.texts, columns.texts), strict=True)
     return table, [row if row[0].strip() else None for row in rows]
 
 

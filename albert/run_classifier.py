@@ -37,16 +37,16 @@ from typing import Any
 
 import numpy as np
 
-from albert.cli import classifier_report, fine_tuning_settings, flags, own_texts
+from albert import finetune
+from albert.cli import classifier_report, flags, own_texts
 from albert.cli.classifier_report import Rows
 from albert.cli.encoder import Encoder, open_encoder
-from albert.cli.fine_tuning import FineTuning, TrainingResult, weights_to_use, work_directory
-from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError, some
-from albert.formats import pretrained, run_states
+from albert.formats import model_metadata, pretrained, run_states
+from albert.formats.tokenizer_files import Vocabulary
 from albert.runtime.seeds import child_seed
 from albert.storage import files
-from albert.tasks import baselines, glue, own_file
+from albert.tasks import baselines, glue, table
 from albert.tasks.classification import ClassificationTask
 from albert.tasks.fine_tuning_data import FineTuningData, digest_of
 from albert.tasks.glue import Example
@@ -63,8 +63,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "class_weights", "none",
                  "balanced: weight the loss so that all labels count the same, however rare.",
                  enum_values=["none", "balanced"])
-    fine_tuning_settings.define_encoder_flags(values)
-    fine_tuning_settings.define_classifier_flags(
+    finetune.define_encoder_flags(values)
+    finetune.define_classifier_flags(
         values, "Dropout on the pooled output (classifier DR of the paper's table 14)."
     )
     flags.define("path", values, "export_dir", None,
@@ -73,7 +73,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "No effect: the exported model returns logits.")
 
 
-def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
+def classifier_settings(values: flags.FlagValues) -> finetune.Settings:
     """Returns the settings of the flags."""
     own_texts.check_flags(values)
     if values.export_dir and flags.requested_engine(values) != "tensorflow":
@@ -85,15 +85,15 @@ def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
         flags.require(values, "data_dir", "task_name", "output_dir")
         if values.task_name.lower() not in glue.TASKS:
             raise FlagError(f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}")
-        return settings_of(values)
+        return finetune.settings_of(values)
     actions = {}
     if not any(values[name].present for name in ("do_train", "do_eval", "do_predict")):
         actions = {"do_train": True, "do_eval": True, "do_predict": bool(values.test_file)}
-    return settings_of(values, **actions)
+    return finetune.settings_of(values, **actions)
 
 
 def task_of(
-    values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder, data: FineTuningData
+    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData
 ) -> ClassificationTask:
     """Returns the task of the flags and of the data."""
     class_weights: tuple[float, ...] = ()
@@ -105,7 +105,7 @@ def task_of(
     units = ("label_mean", "label_deviation")  # by which a regression's labels are standardized
     recorded = data.settings
     if units[0] in recorded and not settings.do_train:  # those of a run's own weights
-        weights = weights_to_use(settings.checkpoint, settings.output_dir, encoder.weights)
+        weights = finetune.weights_to_use(settings.checkpoint, settings.output_dir, encoder.weights)
         is_of_run = weights is not encoder.weights
         recorded = run_states.read_run_state(weights.origin).get("flags", {}) if is_of_run else {}
     return ClassificationTask(
@@ -116,19 +116,24 @@ def task_of(
 
 
 def tune(
-    values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder, data: FineTuningData
-) -> tuple[FineTuning, TrainingResult | None]:
+    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData
+) -> finetune.Result | None:
     """Trains, evaluates, predicts and exports."""
-    tuning = FineTuning(values, settings, encoder, data, task_of(values, settings, encoder, data))
-    result = tuning.run()
+    task = task_of(values, settings, encoder, data)
+    result = finetune.run(values, settings, encoder, data, task)
     if result and settings.export_dir:
         from albert import modeling  # imports TensorFlow
         from albert.formats import saved_model
 
         weights = result.weights
-        if tuning.task.untrained_weights:
-            weights = weights.in_units(tuning.task.label_mean, tuning.task.label_deviation)
-        source = tuning.opened(weights)
+        if task.untrained_weights:
+            weights = weights.in_units(task.label_mean, task.label_deviation)
+        metadata, _ = model_metadata.without_units(
+            run_states.metadata_of({"task": task.name, "flags": result.recorded}))
+        source = pretrained.Pretrained(
+            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), metadata,
+            lambda: weights,
+        )
         model = pretrained.load(modeling.AlbertForSequenceClassification, source, complete=True)
         with (
             files.publish_dir(settings.export_dir, saved_model.MAIN_FILE) as scratch,
@@ -136,7 +141,7 @@ def tune(
         ):
             model.export(scratch, verbose=False)
         flags.log.info("SavedModel of %s: %s", weights.origin, settings.export_dir)
-    return tuning, result
+    return result
 
 
 def answered(
@@ -163,7 +168,7 @@ def answered(
 
 
 def cross_validate(
-    values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder, data: FineTuningData
+    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData
 ) -> Rows | None:
     """Trains without each of --cross_validation folds in turn; returns the held-out rows of all.
 
@@ -175,7 +180,7 @@ def cross_validate(
     count, rows, parts = values.cross_validation, [*data.examples["train"], *data.examples["dev"]], []
     if data.has_several or not settings.do_train:
         raise FlagError("--cross_validation needs --do_train, and one label per text")
-    texts, labels = list(map(own_file.texts_of, rows)), [row.label for row in rows]
+    texts, labels = list(map(table.texts_of, rows)), [row.label for row in rows]
     sizes = collections.Counter(label for label, _ in set(zip(labels, texts, strict=True)))
     if rare := sorted(label for label in sizes if sizes[label] < count):
         message = f"--cross_validation={count}: labels on fewer texts than folds: {some(rare)}"
@@ -186,7 +191,7 @@ def cross_validate(
     identity = repr((digest_of(rows), flags.to_dict(values), encoder.tokenizer.sha256,
                      [*map(files.sha256, weights)]))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    folder = os.path.join(work_directory(values), f"folds-{digest}")
+    folder = os.path.join(finetune.work_directory(settings), f"folds-{digest}")
     splitter = StratifiedGroupKFold(
         count, shuffle=True, random_state=child_seed(values.seed, "folds") % 2**32)
     with warnings.catch_warnings():  # of rare labels, which are named above
@@ -203,11 +208,10 @@ def cross_validate(
             train_step=steps, save_checkpoints_steps=steps,
             warmup_step=min(round((settings.warmup_step or 0) * share), steps),
         )
-        tuning, result = tune(
-            values, fold, encoder, dataclasses.replace(data, examples=examples, is_split=False))
+        result = tune(values, fold, encoder, dataclasses.replace(data, examples=examples, is_split=False))
         if result:
             parts.append(answered(
-                "", tuning.task, *examples.values(), result.evaluations["dev"].predictions))
+                "", result.task, *examples.values(), result.evaluations["dev"].predictions))
     if not parts:  # in a worker that only helps
         return None
     shutil.rmtree(folder)
@@ -241,24 +245,22 @@ def main(values: flags.FlagValues) -> None:
     tune(values, settings, encoder, data)
 
 
-def _tune_on_own_texts(values: flags.FlagValues, settings: FineTuningSettings) -> None:
+def _tune_on_own_texts(values: flags.FlagValues, settings: finetune.Settings) -> None:
     encoder = open_encoder(values, flags.given(values, "max_seq_length"))
-    texts = own_texts.OwnTexts(values, encoder)
-    settings, data = texts.suit(settings), texts.data
+    texts = own_texts.read(values, encoder.tokenizer)
+    settings, data = own_texts.choose_settings(values, settings, encoder, texts), texts.data
     validated = cross_validate(values, settings, encoder, data) if values.cross_validation else None
     in_use = {split: data.examples[split] for split in settings.splits}
-    tuning, result = tune(
-        values, settings, encoder, dataclasses.replace(data, examples=in_use)
-    )
+    result = tune(values, settings, encoder, dataclasses.replace(data, examples=in_use))
     if not result:
         return
-    tested = _tested(texts, tuning, result) if settings.do_predict and texts.test_labels else []
+    tested = _tested(values, texts, result) if settings.do_predict and texts.test_labels else []
     if not settings.do_eval:
         return
     rows, predictions = data.examples["dev"], result.evaluations["dev"].predictions
     name = f"{len(rows):,} held-out rows"
-    held_out = answered(name, tuning.task, data.examples["train"], rows, predictions)
-    write_report(texts, tuning, result, [held_out, *([validated] if validated else []), *tested])
+    held_out = answered(name, result.task, data.examples["train"], rows, predictions)
+    write_report(values, texts, result, [held_out, *([validated] if validated else []), *tested])
 
 
 def as_trained(recorded: Any, choice: str) -> str:
@@ -268,10 +270,10 @@ def as_trained(recorded: Any, choice: str) -> str:
 
 
 def _tested(
-    texts: own_texts.OwnTexts, tuning: FineTuning, result: TrainingResult
+    values: flags.FlagValues, texts: own_texts.OwnTexts, result: finetune.Result
 ) -> list[Rows]:
     """Publishes the scores of the rows of --test_file that have labels, and returns them."""
-    gold, task, directory = texts.test_labels, tuning.task, tuning.settings.output_dir
+    gold, task, directory = texts.test_labels, result.task, values.output_dir
     scored = [i for i, label in enumerate(gold) if label is not None]
     rows = [dataclasses.replace(texts.data.examples["test"][i], label=gold[i]) for i in scored]
     predictions = {
@@ -281,18 +283,18 @@ def _tested(
     results = task.score(predictions)
     log_results(results, "Predict results")
     write_results(directory, results, "predict_results")
-    name = f"{len(rows):,} rows of {os.path.basename(tuning.values.test_file)}"
+    name = f"{len(rows):,} rows of {os.path.basename(values.test_file)}"
     return [answered(name, task, texts.data.examples["train"], rows, predictions)]
 
 
 def write_report(
-    texts: own_texts.OwnTexts, tuning: FineTuning, result: TrainingResult, rows: Sequence[Rows]
+    values: flags.FlagValues, texts: own_texts.OwnTexts, result: finetune.Result, rows: Sequence[Rows]
 ) -> None:
     """Publishes the report of held-out rows, those of a cross-validation, and of a test file."""
-    shown = tuning.settings.output_dir, [
+    shown = values.output_dir, [
         " | ".join(filter(None, (row.text_a, row.text_b))) for row in texts.data.examples["dev"]
     ]
-    labels, trained = tuning.task.labels, run_states.read_run_state(result.weights.origin).get("flags", {})
+    labels, trained = result.task.labels, run_states.read_run_state(result.weights.origin).get("flags", {})
     choices = [
         (name, as_trained(trained.get(name[2:]) if name.startswith("--") else None, value))
         for name, value in texts.choices
@@ -300,12 +302,12 @@ def write_report(
     probabilities = result.evaluations["dev"].predictions["probabilities"]
     if not labels:
         path = classifier_report.write_regression(*shown, rows, choices)
-    elif tuning.task.threshold is not None:
+    elif result.task.threshold is not None:
         path = classifier_report.write_several(*shown, labels, rows, probabilities, choices)
     else:
         path = classifier_report.write(
-            *shown, labels, rows, probabilities, choices, tuning.values.class_weights == "balanced",
-            not (tuning.values["cross_validation"].present or tuning.values.dev_file),
+            *shown, labels, rows, probabilities, choices, values.class_weights == "balanced",
+            not (values["cross_validation"].present or values.dev_file),
         )
     flags.log.info("report: %s", path)
 

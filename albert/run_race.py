@@ -14,10 +14,9 @@ import itertools
 import logging
 import os
 
-from albert.cli import fine_tuning_settings, flags
+from albert import finetune
+from albert.cli import flags
 from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning import FineTuning
-from albert.cli.fine_tuning_settings import settings_of
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
 from albert.tasks import race
@@ -34,17 +33,17 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Folder that contains the folder RACE, or train.jsonl and dev.jsonl. Required.",
                  use="file")
     flags.define("enum", values, "task_name", RACE, "Task.", enum_values=[RACE])
-    fine_tuning_settings.define_ignored_flags(values, "train_file", "eval_file", "predict_file")
+    finetune.define_ignored_flags(values, "train_file", "eval_file", "predict_file")
     flags.define("integer", values, "max_qa_length", 128,
                  "Maximum tokens of a question with an option; longer ones are truncated at the start.",
                  lower_bound=1)
     flags.define("bool", values, "high_only", False, "Use only questions of level high.")
     flags.define("bool", values, "middle_only", False, "Use only questions of level middle.")
-    fine_tuning_settings.define_encoder_flags(values)
+    finetune.define_encoder_flags(values)
     flags.define("float", values, "dropout_prob", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
                  lower_bound=0, below=1)
-    fine_tuning_settings.define_training_flags(
+    finetune.define_training_flags(
         values, learning_rate=1e-5, train_step=12000, warmup_step=1000,
         save_checkpoints_steps=100, by_default=True,
     )
@@ -65,7 +64,7 @@ def main(values: flags.FlagValues) -> None:
     flags.require(values, "data_dir")
     if values.high_only and values.middle_only:
         raise FlagError("give only one of --high_only and --middle_only")
-    settings = settings_of(values)
+    settings = finetune.settings_of(values)
 
     # === Questions ===
     encoder = open_encoder(values, settings.max_seq_length)
@@ -87,7 +86,7 @@ def main(values: flags.FlagValues) -> None:
         RACE, settings.max_seq_length, letters, values.dropout_prob,
         max_qa_length=values.max_qa_length,
     )
-    result = FineTuning(values, settings, encoder, data, task).run()
+    result = finetune.run(values, settings, encoder, data, task)
     if result and settings.do_predict and questions["test"][0].label is not None:
         from albert.training import evaluate
 

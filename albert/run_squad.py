@@ -10,10 +10,9 @@ The same as run_squad_v2 with the flag, and as run_squad_v1 without it.
 import dataclasses
 import logging
 
-from albert.cli import fine_tuning_settings, flags
+from albert import finetune
+from albert.cli import flags
 from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning import FineTuning
-from albert.cli.fine_tuning_settings import settings_of
 from albert.errors import DataError, FlagError
 from albert.tasks import squad
 from albert.tasks.fine_tuning_data import FineTuningData
@@ -39,10 +38,10 @@ def define_shared_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "train_file", None, "SQuAD JSON to train on.", use="file")
     flags.define("path", values, "predict_file", None,
                  "SQuAD JSON to predict; evaluated if it has answers.", use="file")
-    fine_tuning_settings.define_ignored_flags(
+    finetune.define_ignored_flags(
         values, "train_feature_file", "predict_feature_file", "predict_feature_left_file"
     )
-    fine_tuning_settings.define_encoder_flags(values, max_seq_length=384)
+    finetune.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
                  "Stride in tokens between the windows that a long passage is split into.",
                  lower_bound=1)
@@ -57,7 +56,7 @@ def define_shared_flags(values: flags.FlagValues) -> None:
                  lower_bound=1)
     flags.define("integer", values, "max_answer_length", 30, "Maximum answer length in tokens.",
                  lower_bound=1)
-    fine_tuning_settings.define_training_flags(
+    finetune.define_training_flags(
         values, learning_rate=5e-5, train_step=None, warmup_step=None,
         save_checkpoints_steps=1000, by_default=False,
     )
@@ -100,7 +99,7 @@ def run(values: flags.FlagValues, with_negative: bool) -> None:
     flags.require(values, "output_dir")
     flags.refuse_together(values, "warmup_step", "warmup_proportion")
     do_eval = flags.given(values, "do_eval")
-    settings = settings_of(
+    settings = finetune.settings_of(
         values, export_dir=None,
         do_eval=values.do_predict if do_eval is None else do_eval,  # if there are answers
         eval_batch_size=flags.given(values, "eval_batch_size") or values.predict_batch_size,
@@ -164,7 +163,7 @@ def run(values: flags.FlagValues, with_negative: bool) -> None:
         task = task.predicting(questions["dev"], encoder.tokenizer)
 
     # === Run ===
-    FineTuning(values, settings, encoder, FineTuningData(task.name, questions), task).run()
+    finetune.run(values, settings, encoder, FineTuningData(task.name, questions), task)
 
 
 cli = flags.command(__doc__, define_flags, main)

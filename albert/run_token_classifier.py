@@ -14,10 +14,9 @@ and accuracy decides. Rerun the command and it resumes from the newest checkpoin
 
 import logging
 
-from albert.cli import fine_tuning_settings, flags
+from albert import finetune
+from albert.cli import flags
 from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning import FineTuning, weights_to_use
-from albert.cli.fine_tuning_settings import settings_of
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, run_states
 from albert.tasks import words
@@ -37,21 +36,21 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "label_list", None,
                  "Labels in the order of their ids, separated by commas or blanks. Default: those of "
                  "train.txt, or those that the checkpoint was trained with.")
-    fine_tuning_settings.define_encoder_flags(values)
-    fine_tuning_settings.define_classifier_flags(values, "Dropout on the encoder's output.")
+    finetune.define_encoder_flags(values)
+    finetune.define_classifier_flags(values, "Dropout on the encoder's output.")
 
 
 def main(values: flags.FlagValues) -> None:
     # === Settings and labels ===
     flags.require(values, "data_dir", "output_dir")
-    settings, labels = settings_of(values), None
+    settings, labels = finetune.settings_of(values), None
     if values.label_list:
         labels = known_tasks.parse_labels(values.label_list, of_words=True)
         for label in labels:
             words.check_label(label, values.scheme, "--label_list")
     encoder = open_encoder(values, settings.max_seq_length)
     if labels is None and not settings.do_train:  # those that the checkpoint was trained with
-        origin = weights_to_use(settings.checkpoint, settings.output_dir).origin
+        origin = finetune.weights_to_use(settings.checkpoint, settings.output_dir).origin
         labels = run_states.metadata_of(run_states.read_run_state(origin)).label_names
         if not labels:
             raise FlagError(f"{origin} does not name its labels: give --label_list")
@@ -78,7 +77,7 @@ def main(values: flags.FlagValues) -> None:
         settings.max_seq_length, labels, values.scheme == "bio", values.classifier_dropout,
         test_file=paths.get("test", ""),
     )
-    result = FineTuning(values, settings, encoder, data, task).run()
+    result = finetune.run(values, settings, encoder, data, task)
     if result and settings.do_predict and all(one.labels for one in sentences["test"]):
         results = result.evaluations["test"].results
         log_results(results, "Predict results")

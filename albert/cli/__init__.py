@@ -5,9 +5,7 @@
     corpus_flags        where a corpus is, and in what format
     remote_paths        flags that name files in cloud storage: downloaded before, uploaded after
     engine_start        imports TensorFlow or JAX late
-    fine_tuning_settings  the flags of the fine-tuning commands, and the settings they give
     encoder             the encoder that fine-tuning starts from
-    fine_tuning         training, evaluation, prediction and export of every fine-tuning task
     earlier_run         what a run must share with the checkpoints that it resumes or evaluates
     own_texts           --train_file: your own texts in one file, and settings that fit them
     text_plan           model size, vocabulary and steps for a given text and time budget

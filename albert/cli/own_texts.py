@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from albert import finetune
 from albert.cli import flags
 from albert.cli.classifier_report import ENOUGH_ROWS
 from albert.cli.encoder import Encoder
-from albert.cli.fine_tuning_settings import FineTuningSettings
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
-from albert.tasks import own_file, tables
+from albert.tasks import table as tables
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
-from albert.tasks.glue import Example
+from albert.tasks.table import find_columns, label_name, labels_of, read_texts, split_off, texts_of
+from albert.tokenization import FullTokenizer
 
 # Flags that only --train_file uses.
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "delimiter", "encoding")
@@ -124,223 +125,179 @@ def open_table(values: flags.FlagValues, flag: str) -> tables.Table:
     )
 
 
+@dataclasses.dataclass(frozen=True)
 class OwnTexts:
-    """The examples of --train_file, and settings that suit them where no flag was given.
+    """The examples of --train_file."""
 
-    Attributes:
-      data: the examples to train on and to evaluate on.
-      choices: columns, labels and settings as (name, value), for the report.
-      test_labels: of the rows of --test_file, None for a row without one; None if no row has one.
+    data: FineTuningData
+    test_labels: Sequence[Any]  # of the rows of --test_file, None for a row without one; empty if no row has one
+    choices: list[tuple[str, str]]  # columns, labels and settings as (name, value), for the report
+
+
+def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
+    """Returns the examples of --train_file, with the held-out ones apart, and those of the other files.
+
+    Raises:
+      UserError: they cannot be used, or do not fit the flags.
     """
+    # === Tables ===
+    given = [values.text_column, values.text_pair_column, values.label_column]
+    table = open_table(values, "train_file")
+    columns = find_columns(table, *given, several=values.label_columns)
+    texts = {"train": read_texts(table, columns)}
+    names = [None if n is None else table.names[n] for n in (columns.text, columns.pair, columns.label)]
+    several = [table.names[n] for n in columns.flags]
+    for split in ("dev", "test"):
+        if not getattr(values, f"{split}_file"):
+            continue
+        other, is_dev = open_table(values, f"{split}_file"), split == "dev"
+        needs_label = is_dev or {*filter(None, names[2:]), *several} <= {*other.names}
+        of_split = find_columns(
+            other, *(name if one is None else one for one, name in zip(given[:2], names[:2], strict=True)),
+            names[2] if needs_label else None, needs_label, several if needs_label else ())
+        texts[split] = read_texts(other, of_split, is_complete=is_dev)
 
-    def __init__(self, values: flags.FlagValues, encoder: Encoder):
-        self._values, self._encoder = values, encoder
-        self.choices: list[tuple[str, str]] = []
-        given = values.text_column, values.text_pair_column, values.label_column
-        table, columns = self._open("train_file", given)
-        files = {"train": (table, columns, own_file.rows_of(table, columns))}
-        names = [
-            None if n is None else table.names[n]
-            for n in (columns.text, columns.pair, columns.label)
-        ]
-        columns_of_all = [
-            name if one is None else one for one, name in zip(given, names, strict=True)
-        ]
-        for split in ("dev", "test"):
-            if getattr(values, f"{split}_file"):
-                other = self._open(f"{split}_file", columns_of_all, needs_label=split == "dev")
-                files[split] = *other, own_file.rows_of(*other)
-        labels: tuple[str, ...] = ()
-        if values.label_list:
-            labels = tuple(map(own_file.label_name, known_tasks.parse_labels(values.label_list)))
-        elif not values.regression:
-            labelled = []
-            for other, _, rows in (files[split] for split in files if split != "test"):
-                own_file.refuse_missing(other, rows)
-                labelled += rows
-            labels = tuple(own_file.labels_of(labelled, table, columns))
-        has_several = isinstance(files["train"][-1][0][-1], tuple)
-        if has_several and values.regression:
-            raise FlagError("--regression takes one number per text, not lists")
-        if flags.given(values, "threshold") and not has_several:
-            raise FlagError("--threshold has no effect: every text has one label")
-        examples = {
-            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess, has_several)
-            for split, file in files.items()
-        }
-        if values.dev_file:
-            held_out = values.dev_file + self._drop_copies(examples)
-        else:
-            held_out = self._hold_out(examples)
-        self.test_labels = self._labels_of_test(table, columns, files, examples, labels)
-        trained = [one.label for one in examples["train"]]
-        if has_several:
-            trained = [label for several in trained for label in several]
-        warn_of_labels(values.train_file, trained, labels)
-        self.data = FineTuningData(
-            known_tasks.TSV, examples, labels,
-            {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
-            | ({"label_threshold": values.threshold} if has_several else {})
-            | (_scale_of(trained) if values.regression else {}),
-            trained_on=examples["train"], is_split=not values.dev_file,
-        )
-        named = ", ".join(filter(None, [*names, *values.label_columns]))
-        self.choices += [("file", values.train_file), ("columns", named)]  # the log has both already
-        self.report("held out", held_out)
-        if labels:
-            self.report("labels", ", ".join(labels))
+    # === Labels ===
+    labels: tuple[str, ...] = ()
+    if values.label_list:
+        labels = tuple(map(label_name, known_tasks.parse_labels(values.label_list)))
+    elif not values.regression:
+        labels = tuple(several or labels_of([texts[split] for split in texts if split != "test"]))
+    has_several = texts["train"].has_several
+    if has_several and values.regression:
+        raise FlagError("--regression takes one number per text, not lists")
+    if flags.given(values, "threshold") and not has_several:
+        raise FlagError("--threshold has no effect: every text has one label")
+    missing: Any = () if has_several else labels[0] if labels else 0.0
+    examples = {
+        split: one.examples(labels, tokenizer.preprocess, missing if split == "test" else None)
+        for split, one in texts.items()
+    }
 
-    def _open(
-        self, flag: str, names: Sequence[str | None], needs_label: bool = True
-    ) -> tuple[tables.Table, own_file.Columns]:
-        """Returns a file's table and columns, with those of labels only if they are needed."""
-        values = self._values
-        table = open_table(values, flag)
-        columns = own_file.find_columns(table, *names, needs_label, values.label_columns)
-        return (own_file.without_gaps(table, columns) if needs_label else table), columns
-
-    def _drop_copies(self, examples: dict[str, list[Example]]) -> str:
-        """Removes the dev examples whose texts are in the training file; says so if there are any.
-
-        Raises:
-          DataError: no other is left.
-        """
-        values = self._values
-        trained = {own_file.texts_of(one) for one in examples["train"]}
-        rest = [one for one in examples["dev"] if own_file.texts_of(one) not in trained]
-        total = len(examples["dev"])
-        if not rest:
+    # === Held-out rows ===
+    rows, held_out = examples["train"], ""
+    if values.dev_file:
+        trained, total = set(map(texts_of, rows)), len(examples["dev"])
+        examples["dev"] = [one for one in examples["dev"] if texts_of(one) not in trained]
+        if not examples["dev"]:
             raise DataError(f"--dev_file={values.dev_file}: --train_file has all its texts, so nothing "
                             "is held out: leave the flag out, or give other rows")
-        examples["dev"] = rest
-        if len(rest) == total:
-            return ""
-        copies = f"{total - len(rest):,} of {total:,} rows"
-        flags.log.warning("%s: left out %s, whose texts are in --train_file too", values.dev_file,
-                          copies)
-        return f" without {copies}, which are in the training file too"
-
-    def _hold_out(self, examples: dict[str, list[Example]]) -> str:
-        """Moves a part of the training examples to the dev examples; returns its size."""
-        values, rows = self._values, examples["train"]
-        train, dev = own_file.split_off(rows, values.dev_share, values.seed)
+        if copies := total - len(examples["dev"]):
+            held_out = f" without {copies:,} of {total:,} rows, which are in the training file too"
+            flags.log.warning("%s: left out %s of %s rows, whose texts are in --train_file too",
+                              values.dev_file, f"{copies:,}", f"{total:,}")
+        held_out = values.dev_file + held_out
+    else:
+        train, dev = split_off(rows, values.dev_share, values.seed)
         if not (train and dev):
             raise DataError(
                 f"{values.train_file}: none of {len(rows):,} rows is {'left' if dev else 'held out'}: "
                 "give more rows, another --dev_share, or --dev_file"
             )
+        held_out = f"{len(dev):,} of {len(rows):,} rows"
         examples |= {"train": train, "dev": dev}
-        return f"{len(dev):,} of {len(rows):,} rows"
 
-    def _labels_of_test(self, trained, columns, files, examples, labels) -> list[Any] | None:
-        """Returns the label of each row of --test_file, None where it has none, if any has one.
+    # === Labels of the test rows, except for those that are trained on ===
+    test_labels: list[Any] = []
+    if "test" in texts and texts["test"].labels:
+        test_labels = texts["test"].known_labels(labels, tokenizer.preprocess)
+        seen = set(map(texts_of, examples["train"]))
+        copied = [i for i, one in enumerate(examples["test"]) if texts_of(one) in seen]
+        for number in copied:
+            test_labels[number] = None
+        if copied:
+            flags.log.warning("%s: %s of %s rows are training rows, and are not scored", values.test_file,
+                              f"{len(copied):,}", f"{len(test_labels):,}")
 
-        Rows that are in the training data do not count.
-        """
-        if "test" not in files:
-            return None
-        table, columns_of_test, _ = files["test"]
-        names = [trained.names[n] for n in columns.flags or (columns.label,)]
-        if not set(names) <= set(table.names):
-            return None
-        numbers = [table.names.index(name) for name in names]
-        columns = dataclasses.replace(
-            columns_of_test, label=None if columns.flags else numbers[0],
-            flags=tuple(numbers) if columns.flags else (),
-        )
-        found = own_file.known_labels(table, columns, labels, self._encoder.tokenizer.preprocess)
-        seen = {own_file.texts_of(one) for one in examples["train"]}
-        copies = [i for i, one in enumerate(examples["test"]) if own_file.texts_of(one) in seen]
-        if copies:
-            flags.log.warning("%s: %s of %s rows are training rows, and are not scored", table.path,
-                              f"{len(copies):,}", f"{len(found):,}")
-        for number in copies:
-            found[number] = None
-        return None if set(found) == {None} else found
+    # === The data ===
+    trained_labels = [one.label for one in examples["train"]]
+    if has_several:
+        trained_labels = [label for labels_of_text in trained_labels for label in labels_of_text]
+    warn_of_labels(values.train_file, trained_labels, labels)
+    data = FineTuningData(
+        known_tasks.TSV, examples, labels,
+        {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
+        | ({"label_threshold": values.threshold} if has_several else {})
+        | (_scale_of(trained_labels) if values.regression else {}),
+        trained_on=examples["train"], is_split=not values.dev_file,
+    )
+    named = ", ".join(filter(None, [*names, *several]))
+    own = OwnTexts(data, [] if set(test_labels) <= {None} else test_labels, [
+        ("file", values.train_file), ("columns", named[:300])])  # the log has both already
+    report(own, "held out", held_out)
+    if labels:
+        report(own, "labels", ", ".join(labels)[:300])
+    return own
 
-    def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
-        """Returns the settings, with those not given chosen by the sizes of model and data."""
-        count, config = len(self.data.examples["train"]), self._encoder.config
-        has_pairs = any(example.text_b for example in self.data.examples["train"])
-        texts = [
-            " ".join(filter(None, (example.text_a, example.text_b)))
-            for split in ("train", "dev") for example in self.data.examples[split]
-        ]
-        tokenizer = self._encoder.tokenizer
-        all_ids = tokenizer.encode_batch(texts)
-        if unknown := tokenizer.unknown_tokens():
-            self.report("texts", unknown)
-        self._report_contradictions(all_ids)
-        lengths = [len(ids) + 3 for ids in all_ids]
-        suits = f"for a model of width {config.hidden_size}"
-        optimizer = settings.optimizer
-        # A rate that the user gives is AdamW's, unless they name another optimizer.
-        if not {flags.given(self._values, n) for n in ("optimizer", "learning_rate")} - {None}:
-            optimizer = best_optimizer(config.hidden_size, has_pairs)
-        length = sequence_length(lengths, config.max_position_embeddings)
-        settings = dataclasses.replace(
-            settings,
-            max_seq_length=self._choose(
-                "max_seq_length", length,
-                f"{100 * np.mean(np.array(lengths) <= length):.0f} % of the texts fit",
-            ),
-            optimizer=self._choose("optimizer", optimizer, suits),
-            learning_rate=self._choose(
-                "learning_rate", learning_rate(optimizer, config.hidden_size), suits
-            ),
-            train_batch_size=self._choose(
-                "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
-            ),
-            keep_last=self._keeps_last(),
-        )
-        if flags.given(self._values, "train_step") is not None:
-            return settings
-        num_epochs = self._choose(
-            "num_train_epochs", epochs(count, has_pairs),
-            f"for {count:,} {'pairs' if has_pairs else 'rows'}",
-        )
-        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=num_epochs)
-        settings = settings.with_steps(count)
-        per_epoch = max(1, round(settings.train_step / num_epochs))
-        return dataclasses.replace(
-            settings,
-            warmup_step=self._choose(
-                "warmup_step", settings.train_step // 10, "a tenth of the steps"
-            ),
-            save_checkpoints_steps=self._choose("save_checkpoints_steps", per_epoch, "each epoch"),
-        )
 
-    def _report_contradictions(self, all_ids: Sequence[Sequence[int]]) -> None:
-        """Reports how many rows are the same input as another row with another label."""
-        labels: dict[tuple[int, ...], set] = {}
-        rows = [example for split in ("train", "dev") for example in self.data.examples[split]]
-        keys = list(map(tuple, all_ids))
-        for key, example in zip(keys, rows, strict=True):
-            labels.setdefault(key, set()).add(example.label)
-        if (count := sum(len(labels[key]) > 1 for key in keys)) and self.data.labels:
-            self.report("contradictions", f"{count:,} of {len(rows):,} rows have the same tokens as "
-                        "another row, and another label")
+def report(own: OwnTexts, name: str, value: str) -> None:
+    """Adds a line to the choices, and to the log."""
+    own.choices.append((name, value))
+    flags.log.info("%s: %s", name, value)
 
-    def _keeps_last(self) -> bool:
-        """Whether to keep the last weights, because the rows are too few to choose others."""
-        num_rows = len(self.data.examples["dev"])
-        # Among few, the best of several evaluations is a matter of luck; the last weights failed on
-        # no seed (docs/evidence/results.md).
-        if num_rows >= ENOUGH_ROWS:
-            return False
-        self.report("checkpoint", f"the last ({num_rows:,} held-out rows are too few to choose one)")
-        return True
 
-    def _choose(self, name: str, value: Any, why: str) -> Any:
-        if flags.given(self._values, name) is not None:
-            value, why = getattr(self._values, name), "given"
-        self.report(f"--{name}", f"{value if isinstance(value, str) else f'{value:g}'} ({why})")
+# === Settings by the sizes of model and data ===
+
+
+def choose_settings(
+    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, own: OwnTexts
+) -> finetune.Settings:
+    """Returns the settings, with those that no flag gives chosen by the sizes of model and data."""
+    train, config, tokenizer = own.data.examples["train"], encoder.config, encoder.tokenizer
+    rows = [*train, *own.data.examples["dev"]]
+    num_rows, num_held_out, has_pairs = len(train), len(rows) - len(train), any(one.text_b for one in train)
+
+    def choose(name: str, value: Any, reason: str) -> Any:
+        if flags.given(values, name) is not None:
+            value, reason = getattr(values, name), "given"
+        report(own, f"--{name}", f"{value if isinstance(value, str) else f'{value:g}'} ({reason})")
         return value
 
-    def report(self, name: str, value: str) -> None:
-        """Adds a line to the choices, and to the log."""
-        self.choices.append((name, value))
-        flags.log.info("%s: %s", name, value)
+    # === What the model reads of the texts ===
+    all_ids = tokenizer.encode_batch([" ".join(filter(None, (one.text_a, one.text_b))) for one in rows])
+    if unknown := tokenizer.unknown_tokens():
+        report(own, "texts", unknown)
+    labels: dict[tuple[int, ...], set] = {}
+    for ids, one in zip(all_ids, rows, strict=True):
+        labels.setdefault(tuple(ids), set()).add(one.label)
+    contradictions = sum(len(labels[tuple(ids)]) > 1 for ids in all_ids)
+    if contradictions and own.data.labels:
+        report(own, "contradictions", f"{contradictions:,} of {len(rows):,} rows have the same tokens as "
+               "another row, and another label")
+
+    # === Length, optimizer, batches ===
+    lengths = np.array([len(ids) + 3 for ids in all_ids])
+    length = sequence_length(lengths, config.max_position_embeddings)
+    suits, optimizer = f"for a model of width {config.hidden_size}", settings.optimizer
+    # A rate that the user gives is AdamW's, unless they name another optimizer.
+    if not {flags.given(values, name) for name in ("optimizer", "learning_rate")} - {None}:
+        optimizer = best_optimizer(config.hidden_size, has_pairs)
+    # Among few rows, the best of several evaluations is a matter of luck; the last weights failed on
+    # no seed (docs/evidence/results.md).
+    keep_last = num_held_out < ENOUGH_ROWS
+    settings = dataclasses.replace(
+        settings,
+        max_seq_length=choose("max_seq_length", length, f"{100 * np.mean(lengths <= length):.0f} % of the texts fit"),
+        optimizer=choose("optimizer", optimizer, suits),
+        learning_rate=choose("learning_rate", learning_rate(optimizer, config.hidden_size), suits),
+        train_batch_size=choose("train_batch_size", 32 if num_rows >= 2000 else 16, f"for {num_rows:,} rows"),
+        keep_last=keep_last,
+    )
+    if keep_last:
+        report(own, "checkpoint", f"the last ({num_held_out:,} held-out rows are too few to choose one)")
+
+    # === Steps ===
+    if flags.given(values, "train_step") is not None:
+        return settings
+    num_epochs = choose("num_train_epochs", epochs(num_rows, has_pairs),
+                        f"for {num_rows:,} {'pairs' if has_pairs else 'rows'}")
+    settings = dataclasses.replace(settings, train_step=None, num_train_epochs=num_epochs).with_steps(num_rows)
+    per_epoch = max(1, round(settings.train_step / num_epochs))
+    return dataclasses.replace(
+        settings,
+        warmup_step=choose("warmup_step", settings.train_step // 10, "a tenth of the steps"),
+        save_checkpoints_steps=choose("save_checkpoints_steps", per_epoch, "each epoch"),
+    )
 
 
 def _scale_of(values: Sequence[float]) -> dict[str, float]:

@@ -9,8 +9,7 @@
     squad_answers         from scores to answers, and SQuAD's official scores
     race                  RACE
     words                 labels of words: CoNLL files, entities and their scores
-    tables                CSV, TSV, JSON lines and Parquet
-    own_file              your own labelled texts in a table
+    table                 your own labelled texts: CSV, TSV, JSON lines and Parquet
     baselines             a baseline for text classifiers: TF-IDF with logistic regression
     glue_metrics          GLUE's official metrics
     lines                 lines of the files that tasks read

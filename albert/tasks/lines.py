@@ -15,37 +15,57 @@ log = logging.getLogger("albert")
 _SPACE, _BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
 # Maximum bytes of a line: a file with a longer one is not a table, or has no line feeds.
 MAX_LINE = 16 * 1024 * 1024
+MAX_BYTES = 1 << 30  # of a file that is read at once, which a small compressed one can exceed
 
 
-def read_lines(
-    path: str, flag: str, is_strict: bool = True, encoding: str | None = None,
-    max_line: int = MAX_LINE,
-) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`.
+def read_text(path: str, flag: str, encoding: str | None = None) -> str:
+    """Returns the text of a file that is read at once, without a byte-order mark.
 
     Args:
       encoding: of the text, if not UTF-8.
+
+    Raises:
+      DataError: not UTF-8 (file:line), or more than `MAX_BYTES`.
     """
     with text_files.open_text(path, flag, encoding) as stream:
-        yield from decode_lines(stream, path, is_strict, max_line)
+        content = stream.read(MAX_BYTES + 1).removeprefix(codecs.BOM_UTF8)
+    if len(content) > MAX_BYTES:
+        raise too_large(path)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        *before, line = content[:error.start].split(b"\n")
+        advice = text_files.advice_on_encoding(content[error.start - len(line):].partition(b"\n")[0])
+        raise DataError(f"{path}:{len(before) + 1}: not UTF-8 text (byte {len(line) + 1} of the line); "
+                        f"{advice}") from error
 
 
-def decode_lines(
-    stream: BinaryIO, name: str, is_strict: bool = True, max_line: int = MAX_LINE
-) -> Iterator[tuple[int, str]]:
+def too_large(path: str) -> DataError:
+    """Returns the error for a file of more than `MAX_BYTES`."""
+    return DataError(f"{path}: more than {MAX_BYTES >> 20} MB when it is unpacked: keep the columns that are "
+                     "needed, or divide it")
+
+
+def read_lines(path: str, flag: str, is_strict: bool = True) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`."""
+    with text_files.open_text(path, flag) as stream:
+        yield from decode_lines(stream, path, is_strict)
+
+
+def decode_lines(stream: BinaryIO, name: str, is_strict: bool = True) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, text with its line end) of a stream's lines.
 
     Only a line feed ends a line; other separators (U+2028, form feed) are text. Bytes that are not
     UTF-8 are an error or, if not `is_strict`, become U+FFFD, with one warning that counts the lines.
 
     Raises:
-      DataError: not UTF-8 text, or a line of more than `max_line` bytes (file:line).
+      DataError: not UTF-8 text, or a line of more than `MAX_LINE` bytes (file:line).
     """
     num_bad = number = 0
-    for number, raw in enumerate(iter(lambda: stream.readline(max_line + 1), b""), start=1):
-        if len(raw) > max_line:
+    for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
+        if len(raw) > MAX_LINE:
             raise DataError(
-                f"{name}:{number}: a line of more than {max_line:,} bytes; is this a text whose "
+                f"{name}:{number}: a line of more than {MAX_LINE:,} bytes; is this a text whose "
                 "lines end with a line feed?"
             )
         if number == 1:
@@ -83,9 +103,7 @@ def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[t
     Raises:
       DataError: not UTF-8, or not JSON (file:line).
     """
-    # A list may be one line of any length.
-    numbered = read_lines(path, flag, encoding=encoding, max_line=1 << 40)
-    text, line, counted = "".join(text for _, text in numbered), 1, 0
+    text, line, counted = read_text(path, flag, encoding), 1, 0
     decoder, start = json.JSONDecoder(object_pairs_hook=_object), _SPACE.match(text).end()
     is_list = text[start : start + 1] == "["
     end = start + is_list

@@ -9,8 +9,8 @@ import jobs
 import numpy as np
 import pytest
 
-from albert import modeling, run_classifier
-from albert.cli import classifier_report, fine_tuning, own_texts, report_page
+from albert import finetune, modeling, run_classifier
+from albert.cli import classifier_report, own_texts, report_page
 from albert.cli.classifier_report import Rows
 from albert.config import AlbertConfig
 from albert.formats import pretrained
@@ -223,18 +223,17 @@ def own_table(tmp_path):
 def pretend_to_train(monkeypatch) -> None:
     """Makes a training instant, whose model answers one label."""
 
-    def run(tuning):
-        rows, out = tuning.data.examples["dev"], tuning.settings.output_dir
+    def run(values, settings, encoder, data, task):
+        rows, out = data.examples["dev"], settings.output_dir
         os.makedirs(out, exist_ok=True)
         answers = np.tile([0.6, 0.4], (len(rows), 1))
-        expected = np.array([tuning.task.id_of(row.label) for row in rows])
+        expected = np.array([task.id_of(row.label) for row in rows])
         evaluation = types.SimpleNamespace(
             predictions={"label_ids": expected, "logits": answers, "probabilities": answers})
-        return fine_tuning.TrainingResult(
-            types.SimpleNamespace(output_dir=out), types.SimpleNamespace(origin=os.path.join(out, "x")),
-            {"dev": evaluation})
+        return finetune.Result(
+            task, types.SimpleNamespace(origin=os.path.join(out, "x")), {"dev": evaluation}, {})
 
-    monkeypatch.setattr(run_classifier.FineTuning, "run", run)
+    monkeypatch.setattr(finetune, "run", run)
 
 
 def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_table, tmp_path, monkeypatch):
@@ -242,20 +241,20 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
     path, given = own_table
     with path.open("a") as stream:
         stream.write("w9 w8 w7,rare\n")  # which not every fold has
-    runs, fitted, train = [], [], run_classifier.FineTuning.run
+    runs, fitted, train = [], [], finetune.run
     pretend_to_train(monkeypatch)
-    pretend = run_classifier.FineTuning.run
+    pretend = finetune.run
 
-    def run(tuning):
-        runs.append((tuning.settings, {name: [row.text_a for row in rows]
-                                       for name, rows in tuning.data.examples.items()}))
-        return pretend(tuning) if runs[1:] else train(tuning)  # the first fold is trained
+    def run(values, settings, encoder, data, task):
+        runs.append((settings, {name: [row.text_a for row in rows] for name, rows in data.examples.items()}))
+        # The first fold is trained.
+        return (pretend if runs[1:] else train)(values, settings, encoder, data, task)
 
     def answers(train, labels, texts):
         fitted.append((train, texts))
         return np.zeros(len(texts), int)
 
-    monkeypatch.setattr(run_classifier.FineTuning, "run", run)
+    monkeypatch.setattr(finetune, "run", run)
     monkeypatch.setattr(baselines, "tfidf_answers", answers)
     assert jobs.classify(*given, "--cross_validation=2") == 0
     (one, rows), (two, others), (whole, last) = runs
@@ -283,16 +282,16 @@ def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_wei
     change, own_table, tmp_path, monkeypatch
 ):
     path, given = own_table
-    folders, train = [], run_classifier.FineTuning.run
+    folders, train = [], finetune.run
     monkeypatch.setattr(baselines, "tfidf_answers", lambda train, labels, texts: np.zeros(len(texts), int))
 
-    def stop(tuning):
-        if "folds-" not in tuning.settings.output_dir:
+    def stop(values, settings, *data):
+        if "folds-" not in settings.output_dir:
             raise KeyboardInterrupt
-        folders.append((tuning.settings.output_dir, os.path.isdir(tuning.settings.output_dir)))
-        return train(tuning)
+        folders.append((settings.output_dir, os.path.isdir(settings.output_dir)))
+        return train(values, settings, *data)
 
-    monkeypatch.setattr(run_classifier.FineTuning, "run", stop)
+    monkeypatch.setattr(finetune, "run", stop)
     monkeypatch.setattr(run_classifier, "shutil", types.SimpleNamespace(rmtree=lambda folder: None))  # killed before
     given = [*given, "--cross_validation=2"]
     assert jobs.classify(*given) == 130

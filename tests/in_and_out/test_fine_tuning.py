@@ -7,10 +7,10 @@ import jobs
 import pytest
 from helpers import assert_one_clear_line, metrics, results_of
 
-from albert import run_classifier
-from albert.cli import fine_tuning, flags
+from albert import finetune, run_classifier
+from albert.cli import flags
 from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning_settings import settings_of
+from albert.finetune import settings_of
 from albert.formats import checkpoints
 from albert.tasks.fine_tuning_data import FineTuningData
 
@@ -71,7 +71,7 @@ def test_the_named_checkpoint_is_used_else_the_best_else_the_newest_else_the_fir
     directory, first = str(out), checkpoints.open_weights(str(out / "model.ckpt-3"))
 
     def used(checkpoint=None):
-        return fine_tuning.weights_to_use(checkpoint, directory, first).origin
+        return finetune.weights_to_use(checkpoint, directory, first).origin
 
     assert used(f"{out}/model.ckpt-6") == f"{out}/model.ckpt-6"
     assert used() == f"{out}/model.ckpt-best"

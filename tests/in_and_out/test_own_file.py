@@ -16,7 +16,8 @@ from albert.cli import classifier_report, flags, own_texts
 from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
 from albert.formats import run_states
-from albert.tasks import glue, lines, own_file, tables
+from albert.tasks import glue
+from albert.tasks import table as tables
 from albert.tasks.glue import Example
 from albert.training import evaluate
 
@@ -55,11 +56,11 @@ def test_every_kind_of_file_gives_the_same_rows_packed_or_with_empty_lines(tmp_p
     for name in ("my.csv", "my.tsv", "my.jsonl"):
         path = write(tmp_path / name)
         table = tables.read_table(path, "train_file")
-        columns = own_file.find_columns(table, None, None, None)
-        assert columns == own_file.Columns(0, None, 1)
-        found = own_file.rows_of(table, columns)
-        assert found == list(rows())
-        assert own_file.labels_of(found, table, columns) == [*CLASSES]
+        columns = tables.find_columns(table)
+        assert columns == tables.Columns(0, None, 1)
+        found = tables.read_texts(table, columns)
+        assert list(zip([text for text, in found.texts], found.labels, strict=True)) == list(rows())
+        assert tables.labels_of([found]) == [*CLASSES]
         content = (tmp_path / name).read_bytes()
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
         (tmp_path / f"gaps-{name}").write_bytes(content.replace(b"\n", b"\n\n"))
@@ -73,51 +74,48 @@ def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, capl
     path = tmp_path / "my.jsonl"
     path.write_text("".join(json.dumps({"text": text, "label": "a"}) + "\n" for text in texts))
     table = tables.read_table(str(path), "train_file")
-    assert [table.cell(i, 0) for i in range(3)] == ["cut \ufffd", "an emoji \U0001f600", "plain"]
-    assert "my.jsonl: replaced lone surrogates by U+FFFD in 1 of 3 rows" in caplog.text
+    assert table.texts(0) == ["cut \ufffd", "an emoji \U0001f600", "plain"]
+    assert "my.jsonl: replaced lone surrogates by U+FFFD in 1 rows" in caplog.text
 
 
 def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
     path = tmp_path / "my.csv"
     path.write_text('\ufefftext;label\r\n"one; ""two""\r\nthree";5\r\nfour;10\r\n')
     table = tables.read_table(str(path), "train_file")
-    columns = own_file.find_columns(table, None, None, None)
-    found = own_file.rows_of(table, columns)
-    assert found == [('one; "two" three', "5"), ("four", "10")]
-    assert own_file.labels_of(found, table, columns) == ["5", "10"]  # as numbers
+    found = tables.read_texts(table, tables.find_columns(table))
+    assert (found.texts, found.labels) == ([('one; "two" three',), ("four",)], ["5", "10"])
+    assert tables.labels_of([found]) == ["5", "10"]  # as numbers
 
 
-def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
+def test_columns_are_named_numbered_or_have_a_usual_name(tmp_path):
     table = tables.Table("x.csv", ["id", "what", "kind"], [["1", "a", "b"]], [2])
-    assert own_file.find_columns(table, "what", None, "2").label == 2
+    assert tables.find_columns(table, "what", None, "2").label == 2
     with pytest.raises(FlagError, match="give --text_column; its columns are id, what, kind"):
-        own_file.find_columns(table, None, None, None)
+        tables.find_columns(table)
     with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
-        own_file.find_columns(table, "what", None, "9")
+        tables.find_columns(table, "what", None, "9")
     pair = tables.Table("x.csv", ["sentence1", "sentence2", "label"], [["a", "b", "c"]], [2])
-    assert own_file.find_columns(pair, "sentence2", None, None) == own_file.Columns(1, None, 2)
-    two = tables.Table("x.csv", ["utter", "LABEL"], [["a", "b"]], [2])
-    assert own_file.find_columns(two, None, None, None) == own_file.Columns(0, None, 1)
+    assert tables.find_columns(pair, "sentence2") == tables.Columns(1, None, 2)
+    other = tables.Table("x.csv", ["UTTERANCE", "LABEL"], [["a", "b"]], [2])
+    assert tables.find_columns(other) == tables.Columns(0, None, 1)
 
 
 SENTENCES = ["is the sky blue in winter", "can a dog learn to read books"]
-PAIRS = [  # header, the columns that are used, whether texts remain
-    ("question,passage,label", "question,passage", False),  # BoolQ
-    ("passage,question,label", "question,passage", False),
-    ("index,question,sentence,label", "question,sentence", False),  # QNLI
-    ("premise,choice,label", "premise,choice", False),
-    ("title,body,label", "title,body", False),
-    ("body,heading,label", "body,heading", False),  # by what the cells hold
-    ("text,label", "text", False),
-    ("text,label,author", "text", False),  # two words are no text
-    ("question,passage,label,comment", "question,passage", True),
-    ("text,heading,note,label", "text", True),
+PAIRS = [  # header, the columns that are used
+    ("question,passage,label", "question,passage"),  # BoolQ
+    ("passage,question,label", "question,passage"),
+    ("index,question,sentence,label", "question,sentence"),  # QNLI
+    ("premise,choice,label", "premise,choice"),
+    ("title,body,label", "body"),
+    ("text,label", "text"),
+    ("text,label,author", "text"),
+    ("question,passage,label,comment", "question,passage"),
 ]
 
 
-def test_two_columns_of_texts_are_a_pair_and_no_text_is_left_out_silently(tmp_path, caplog):
+def test_two_columns_with_the_usual_names_are_a_pair_and_no_column_is_left_out_silently(tmp_path, caplog):
     caplog.set_level("INFO", "albert")
-    for header, used, are_texts_left in PAIRS:
+    for header, used in PAIRS:
         names = header.split(",")
         short = {"index": "7", "label": "yes", "author": "Ada Lovelace"}
         rows = [[short.get(name, sentence) for name in names] for sentence in SENTENCES]
@@ -125,22 +123,21 @@ def test_two_columns_of_texts_are_a_pair_and_no_text_is_left_out_silently(tmp_pa
         path.write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n")
         caplog.clear()
         table = tables.read_table(str(path), "train_file")
-        columns = own_file.find_columns(table, None, None, None)
+        columns = tables.find_columns(table)
         assert ",".join(names[n] for n in columns.texts) == used, header
         assert names[columns.label] == "label", header
         assert f"x.csv: columns {used.replace(',', ', ')}, label" in caplog.text
-        assert ("x.csv: texts that are not used: " in caplog.text) == are_texts_left, header
         for name in set(names) - {*used.split(","), "label"}:
             assert name in caplog.text.partition("not used: ")[2], header
-    # A flag that names a text decides; the other text is named as unused.
-    columns = own_file.find_columns(table, "note", None, None)
-    assert columns.texts == [2] and "texts that are not used: text, heading;" in caplog.text
+    # A flag that names a text decides.
+    columns = tables.find_columns(table, "comment")
+    assert columns.texts == [3, 1] and "not used: question" in caplog.text
     assert "first line is data" not in caplog.text  # where a column has the name that is looked for
 
 
 def test_the_log_asks_about_a_header_whose_names_say_nothing(caplog):
     caplog.set_level("INFO", "albert")
-    own_file.find_columns(tables.Table("x.csv", ("good film", "1"), [["bad film", "0"]], [2]), None, None, "1")
+    tables.find_columns(tables.Table("x.csv", ("good film", "1"), [["bad film", "0"]], [2]), "0", None, "1")
     assert "columns good film, 1; --notsv_header if its first line is data" in caplog.text
 
 
@@ -154,7 +151,7 @@ def test_a_label_that_marks_a_missing_value_is_refused_unless_it_is_named(encode
         assert f"{name}:{number}: is the label {missing!r} a missing value?" in line
         named = f'--label_list={missing},bad,"so, so"'
         values = flags.parse(run_classifier.define_flags, ["x", *given, named])
-        assert own_texts.OwnTexts(values, open_encoder(values, None)).data.labels[0] == missing
+        assert own_texts.read(values, open_encoder(values, None).tokenizer).data.labels[0] == missing
 
 
 def test_a_table_has_a_header_unless_a_flag_says_it_has_none(encoder, tmp_path):
@@ -170,19 +167,18 @@ def test_a_table_has_a_header_unless_a_flag_says_it_has_none(encoder, tmp_path):
             "x", encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}",
             "--text_column=0", "--label_column=1", *flag,
         ])
-        data = own_texts.OwnTexts(values, open_encoder(values, None)).data
+        data = own_texts.read(values, open_encoder(values, None).tokenizer).data
         found = [(one.text_a, one.label) for part in data.examples.values() for one in part]
         assert sorted(found) == sorted(expected)
 
 
 NO_TABLES = [
-    ("a.csv", 'text,label\n"open,1\n', r"a\.csv:\d+: not a row"),
+    ("a.csv", 'text,label\n"open,1\n', r'a\.csv:2: a " opens in this row'),
     ("a.csv", "text,label\na,1,2\n", r"a\.csv:2: 3 columns"),
     ("a.tsv", "text\tlabel\na\t1\n\na\n", r"a\.tsv:4: 1 columns, the first line has 2"),
     ("a.tsv", "text\tlabel\na\udcff\t1\n", r"a\.tsv:2: not UTF-8 text \(byte 2 of the line\)"),
     ("a.csv", "text,label\na\udcff,1\n", r"a\.csv:2: not UTF-8 text \(byte 2 of the line\)"),
     ("a.jsonl", '\n{"text": "\udcff"}\n', r"a\.jsonl:2: not UTF-8 text"),
-    ("a.tsv", "text\tlabel\n" + "x" * (lines.MAX_LINE + 1), r"a\.tsv:2: a line of more than 16,777"),
     ("a.csv", "text,label\n", "no rows below"),
     ("a.csv", "", "the file is empty"),
     ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text': rename one"),
@@ -200,8 +196,7 @@ def test_files_that_are_not_such_a_table_are_refused(tmp_path):
         with pytest.raises(DataError, match=message):
             table = tables.read_table(str(path), "train_file")
             text = "text" if name == "a.csv" and table.names.count("text") > 1 else None
-            columns = own_file.find_columns(table, text, None, None)
-            own_file.labels_of(own_file.rows_of(table, columns), table, columns)
+            tables.labels_of([tables.read_texts(table, tables.find_columns(table, text))])
 
 
 def _examples(found):
@@ -210,7 +205,7 @@ def _examples(found):
 
 def test_a_row_stays_on_its_side_whatever_else_is_in_the_file():
     found = _examples(rows(2000))
-    train, dev = own_file.split_off(found, 0.1, seed=3)
+    train, dev = tables.split_off(found, 0.1, seed=3)
     assert sorted([*train, *dev], key=lambda one: int(one.guid)) == found
     assert len(dev) / len(found) == pytest.approx(0.1, abs=0.02)
     held_out = {one.text_a for one in dev}
@@ -219,17 +214,17 @@ def test_a_row_stays_on_its_side_whatever_else_is_in_the_file():
     # Rows are added before, deleted, put in another order, or their labels corrected.
     flipped = [(text, CLASSES[label == "bad"]) for text, label in rows(2000)]
     for changed in ([*rows(900, seed=1), *rows(2000)], list(rows(2000))[::3], flipped[::-1]):
-        again = own_file.split_off(_examples(changed), 0.1, seed=3)[1]
+        again = tables.split_off(_examples(changed), 0.1, seed=3)[1]
         known = {one.text_a for one in _examples(rows(2000))} & {text for text, _ in changed}
         assert {one.text_a for one in again} & known == held_out & known
-    assert own_file.split_off(found, 0.1, seed=4)[1] != dev
-    assert held_out < {one.text_a for one in own_file.split_off(found, 0.2, seed=3)[1]}
+    assert tables.split_off(found, 0.1, seed=4)[1] != dev
+    assert held_out < {one.text_a for one in tables.split_off(found, 0.2, seed=3)[1]}
 
 
 def test_copies_of_a_text_are_on_one_side_whatever_their_case_and_label():
     found = list(rows(400))
     copies = [(text.title(), CLASSES[label == "bad"]) for text, label in found]
-    train, dev = own_file.split_off(_examples([*found, *copies]), 0.3, seed=3)
+    train, dev = tables.split_off(_examples([*found, *copies]), 0.3, seed=3)
     assert len(dev) > 80
     assert not {one.text_a.lower() for one in train} & {one.text_a.lower() for one in dev}
 
@@ -244,7 +239,7 @@ def test_a_dev_file_that_was_trained_on_is_refused_or_loses_its_copies(tmp_path,
 
     def opened(dev):
         values = flags.parse(run_classifier.define_flags, ["command", *common, f"--dev_file={dev}"])
-        return own_texts.OwnTexts(values, open_encoder(values, None))
+        return own_texts.read(values, open_encoder(values, None).tokenizer)
 
     with pytest.raises(DataError, match="same.csv: --train_file has all its texts, so nothing is held"):
         opened(same)
@@ -261,7 +256,7 @@ def test_other_rows_are_held_out_with_another_seed(tmp_path, encoder):
     held_out = []
     for seed in (1, 2, 1):
         values = flags.parse(run_classifier.define_flags, ["command", *flags_given, f"--seed={seed}"])
-        texts = own_texts.OwnTexts(values, open_encoder(values, None))
+        texts = own_texts.read(values, open_encoder(values, None).tokenizer)
         held_out.append({one.text_a for one in texts.data.examples["dev"]})
     assert held_out[0] == held_out[2] != held_out[1]
 
@@ -270,10 +265,8 @@ def test_other_rows_are_held_out_with_another_seed(tmp_path, encoder):
 
 
 def test_labels_are_taken_as_they_are_written_or_as_texts_are_cleaned():
-    table, columns = tables.Table("x.csv", ["text", "label"], [], [2, 3]), own_file.Columns(0, None, 1)
-    found = own_file.examples_of(
-        table, columns, [("a", "Yes"), ("b", "NO")], ["no", "Yes"], str.lower
-    )
+    table = tables.Table("x.csv", ["text", "label"], [["a", "Yes"], ["b", "NO"]], [2, 3])
+    found = tables.read_texts(table, tables.Columns(0, None, 1)).examples(["no", "Yes"], str.lower)
     assert [example.label for example in found] == ["Yes", "no"]
     for label, is_number in (("1e-3", True), ("-2", True), ("nan", False), ("b", False)):
         assert (glue.number(label) is not None) == is_number

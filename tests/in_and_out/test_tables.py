@@ -14,16 +14,23 @@ import albert
 from albert import predict
 from albert.cli import answering
 from albert.errors import DataError, FlagError
-from albert.tasks import own_file, tables
+from albert.tasks import table as tables
 
 ROWS = [("so good", "pos"), ("so bad", "neg")]
 
 
 def read(path: pathlib.Path, content: str | bytes, encoding=None):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    table = tables.read_table(str(path), "train_file", encoding=encoding)
-    columns = own_file.find_columns(table, None, None, None)
-    return own_file.rows_of(own_file.without_gaps(table, columns), columns)
+    return rows_of(read_texts(path, encoding=encoding))
+
+
+def read_texts(path: pathlib.Path, **options) -> tables.LabelledTexts:
+    table = tables.read_table(str(path), "train_file", **options)
+    return tables.read_texts(table, tables.find_columns(table))
+
+
+def rows_of(found: tables.LabelledTexts) -> list[tuple]:
+    return [(*text, label) for text, label in zip(found.texts, found.labels, strict=True)]
 
 
 SAME = [  # the same two rows, as various programs write them
@@ -59,10 +66,7 @@ def test_parquet_is_a_table_too(tmp_path):
     parquet.write_table(table, path)
     assert read(path, path.read_bytes()) == [("so good", "1"), ("so bad", "0")]
     with pytest.raises(DataError, match="a.parquet: row 1: label '1' is not one of yes, no"):
-        read_table = tables.read_table(str(path), "train_file")
-        columns = own_file.find_columns(read_table, None, None, None)
-        rows = own_file.rows_of(read_table, columns)
-        own_file.examples_of(read_table, columns, rows, ["yes", "no"])
+        read_texts(path).examples(["yes", "no"], str)
 
 
 def test_quotation_marks_of_tab_separated_text_stay_unless_a_delimiter_is_given(tmp_path):
@@ -130,7 +134,7 @@ def test_a_whole_number_is_one_label_however_it_is_written(tmp_path):
 REFUSED = [
     ("a.csv", "text,label\na,1\nb,0,more\n", r"a\.csv:3: 3 columns, the first line has 2"),
     ("a.csv", 'text,label\na,1\n"two\nlines",1,2\n', r"a\.csv:3: 3 columns"),
-    ("a.csv", 'text,label\na,1\n"open,1\nb,0\n', r"a\.csv:3: not a row of columns"),
+    ("a.csv", 'text,label\na,1\n"open,1\nb,0\n', r'a\.csv:3: a " opens in this row and is not closed'),
     ("a.csv", "sep=;\ntext;label\na;1\n", r"a\.csv:1: remove this line and give --delimiter=';'"),
     ("a.csv", "text,label,text\na,1,b\n", r"a\.csv:1: two columns are named 'text': rename one, or "
      "give --text_column a number"),
@@ -271,11 +275,9 @@ def test_a_label_is_the_same_alone_and_in_its_column(written, kind, tmp_path):
     else:
         path.write_text("".join(json.dumps({"text": f"t{i}", "label": label}) + "\n"
                                 for i, label in enumerate(written)))
-    table = tables.read_table(str(path), "train_file")
-    columns = own_file.find_columns(table, None, None, None)
-    rows = own_file.rows_of(table, columns)
-    assert [row[-1] for row in rows] == ["1", "1.5", "2"]
-    assert own_file.known_labels(table, columns, ["1", "1.5", "2"]) == ["1", "1.5", "2"]
+    found = read_texts(path)
+    assert [row[-1] for row in rows_of(found)] == ["1", "1.5", "2"]
+    assert found.known_labels(["1", "1.5", "2"], str) == ["1", "1.5", "2"]
 
 
 @pytest.mark.parametrize("one, other", [
@@ -284,35 +286,28 @@ def test_a_label_is_the_same_alone_and_in_its_column(written, kind, tmp_path):
 ])
 def test_labels_that_look_the_same_are_one(one, other, tmp_path):
     (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n", encoding="utf-8")
-    table = tables.read_table(str(tmp_path / "a.csv"), "train_file")
-    columns = own_file.find_columns(table, None, None, None)
-    rows = own_file.rows_of(table, columns)
-    assert rows[0][-1] == rows[1][-1] != rows[2][-1]
-    assert own_file.labels_of([*rows] * 2, table, columns) == sorted({rows[0][-1], "no"})
+    found = read_texts(tmp_path / "a.csv")
+    assert found.labels[0] == found.labels[1] != found.labels[2]
+    assert tables.labels_of([found] * 2) == sorted({found.labels[0], "no"})
 
 
 @pytest.mark.parametrize("one, other", [("yes", "Yes"), ("1", "01"), ("YES", "yes")])
 def test_labels_that_differ_by_case_or_zeros_are_named(one, other, tmp_path, caplog):
     (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n" * 1)
-    table = tables.read_table(str(tmp_path / "a.csv"), "train_file")
-    columns = own_file.find_columns(table, None, None, None)
-    assert len(own_file.labels_of([*own_file.rows_of(table, columns)] * 2, table, columns)) == 3
+    assert len(tables.labels_of([read_texts(tmp_path / "a.csv")] * 2)) == 3
     assert f"differ only by case or leading zeros: {' and '.join(sorted((one, other)))};" in caplog.text
 
 
 @pytest.mark.parametrize("label", ["None", "inf", "-inf", "NaT", "nan", "NULL"])
 def test_what_cannot_be_a_label_is_an_error(label, tmp_path):
     (tmp_path / "a.csv").write_text(f"text,label\na,yes\nb,{label}\nc,no\n")
-    table = tables.read_table(str(tmp_path / "a.csv"), "train_file")
-    rows = own_file.rows_of(table, own_file.find_columns(table, None, None, None))
     with pytest.raises(DataError, match=f"a.csv:3: is the label '{label}' a missing value?"):
-        own_file.refuse_missing(table, rows)
+        tables.labels_of([read_texts(tmp_path / "a.csv")])
 
 
 @pytest.mark.parametrize("vector", [[0, 1], [0.1, 0.9], [True, False], ["storm", 1]])
 def test_a_vector_is_no_list_of_labels(vector, tmp_path):
     lines = [{"text": "a", "label": ["storm"]}, {"text": "b", "label": vector}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = tables.read_table(str(tmp_path / "a.jsonl"), "train_file")
     with pytest.raises(DataError, match=r"a.jsonl:2: a list of labels has their names, not .*--label_columns"):
-        own_file.rows_of(table, own_file.find_columns(table, None, None, None))
+        read_texts(tmp_path / "a.jsonl")

@@ -1,0 +1,541 @@
+"""The user's labelled texts: tables in CSV, TSV, JSON lines, JSON arrays or Parquet. No TensorFlow.
+
+Not read by pandas, which fills short rows with empty cells and does not know on which line of the
+file a row is.
+"""
+
+import collections
+import csv
+import dataclasses
+import functools
+import io
+import json
+import logging
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from albert.errors import DataError, FlagError, first_line, some
+from albert.runtime.seeds import child_seed
+from albert.storage import files
+from albert.tasks import glue, lines
+from albert.tasks.glue import Example
+from albert.text import structured_files, text_files
+from albert.text.cleaning import scrub_surrogates
+
+log = logging.getLogger("albert")
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_JSON = (".json", ".jsonl", ".ndjson")
+_DELIMITED = (".csv", ".tsv", ".txt")
+PARQUET = ".parquet"
+NAMED = (*_JSON, PARQUET)  # whose rows, or schema, name the columns
+KINDS = (*_DELIMITED, *NAMED)
+WRITTEN = (".csv", ".tsv", *_JSON)
+# The first line of a file by Excel in some locales.
+_SEPARATOR = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE)
+
+# Usual names of columns, in lower case; the first one present is used.
+TEXTS = ("text", "question", "sentence", "sentence1", "text_a", "premise", "question1", "review",
+         "comment", "content", "tweet", "message", "body", "utterance")
+PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2", "passage",
+         "context", "choice", "sentence")
+LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
+          "rating")
+MAX_LABELS = 200
+# Cells that say that a label is missing, in lower case; then what programs write for a missing or an
+# infinite number.
+_MISSING = ("", "nan", "-nan", "null", "<na>", "n/a", "#n/a", "na")
+_NO_NAMES = ("None", "inf", "-inf", "NaT")
+_INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]|^[\u200c-\u200f]+|[\u200c-\u200f]+$")
+_WHOLE_NUMBER = re.compile(r"(-?\d+)(?:\.0+)?")
+_ARRAY = re.compile(r"\s*\[.*\]\s*", re.DOTALL)
+_YES_OR_NO = dict.fromkeys(("1", "true", "yes", "y"), True) | dict.fromkeys(
+    ("0", "false", "no", "n", ""), False
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The cells of a file."""
+
+    path: str
+    names: Sequence[str]  # of the columns; "" of one without a name
+    rows: Sequence[Sequence[Any]]  # as they were parsed
+    lines: Sequence[int]  # on which each row begins; of Parquet the row's number
+
+    def named(self, columns: Sequence[int]) -> str:
+        """Returns the names of columns, for messages; the beginnings of those that are texts."""
+        names = (self.names[n] for n in columns)
+        return ", ".join(n if len(n) <= 30 else f"{n[:30]}..." for n in names if n)[:300]
+
+    def place(self, row: int) -> str:
+        """Returns the location of a row, for messages."""
+        return f"{self.path}:{' row ' if ending(self.path) == PARQUET else ''}{self.lines[row]}"
+
+    def column(
+        self, flag: str, value: str | None, usual: Sequence[str] = (), used: Sequence[int | None] = ()
+    ) -> int | None:
+        """Returns the column of the flag's value, a name or a number, else one with a usual name.
+
+        Args:
+          usual: names in lower case; the first that an unused column has.
+        """
+        names = list(self.names)
+        if value is None:
+            names = [None if n in used else name.lower() for n, name in enumerate(names)]
+            value = next((name for name in usual if name in names), None)
+            if value is None:
+                return None
+        if names.count(value) > 1:
+            raise DataError(f"{self.path}:1: two columns are named {value!r}: rename one, or give "
+                            f"--{flag} a number")
+        if value in names:
+            return names.index(value)
+        if value.isdecimal() and int(value) < len(names):
+            return int(value)
+        raise FlagError(f"--{flag}={value}: {self.path} has no such column ({self.named(range(len(names)))})")
+
+    def texts(self, column: int) -> list[str]:
+        """Returns the cells of a column as text.
+
+        Raises:
+          DataError: one holds a list or an object (file:line).
+        """
+        cells = [_cell(row[column]) for row in self.rows]
+        for number, cell in enumerate(cells):
+            if not isinstance(cell, str):
+                kind = "a list" if isinstance(cell, list) else "an object"
+                raise DataError(f"{self.place(number)}: column {self.names[column]!r} holds {kind}, not text")
+        return cells
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The numbers of the columns that hold texts and labels."""
+
+    text: int
+    pair: int | None = None
+    label: int | None = None
+    flags: tuple[int, ...] = ()  # columns of labels: each says whether a text has its label
+
+    @property
+    def texts(self) -> list[int]:
+        return [n for n in (self.text, self.pair) if n is not None]
+
+
+# === Reading ===
+
+
+def has_header(path: str, given: bool | None) -> bool:
+    """Returns --tsv_header if it is given; by default every table has a header, except *.txt."""
+    return ending(path) != ".txt" if given is None else given
+
+
+def ending(path: str) -> str:
+    """Returns the ending of a file's name, in lower case, before that of its compression."""
+    name, end = os.path.splitext(path.lower())
+    return os.path.splitext(name)[1] if end in COMPRESSED else end
+
+
+def read_table(
+    path: str, flag: str, has_header: bool = True, encoding: str | None = None,
+    delimiter: str | None = None,
+) -> Table:
+    """Returns the table of a file, whose name determines the format.
+
+    Args:
+      flag: named in errors.
+      has_header: whether the first row of a *.csv, *.tsv or *.txt file names the columns; otherwise
+        their names are numbers from 0.
+      encoding: of text, if not UTF-8.
+      delimiter: of columns whose cells may be quoted. By default commas in *.csv, or what else
+        separates the names of a header without commas; in *.tsv and *.txt tabs, and no quotes.
+
+    Raises:
+      DataError: it is missing, empty or malformed; FlagError: another kind of file.
+    """
+    kind = ending(path)
+    if kind not in KINDS:
+        raise FlagError(f"--{flag}={path}: expected a *.csv, *.tsv, *.jsonl, *.json or *.parquet file")
+    try:
+        if kind in _DELIMITED:
+            names, rows = _delimited_rows(path, flag, has_header, encoding, delimiter)
+        else:
+            objects = list(_parquet_rows(path, flag) if kind == PARQUET else _json_rows(path, flag, encoding))
+            names = list(dict.fromkeys(name for _, row in objects for name in row))
+            rows = [(line, [row.get(name, "") for name in names]) for line, row in objects]
+    except text_files.Utf16Error as error:
+        raise DataError(f"{error}, or give --encoding=utf-16") from error
+    except DataError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
+            raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error
+        raise
+    if not rows:
+        raise DataError(f"{path}: {'no rows below the header' if names else 'the file is empty'}")
+    return Table(path, names, [row for _, row in rows], [line for line, _ in rows])
+
+
+def _delimited_rows(
+    path: str, flag: str, has_header: bool, encoding: str | None, delimiter: str | None
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Returns the names of the columns, and (line, cells) of each row."""
+    text = lines.read_text(path, flag, encoding)
+    first = text.partition("\n")[0]
+    if separator := _SEPARATOR.fullmatch(first):
+        raise DataError(f"{path}:1: remove this line and give --delimiter='{separator[1]}'")
+    if not delimiter and ending(path) == ".csv":
+        bare = re.sub(r'"[^"]*"', "", first)
+        # Semicolons separate where the decimal point is a comma.
+        delimiter = "," if "," in bare or not has_header else max(",;\t|", key=bare.count)
+    csv.field_size_limit(len(text) + 1)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or "\t", strict=True,
+                        quoting=csv.QUOTE_MINIMAL if delimiter else csv.QUOTE_NONE)
+    numbered, line = [], 1
+    try:
+        for row in reader:
+            if row:
+                numbered.append((line, row))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        reason = (f'a " opens in this row and is not closed; a " inside of a cell is written ""'
+                  if "unexpected end" in str(error) else f"not a row of columns: {error}")
+        raise DataError(f"{path}:{line}: {reason}") from error
+    if not numbered:
+        return [], []
+    names = [name.strip() for name in numbered[0][1]]
+    if not has_header:
+        names = [str(i) for i in range(len(names))]
+    for line, row in numbered[has_header:]:
+        # Only cells of unnamed columns may be missing, and only empty ones added.
+        if any(names[len(row):]) or any(cell.strip() for cell in row[len(names):]):
+            raise DataError(
+                f"{path}:{line}: {len(row)} columns, the first line has {len(list(filter(None, names)))}; "
+                "quote texts with commas or line ends in *.csv, remove tabs from those in *.tsv, or give "
+                "--delimiter=tab if a *.tsv quotes its cells"
+            )
+        row[:] = row[:len(names)] + [""] * (len(names) - len(row))
+    return names, numbered[has_header:]
+
+
+def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line, object) of each row."""
+    num_replaced = 0
+    for line, values in lines.json_values(path, flag, encoding):
+        if not isinstance(values, dict):
+            raise DataError(f"{path}:{line}: expected a JSON object, got {values!r:.40}")
+        if "\\ud" in repr(values):  # as half of a surrogate pair appears
+            text = json.dumps(values, ensure_ascii=False)
+            values, num_replaced = json.loads(scrub_surrogates(text)), num_replaced + (scrub_surrogates(text) != text)
+        yield line, values
+    if num_replaced:
+        log.warning("%s: replaced lone surrogates by U+FFFD in %s rows", path, f"{num_replaced:,}")
+
+
+def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number, object) of each row."""
+    number = size = 0
+    with text_files.open_file(path, flag) as stream:
+        for batch in structured_files.parquet_batches(stream, path):
+            if (size := size + batch.nbytes) > lines.MAX_BYTES:
+                raise lines.too_large(path)
+            if len(names := batch.schema.names) > len({*names}):
+                raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
+            try:
+                rows = batch.to_pylist()
+            except (ValueError, OverflowError) as error:  # such as bytes that are no text, or dates that Python lacks
+                raise DataError(f"{path}: a value after row {number} cannot be read: "
+                                f"{first_line(error)}") from error
+            yield from enumerate(rows, number + 1)
+            number += len(rows)
+
+
+def _cell(value: Any) -> Any:
+    """Returns a parsed value as text, a list of texts, or a dict."""
+    if isinstance(value, str | dict):
+        return value
+    if isinstance(value, list):
+        return [_cell(one) for one in value]
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 0 and 0.0 are the same label
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Publishes a *.csv, *.tsv or *.jsonl file."""
+    with files.atomic_write(path) as stream:
+        if ending(path) in _JSON:
+            if len(names) > len({*names}):
+                raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
+            objects = (dict(zip(names, row, strict=True)) for row in rows)
+            stream.writelines(_as_text(one) + "\n" for one in objects)
+            return
+        delimiter = "\t" if ending(path) == ".tsv" else ","
+        writer = csv.writer(stream, lineterminator="\n", delimiter=delimiter)
+        writer.writerow(names)
+        writer.writerows(map(_as_text, row) for row in rows)
+
+
+def _as_text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return scrub_surrogates(value or "")
+    return scrub_surrogates(json.dumps(value, ensure_ascii=False, default=str))
+
+
+# === Columns ===
+
+
+def find_columns(
+    table: Table, text: str | None = None, pair: str | None = None, label: str | None = None,
+    needs_label: bool = True, several: Sequence[str] = (), max_texts: int = 2,
+) -> Columns:
+    """Returns the columns that are named or numbered, else those with usual names, and logs them.
+
+    Without a label's name, two or more columns of 0 and 1, or true and false, are a label each.
+
+    Args:
+      needs_label: whether a label is looked for.
+      several: one column per label, for multi-label tasks.
+      max_texts: 1 if there is no second text.
+
+    Raises:
+      UserError: there is no such column, none with a usual name, or two of that name.
+    """
+    every, flags = range(len(table.names)), tuple(table.column("label_columns", name) for name in several)
+    columns = [table.column("text_column", text), table.column("text_pair_column", pair),
+               table.column("label_column", label)]
+    for which, name, usual in ((0, "text", TEXTS), (1, "text_pair", PAIRS[:None if max_texts > 1 else 0]),
+                               (2, "label", () if flags else LABELS)):
+        if columns[which] is None:
+            columns[which] = table.column(f"{name}_column", None, usual, (*columns, *flags))
+
+    def unused() -> list[int]:
+        return [n for n in every if table.names[n] and n not in (*columns, *flags)]
+
+    if not needs_label:
+        columns[2], flags = None, ()
+    elif columns[2] is None and not flags:
+        found = [n for n in unused() if all(
+            str(_cell(row[n])).strip().lower() in ("0", "1", "true", "false") for row in table.rows)]
+        flags = tuple(found) if len(found) > 1 else ()
+    for number, name in ((columns[0], "text"), (columns[2] if needs_label and not flags else 0, "label")):
+        if number is None:
+            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named(every)}. If these are "
+                            "data, give --notsv_header, and columns by number: --text_column=0")
+    used = [n for n in (*columns, *flags) if n is not None]
+    if len(set(used)) < len(used):
+        raise FlagError(
+            f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
+            f"columns, got {', '.join(table.names[n] for n in used)}"
+        )
+    rest = table.named(unused())
+    # Without a header, columns are named by their numbers.
+    known = (*TEXTS, str(text).lower(), *map(str, range(len(table.names))))
+    log.info("%s: columns %s%s%s%s", table.path, table.named(used),
+             f"; a label each: {len(flags)} (--label_column chooses one)" if flags and not several else "",
+             f"; not used: {rest}" if rest else "",
+             "" if table.names[used[0]].lower() in known or ending(table.path) in NAMED else
+             "; --notsv_header if its first line is data")
+    return Columns(*columns, flags)
+
+
+# === Texts and labels ===
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledTexts:
+    """Rows of a table with their texts, whose white space is collapsed, and their labels.
+
+    A label is a name, a tuple of names where a text may have several, or None if it has no name.
+    """
+
+    table: Table
+    rows: Sequence[int]  # their numbers in the table
+    texts: Sequence[tuple[str, ...]]  # a text, and the second one of a pair
+    labels: Sequence[Any] = ()
+
+    @property
+    def has_several(self) -> bool:
+        """Whether a text may have several labels."""
+        return bool(self.labels) and isinstance(self.labels[0], tuple)
+
+    def place(self, number: int) -> str:
+        """Returns the location of one of the rows, for messages."""
+        return self.table.place(self.rows[number])
+
+    def examples(
+        self, labels: Sequence[str], normalize: Callable[[str], str], default: Any = None
+    ) -> list[Example]:
+        """Returns the rows as examples.
+
+        Args:
+          labels: in the order of their ids; empty for a regression.
+          normalize: preprocesses an unknown label before it is looked up again.
+          default: the label of rows without labels; if given, of all.
+
+        Raises:
+          DataError: a label is unknown or, for a regression, not a number (file:line).
+        """
+        return [
+            Example(str(number), text[0], text[1] if text[1:] else None,
+                    self._label(number, labels, normalize) if default is None else default)
+            for number, text in enumerate(self.texts)
+        ]
+
+    def known_labels(self, labels: Sequence[str], normalize: Callable[[str], str]) -> list[Any]:
+        """Returns each row's label like `examples`, but None where it is missing or unknown; logs it."""
+        found: list[Any] = []
+        for number in range(len(self.labels)):
+            try:
+                found.append(self._label(number, labels, normalize))
+            except DataError:
+                found.append(None)
+        if None in found:
+            log.warning("%s: %s of %s rows have none of the labels, the first at %s, and are not scored",
+                        self.table.path, f"{found.count(None):,}", f"{len(found):,}",
+                        self.place(found.index(None)))
+        return found
+
+    def _label(self, number: int, labels: Sequence[str], normalize: Callable[[str], str]) -> Any:
+        def known(name: str | None) -> str | float:
+            return glue.gold_label(name or "", labels, self.place(number), normalize)
+
+        label = self.labels[number]
+        return tuple(map(known, label)) if isinstance(label, tuple) else known(label)
+
+
+def read_texts(table: Table, columns: Columns, is_complete: bool = True) -> LabelledTexts:
+    """Reads texts and labels of a table.
+
+    Args:
+      is_complete: whether rows that lack a text or a label are left out, and counted in the log.
+
+    Raises:
+      DataError: no row is left, or a cell holds no text (file:line).
+    """
+    texts = [table.texts(n) for n in columns.texts]
+    rows = list(zip(*([" ".join(text.split()) for text in cells] for cells in texts), strict=True))
+    labels: list[Any] = []
+    if columns.flags:
+        labels = [_flagged(table, number, columns.flags, is_complete) for number in range(len(rows))]
+    elif columns.label is not None:
+        labels = _labels(table, columns.label, is_complete)
+    gaps = {
+        number: table.names[columns.text if not text[0] else columns.label]
+        for number, text in enumerate(rows) if not text[0] or (labels and labels[number] == "")
+    }
+    if not is_complete or not gaps:
+        return LabelledTexts(table, range(len(rows)), rows, labels)
+    first, name = next(iter(gaps.items()))
+    if len(gaps) == len(rows):
+        raise DataError(f"{table.place(first)}: column {name!r} is empty, and every row has a gap")
+    log.warning("%s: skipped %s of %s rows without text or label, the first at %s: column %r is empty",
+                table.path, f"{len(gaps):,}", f"{len(rows):,}", table.place(first), name)
+    complete = [number for number in range(len(rows)) if number not in gaps]
+    return LabelledTexts(table, complete, [rows[i] for i in complete], [labels[i] for i in complete])
+
+
+def _labels(table: Table, column: int, is_complete: bool) -> list[Any]:
+    """Returns the label of each row, or the tuple of its labels."""
+    cells = [_cell(row[column]) for row in table.rows]
+    if all(isinstance(cell, str) and _ARRAY.fullmatch(cell) for cell in cells):
+        raise DataError(f"{table.place(0)}: the label {cells[0]!r:.60} is a list: write JSON lines, or a "
+                        "column for each label (--label_columns)")
+    if not all(isinstance(cell, list) for cell in cells):
+        return [label_name(cell) for cell in (table.texts(column) if is_complete else map(str, cells))]
+    for number, row in enumerate(table.rows):
+        if odd := [one for one in row[column] if not isinstance(one, str)]:
+            raise DataError(f"{table.place(number)}: a list of labels has their names, not {odd[0]!r}: "
+                            "of numbers, make a column for each label (--label_columns)")
+    return [tuple(dict.fromkeys(map(label_name, cell))) for cell in cells]
+
+
+@functools.lru_cache(1 << 16)
+def label_name(text: str) -> str:
+    """Returns the name that a label has, however it is written.
+
+    White space collapses, invisible characters go, letters with accents are composed (NFC), and whole
+    numbers lose the decimals that pandas adds if a column has gaps.
+    """
+    name = " ".join(unicodedata.normalize("NFC", _INVISIBLE.sub("", text)).split())
+    number = _WHOLE_NUMBER.fullmatch(name)
+    return number[1] if number else name
+
+
+def _flagged(
+    table: Table, number: int, columns: Sequence[int], is_complete: bool
+) -> tuple[str, ...] | None:
+    labels = []
+    for n in columns:
+        cell = str(_cell(table.rows[number][n])).strip().lower()
+        is_on = _YES_OR_NO.get(cell.removesuffix(".0"))
+        if is_on is None and not is_complete:
+            return None
+        if is_on is None:
+            raise DataError(f"{table.place(number)}: column {table.names[n]!r} must be 1 or 0, true or "
+                            f"false, yes or no, or empty, got {cell!r:.40}")
+        if is_on:
+            labels.append(table.names[n])
+    return tuple(labels)
+
+
+def labels_of(texts: Sequence[LabelledTexts]) -> list[str]:
+    """Returns the labels that occur in tables, sorted.
+
+    Raises:
+      DataError: there is only one, too many, or one that marks a missing value (file:line).
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for one in texts:
+        for number, label in enumerate(one.labels):
+            for name in label if isinstance(label, tuple) else (label,):
+                if name.lower() in _MISSING or name in _NO_NAMES:
+                    raise DataError(f"{one.place(number)}: is the label {name!r} a missing value? "
+                                    "Remove the row, or name all labels in --label_list")
+                counts[name] += 1
+    path, total = texts[0].table.path, sum(len(one.texts) for one in texts)
+    if len(counts) < 2:
+        raise DataError(f"{path} has only one label, {[*counts][0]!r}: there is nothing to learn")
+    if len(counts) > MAX_LABELS or len(counts) > max(2, total // 2):
+        raise DataError(
+            f"{path}: the label has {len(counts):,} different values in {total:,} rows. Give --label_column if "
+            "it is another one, --regression if they are numbers, or name the labels in --label_list if "
+            f"there are more than {MAX_LABELS}, or than two rows for each"
+        )
+    alike = collections.defaultdict(list)
+    for label in sorted(counts):
+        alike[label.casefold().lstrip("0")].append(label)
+    if twins := [" and ".join(names) for names in alike.values() if len(names) > 1]:
+        log.warning("%s has labels that differ only by case or leading zeros: %s; they are different "
+                    "labels", path, some(twins))
+    are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
+    return sorted(counts, key=int if are_numbers else str)
+
+
+# === The split ===
+
+
+def split_off(
+    examples: Sequence[Example], share: float, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """Returns (training examples, held-out examples), each in the order of the file.
+
+    Texts and seed alone decide, by a hash: an example stays on its side whatever else is in the
+    file and whatever its label, and copies of a text stay together. So the fraction held out, of
+    all examples and of each label, is `share` up to chance.
+    """
+    train: list[Example] = []
+    held_out: list[Example] = []
+    for one in examples:
+        is_held_out = child_seed(seed, "held-out rows", *texts_of(one)) < share * 2**64
+        (held_out if is_held_out else train).append(one)
+    return train, held_out
+
+
+def texts_of(example: Example) -> tuple[str, ...]:
+    """Returns an example's texts, to compare: equal for copies, whatever their case."""
+    return tuple(text.casefold() for text in (example.text_a, example.text_b) if text is not None)
