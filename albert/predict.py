@@ -18,7 +18,7 @@ is null. An --output_file *.csv, *.tsv or *.jsonl is the table
 with the answers as additional columns: `predicted_label`, `predicted_probability`, and
 `probability_LABEL` for each label.
 
-With --output_file, the fileappears when it is complete.
+The file of --output_file appears when it is complete.
 
 A classifier gives `label`, its `probability` and all `probabilities`. A multi-label classifier
 gives `labels`, those with a probability of 0.5 or more, and all `probabilities`, which are
@@ -26,19 +26,16 @@ independent of each other. A regression gives `value`.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-from albert.cli import answering, flags, own_texts
+from albert.cli import answering, flags, table_flags
 from albert.errors import FlagError
 from albert.formats import known_tasks, run_states
 from albert.inference import fine_tuned
-from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenClassifier
+from albert.inference.predictors import ChoicePredictor, TokenClassifier
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
 from albert.storage import files
 from albert.tasks import table as tables
-from albert.tasks.table import Table
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -52,138 +49,95 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "is_tokenized", False,
                  "Split texts into words at blanks only, not at punctuation, for "
                  "token_classification.")
-    own_texts.define_table_flags(values)
+    table_flags.define_flags(values)
     flags.define("path", values, "output_file", None,
                  "File for the answers; for a table, *.csv, *.tsv and *.jsonl also repeat its "
                  "columns. Default: the standard output.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:
+    # === Flags ===
     answering.check_flags(values)
-    own_texts.check_table_flags(values)
-    name, is_table = answering.source_name(values.input_file), _is_table(values)
-    _check_output(values, is_table)
-    texts = None if is_table else answering.read_texts(values.input_file)
-    opened = answering.open_model(values)
+    table_flags.check_flags(values)
+    path, output = values.input_file, values.output_file or ""
+    kind, typed = tables.ending(path), flags.given_as_typed(values, *table_flags.NAMES)
+    # A *.txt file is lines of text, unless a flag says more.
+    is_table = path != answering.STDIN and kind in tables.KINDS and (kind != ".txt" or bool(typed))
+    if typed and not is_table:
+        raise FlagError(f"{', '.join(typed)}: only with a table as --input_file")
+    if tables.ending(output) == tables.PARQUET or output.endswith((*tables.COMPRESSED, ".xlsx")):
+        raise FlagError(f"--output_file={output}: answers are written as *.jsonl, *.csv or *.tsv")
+    if not is_table and tables.ending(output) in (".csv", ".tsv"):
+        raise FlagError(f"--output_file={output}: answers to lines of text are JSON lines: name it "
+                        "*.jsonl, or give a table as --input_file")
+
+    # === Model ===
+    texts = [] if is_table else answering.read_texts(path)
+    session = answering.open_model(values)
     labels = ()
     if values.label_list:
-        of_words = TokenClassifier.task in (values.task, fine_tuned.known_task(opened))
+        of_words = TokenClassifier.task in (values.task, fine_tuned.known_task(session))
         labels = known_tasks.parse_labels(values.label_list, of_words)
     predictor = fine_tuned.predictor_of(
-        opened, values.task, labels, values.is_tokenized,
-        f"give --task={'|'.join(fine_tuned.TASKS)}",
+        session, values.task, labels, values.is_tokenized, f"give --task={'|'.join(fine_tuned.TASKS)}",
     )
     if labels and isinstance(predictor, QuestionAnswerer | ChoicePredictor):
         raise FlagError(f"--label_list has no effect on {predictor.task}")
-    table = None
+
+    # === Inputs: the texts of each line or row, None for an empty one ===
     if is_table:
-        table, inputs = _read_table(values, predictor)
+        max_texts = predictor.max_texts
+        if predictor.min_texts > 2:
+            raise FlagError(f"--input_file={path}: {predictor.task} takes lines of text")
+        table = table_flags.open_table(values, "input_file")
+        trained = run_states.read_run_state(session.source.weights().origin).get("flags", {})
+        known = [trained.get("text_column"), trained.get("text_pair_column")]
+        numbers = [str(number) for number in range(len(table.names))]
+        if list(table.names) in (numbers[:max_texts], table.names[:1]):  # no header, or one column: only texts
+            known = [*table.names, None]
+        names = [
+            typed_name or (name if name in table.names else None)
+            for typed_name, name in zip((values.text_column, values.text_pair_column)[:max_texts], known)
+        ]
+        columns = tables.find_columns(table, *names, needs_label=False, max_texts=max_texts)
+        if columns.pair is None and predictor.min_texts == 2:
+            raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named(range(len(numbers)))}")
+        rows = zip(*map(table.texts, columns.texts), strict=True)
+        inputs = [row if row[0].strip() else None for row in rows]
     else:
         inputs = [
-            predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None
-            for line in texts
+            predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None for line in texts
         ]
         for number, columns in enumerate(inputs, start=1):
             if columns is not None:
-                predictor.check(columns, f"{name}:{number}", "tab-separated texts")
-    if values.output_file:
-        return _write_answers(values, predictor, inputs, table)
-    for answer in _answers(predictor, inputs):
-        print(answering.as_json(answer), flush=True)
+                predictor.check(columns, f"{answering.source_name(path)}:{number}", "tab-separated texts")
 
-
-def _write_answers(
-    values: flags.FlagValues, predictor: TaskPredictor, inputs: Sequence, table: Table | None
-) -> None:
-    """Publishes the answers."""
-    path, answers = values.output_file, _answers(predictor, inputs, has_progress=True)
-    if table and path.endswith(tables.WRITTEN):
-        tables.write_table(path, *_with_answers(table, answers))
+    # === Answers ===
+    asked = [columns for columns in inputs if columns is not None]
+    computed = predictor.predict(asked, Progress("predicted", len(asked), "lines") if output else None)
+    answers = (None if columns is None else next(computed) for columns in inputs)
+    if not output:
+        for answer in answers:
+            print(answering.as_json(answer), flush=True)
+    elif is_table and output.endswith(tables.WRITTEN):  # as columns, which replace those of equal names
+        cells = [{
+            name: value for key, part in (answer or {}).items() for name, value in (
+                ((f"probability_{label}", p) for label, p in part.items()) if key == "probabilities"
+                else [(f"predicted_{key}", part)]
+            )
+        } for answer in answers]
+        added = list(dict.fromkeys(itertools.chain.from_iterable(cells)))
+        others = [number for number, name in enumerate(table.names) if name not in added]
+        tables.write_table(output, [*(table.names[number] for number in others), *added], (
+            [row[number] for number in others] + [of_row.get(name) for name in added]
+            for row, of_row in zip(table.rows, cells, strict=True)
+        ))
     else:
-        with files.atomic_write(path) as stream:
+        with files.atomic_write(output) as stream:
             stream.writelines(answering.as_json(answer) + "\n" for answer in answers)
-    flags.log.info("wrote %s answers: %s", f"{len(inputs):,}", path)
-
-
-def _answers(predictor: TaskPredictor, inputs: Sequence, has_progress: bool = False) -> Iterator:
-    """Yields the answer to each input, and None for None."""
-    given = [columns for columns in inputs if columns is not None]
-    answers = predictor.predict(given, Progress("predicted", len(given), "lines") if has_progress else None)
-    for columns in inputs:
-        yield None if columns is None else next(answers)
-    next(answers, None)  # logs how many were truncated
-
-
-# === Tables ===
-
-
-def _check_output(values: flags.FlagValues, is_table: bool) -> None:
-    """Raises a FlagError for an output file whose name promises a format that is not written."""
-    path = values.output_file or ""
-    if tables.ending(path) == tables.PARQUET or path.endswith((*tables.COMPRESSED, ".xlsx")):
-        raise FlagError(f"--output_file={path}: answers are written as *.jsonl, *.csv or *.tsv")
-    if not is_table and tables.ending(path) in (".csv", ".tsv"):
-        raise FlagError(f"--output_file={path}: answers to lines of text are JSON lines: name it "
-                        "*.jsonl, or give a table as --input_file")
-
-
-def _is_table(values: flags.FlagValues) -> bool:
-    path = values.input_file
-    kind, given = tables.ending(path), flags.given_as_typed(values, *own_texts.TABLE_FLAGS)
-    if path == answering.STDIN or kind not in tables.KINDS:
-        if given:
-            raise FlagError(f"{', '.join(given)}: only with a table as --input_file")
-        return False
-    # A *.txt file is lines of text, unless a flag says more.
-    return kind != ".txt" or bool(given)
-
-
-def _read_table(
-    values: flags.FlagValues, predictor: TaskPredictor
-) -> tuple[Table, list[Sequence[str] | None]]:
-    """Returns --input_file and the texts of each row, None for a row without text."""
-    path, max_texts = values.input_file, predictor.max_texts
-    if predictor.min_texts > 2:
-        raise FlagError(f"--input_file={path}: {predictor.task} takes lines of text")
-    origin = predictor.session.source.weights().origin
-    trained = run_states.read_run_state(origin).get("flags", {})
-    flag_names = ("text_column", "text_pair_column")[:max_texts]
-    names, known = [[get(name) for name in flag_names] for get in (
-        lambda name: getattr(values, name), trained.get
-    )]
-
-    table = own_texts.open_table(values, "input_file")
-    numbers = [str(i) for i in range(len(table.names))]
-    if list(table.names) in (numbers[:max_texts], table.names[:1]):  # no header, or one column: only texts
-        known = list(table.names)
-    names = [
-        given or (name if name in table.names else None)
-        for given, name in itertools.zip_longest(names, known[: len(names)])
-    ]
-    columns = tables.find_columns(table, *names, needs_label=False, max_texts=max_texts)
-    if columns.pair is None and predictor.min_texts == 2:
-        raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named(range(len(table.names)))}")
-    rows = zip(*map(table.texts, columns.texts), strict=True)
-    return table, [row if row[0].strip() else None for row in rows]
-
-
-def _with_answers(
-    table: Table, answers: Iterable[Mapping[str, Any] | None]
-) -> tuple[list[str], list[list[Any]]]:
-    """Returns names and rows of the table with the answers as columns, which replace equal names."""
-    cells = [{
-        name: value for key, given in (answer or {}).items() for name, value in (
-            ((f"probability_{label}", p) for label, p in given.items()) if key == "probabilities"
-            else [(f"predicted_{key}", given)]
-        )
-    } for answer in answers]
-    names = list(dict.fromkeys(name for of_row in cells for name in of_row))
-    others = [i for i, name in enumerate(table.names) if name not in names]
-    rows = [
-        [row[i] for i in others] + [of_row.get(name) for name in names]
-        for row, of_row in zip(table.rows, cells, strict=True)
-    ]
-    return [table.names[i] for i in others] + names, rows
+    next(computed, None)  # logs how many were truncated
+    if output:
+        flags.log.info("wrote %s answers: %s", f"{len(inputs):,}", output)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -33,7 +33,6 @@ import os
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -73,23 +72,103 @@ def define_flags(values: flags.FlagValues) -> None:
                  "No effect: the exported model returns logits.")
 
 
-def classifier_settings(values: flags.FlagValues) -> finetune.Settings:
-    """Returns the settings of the flags."""
+def main(values: flags.FlagValues) -> None:
+    # === Settings ===
     own_texts.check_flags(values)
     if values.export_dir and flags.requested_engine(values) != "tensorflow":
         raise FlagError("--export_dir needs TensorFlow: train without it, then use albert.export_model")
-    if not values.train_file:
-        if not (values.data_dir or values.task_name):
-            raise FlagError("--train_file is required: a table of your labelled texts; or --task_name and "
-                            "--data_dir for a task of GLUE (see --help)")
+    actions = {}
+    if values.train_file:
+        if not any(values[name].present for name in ("do_train", "do_eval", "do_predict")):
+            actions = {"do_train": True, "do_eval": True, "do_predict": bool(values.test_file)}
+    elif not (values.data_dir or values.task_name):
+        raise FlagError("--train_file is required: a table of your labelled texts; or --task_name and "
+                        "--data_dir for a task of GLUE (see --help)")
+    else:
         flags.require(values, "data_dir", "task_name", "output_dir")
         if values.task_name.lower() not in glue.TASKS:
             raise FlagError(f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}")
-        return finetune.settings_of(values)
-    actions = {}
-    if not any(values[name].present for name in ("do_train", "do_eval", "do_predict")):
-        actions = {"do_train": True, "do_eval": True, "do_predict": bool(values.test_file)}
-    return finetune.settings_of(values, **actions)
+    settings = finetune.settings_of(values, **actions)
+
+    # === Model, texts and labels ===
+    own = None
+    if values.train_file:
+        encoder = open_encoder(values, flags.given(values, "max_seq_length"))
+        own = own_texts.read(values, encoder.tokenizer)
+        settings, data = own_texts.choose_settings(values, settings, encoder, own), own.data
+    else:
+        encoder = open_encoder(values, settings.max_seq_length)
+        data = glue.read_data(
+            glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
+            encoder.tokenizer.preprocess,
+        )
+
+    # === Training, evaluation, prediction ===
+    folds = cross_validate(values, settings, encoder, data) if values.cross_validation else None
+    data = dataclasses.replace(data, examples={split: data.examples[split] for split in settings.splits})
+    task = task_of(values, settings, encoder, data)
+    result = finetune.run(values, settings, encoder, data, task)
+    if not result:
+        return
+
+    # === Export ===
+    if settings.export_dir:
+        from albert import modeling  # imports TensorFlow
+        from albert.formats import saved_model
+
+        weights = result.weights
+        if task.untrained_weights:
+            weights = weights.in_units(task.label_mean, task.label_deviation)
+        metadata, _ = model_metadata.without_units(
+            run_states.metadata_of({"task": task.name, "flags": result.recorded}))
+        source = pretrained.Pretrained(
+            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), metadata,
+            lambda: weights,
+        )
+        model = pretrained.load(modeling.AlbertForSequenceClassification, source, complete=True)
+        with (
+            files.publish_dir(settings.export_dir, saved_model.MAIN_FILE) as scratch,
+            saved_model.writing(),
+        ):
+            model.export(scratch, verbose=False)
+        flags.log.info("SavedModel of %s: %s", weights.origin, settings.export_dir)
+    if not own:
+        return
+
+    # === Scores of a labelled --test_file ===
+    tested, labels = [], own.test_labels
+    if scored := [i for i, label in enumerate(labels) if label is not None and settings.do_predict]:
+        rows = [dataclasses.replace(data.examples["test"][i], label=labels[i]) for i in scored]
+        predictions = {
+            name: array[scored] for name, array in result.evaluations["test"].predictions.items()
+        } | {"label_ids": np.array([task.id_of(row.label) for row in rows])}
+        results = task.score(predictions)
+        log_results(results, "Predict results")
+        write_results(settings.output_dir, results, "predict_results")
+        name = f"{len(rows):,} rows of {os.path.basename(values.test_file)}"
+        tested = [answered(name, task, data.trained_on, rows, predictions)]
+    if not settings.do_eval:
+        return
+
+    # === Report ===
+    rows, predictions = data.examples["dev"], result.evaluations["dev"].predictions
+    held_out = answered(f"{len(rows):,} held-out rows", task, data.trained_on, rows, predictions)
+    measured = [held_out, *([folds] if folds else []), *tested]
+    choices = []
+    trained = run_states.read_run_state(result.weights.origin).get("flags", {})
+    for name, choice in own.choices:  # what the model was trained with, whatever is typed now
+        used = trained.get(name[2:]) if name.startswith("--") else None
+        used = used if isinstance(used, str) or used is None else f"{used:g}"
+        is_other = used not in (None, choice.partition(" ")[0])
+        choices.append((name, f"{used} (when it was trained)" if is_other else choice))
+    path = classifier_report.write(
+        settings.output_dir, [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows], task.labels,
+        measured, predictions["probabilities"], choices, values.class_weights == "balanced",
+        may_validate=bool(task.labels) and held_out.expected.ndim == 1
+        and not (values["cross_validation"].present or values.dev_file),
+    )
+    flags.log.info("%s Report: %s. Ask the model: echo 'a text' | python -m albert.predict --model=%s",
+                   classifier_report.verdict(measured)[1].replace("*", ""), path, settings.output_dir)
 
 
 def task_of(
@@ -115,33 +194,16 @@ def task_of(
     )
 
 
-def tune(
-    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData
-) -> finetune.Result | None:
-    """Trains, evaluates, predicts and exports."""
-    task = task_of(values, settings, encoder, data)
-    result = finetune.run(values, settings, encoder, data, task)
-    if result and settings.export_dir:
-        from albert import modeling  # imports TensorFlow
-        from albert.formats import saved_model
-
-        weights = result.weights
-        if task.untrained_weights:
-            weights = weights.in_units(task.label_mean, task.label_deviation)
-        metadata, _ = model_metadata.without_units(
-            run_states.metadata_of({"task": task.name, "flags": result.recorded}))
-        source = pretrained.Pretrained(
-            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), metadata,
-            lambda: weights,
+def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
+    """Returns the loss weights of the known labels with which all count the same."""
+    if not known:
+        raise FlagError("--class_weights has no effect on a regression")
+    counts = [labels.count(label) for label in known]
+    if 0 in counts:
+        raise FlagError(
+            f"--class_weights=balanced: no training row has the label {known[counts.index(0)]}"
         )
-        model = pretrained.load(modeling.AlbertForSequenceClassification, source, complete=True)
-        with (
-            files.publish_dir(settings.export_dir, saved_model.MAIN_FILE) as scratch,
-            saved_model.writing(),
-        ):
-            model.export(scratch, verbose=False)
-        flags.log.info("SavedModel of %s: %s", weights.origin, settings.export_dir)
-    return result
+    return tuple(len(labels) / (len(counts) * count) for count in counts)
 
 
 def answered(
@@ -208,10 +270,12 @@ def cross_validate(
             train_step=steps, save_checkpoints_steps=steps,
             warmup_step=min(round((settings.warmup_step or 0) * share), steps),
         )
-        result = tune(values, fold, encoder, dataclasses.replace(data, examples=examples, is_split=False))
+        of_fold = dataclasses.replace(data, examples=examples, is_split=False)
+        task = task_of(values, fold, encoder, of_fold)
+        result = finetune.run(values, fold, encoder, of_fold, task)
         if result:
             parts.append(answered(
-                "", result.task, *examples.values(), result.evaluations["dev"].predictions))
+                "", task, *examples.values(), result.evaluations["dev"].predictions))
     if not parts:  # in a worker that only helps
         return None
     shutil.rmtree(folder)
@@ -219,97 +283,6 @@ def cross_validate(
         *((part.expected, part.predicted, *part.baselines.values()) for part in parts), strict=True))
     name = f"{len(rows):,} rows in {count} folds"
     return Rows(name, expected, predicted, dict(zip(parts[0].baselines, others, strict=True)))
-
-
-def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
-    """Returns the loss weights of the known labels with which all count the same."""
-    if not known:
-        raise FlagError("--class_weights has no effect on a regression")
-    counts = [labels.count(label) for label in known]
-    if 0 in counts:
-        raise FlagError(
-            f"--class_weights=balanced: no training row has the label {known[counts.index(0)]}"
-        )
-    return tuple(len(labels) / (len(counts) * count) for count in counts)
-
-
-def main(values: flags.FlagValues) -> None:
-    settings = classifier_settings(values)
-    if values.train_file:
-        return _tune_on_own_texts(values, settings)
-    encoder = open_encoder(values, settings.max_seq_length)
-    data = glue.read_data(
-        glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
-        encoder.tokenizer.preprocess,
-    )
-    tune(values, settings, encoder, data)
-
-
-def _tune_on_own_texts(values: flags.FlagValues, settings: finetune.Settings) -> None:
-    encoder = open_encoder(values, flags.given(values, "max_seq_length"))
-    texts = own_texts.read(values, encoder.tokenizer)
-    settings, data = own_texts.choose_settings(values, settings, encoder, texts), texts.data
-    validated = cross_validate(values, settings, encoder, data) if values.cross_validation else None
-    in_use = {split: data.examples[split] for split in settings.splits}
-    result = tune(values, settings, encoder, dataclasses.replace(data, examples=in_use))
-    if not result:
-        return
-    tested = _tested(values, texts, result) if settings.do_predict and texts.test_labels else []
-    if not settings.do_eval:
-        return
-    rows, predictions = data.examples["dev"], result.evaluations["dev"].predictions
-    name = f"{len(rows):,} held-out rows"
-    held_out = answered(name, result.task, data.examples["train"], rows, predictions)
-    write_report(values, texts, result, [held_out, *([validated] if validated else []), *tested])
-
-
-def as_trained(recorded: Any, choice: str) -> str:
-    """Returns the value of a setting and its reason, or the value that the model was trained with."""
-    used = recorded if isinstance(recorded, str) or recorded is None else f"{recorded:g}"
-    return choice if used in (None, choice.partition(" ")[0]) else f"{used} (when it was trained)"
-
-
-def _tested(
-    values: flags.FlagValues, texts: own_texts.OwnTexts, result: finetune.Result
-) -> list[Rows]:
-    """Publishes the scores of the rows of --test_file that have labels, and returns them."""
-    gold, task, directory = texts.test_labels, result.task, values.output_dir
-    scored = [i for i, label in enumerate(gold) if label is not None]
-    rows = [dataclasses.replace(texts.data.examples["test"][i], label=gold[i]) for i in scored]
-    predictions = {
-        name: values[scored] for name, values in result.evaluations["test"].predictions.items()
-    }
-    predictions["label_ids"] = np.array([task.id_of(row.label) for row in rows])
-    results = task.score(predictions)
-    log_results(results, "Predict results")
-    write_results(directory, results, "predict_results")
-    name = f"{len(rows):,} rows of {os.path.basename(values.test_file)}"
-    return [answered(name, task, texts.data.examples["train"], rows, predictions)]
-
-
-def write_report(
-    values: flags.FlagValues, texts: own_texts.OwnTexts, result: finetune.Result, rows: Sequence[Rows]
-) -> None:
-    """Publishes the report of held-out rows, those of a cross-validation, and of a test file."""
-    shown = values.output_dir, [
-        " | ".join(filter(None, (row.text_a, row.text_b))) for row in texts.data.examples["dev"]
-    ]
-    labels, trained = result.task.labels, run_states.read_run_state(result.weights.origin).get("flags", {})
-    choices = [
-        (name, as_trained(trained.get(name[2:]) if name.startswith("--") else None, value))
-        for name, value in texts.choices
-    ]
-    probabilities = result.evaluations["dev"].predictions["probabilities"]
-    if not labels:
-        path = classifier_report.write_regression(*shown, rows, choices)
-    elif result.task.threshold is not None:
-        path = classifier_report.write_several(*shown, labels, rows, probabilities, choices)
-    else:
-        path = classifier_report.write(
-            *shown, labels, rows, probabilities, choices, values.class_weights == "balanced",
-            not (values["cross_validation"].present or values.dev_file),
-        )
-    flags.log.info("report: %s", path)
 
 
 cli = flags.command(__doc__, define_flags, main)

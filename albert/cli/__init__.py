@@ -7,6 +7,7 @@
     engine_start        imports TensorFlow or JAX late
     encoder             the encoder that fine-tuning starts from
     earlier_run         what a run must share with the checkpoints that it resumes or evaluates
+    table_flags         how run_classifier and predict read a table
     own_texts           --train_file: your own texts in one file, and settings that fit them
     text_plan           model size, vocabulary and steps for a given text and time budget
     training_speed      tokens per second of a pretraining step on this machine

@@ -1,37 +1,34 @@
-"""Reports on a model trained on the user's labelled texts.
+"""The report on a model trained on the user's labelled texts: verdict, advice, scores, errors.
 
 Legend: N rows, C labels.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from albert.cli import report_page
 from albert.formats.model_card import table
-from albert.tasks import glue_metrics
 
-# With fewer rows, a difference that matters is often a matter of luck.
-ENOUGH_ROWS = 500
-_MAX_ERRORS = 10
-_MAX_TEXT = 200  # characters to show
+ENOUGH_ROWS = 500  # with fewer, a difference that matters is often a matter of luck
+_FEW_ROWS = 50  # with fewer, no difference decides
+_MAX_ERRORS, _MAX_TEXT, _MAX_LABELS = 10, 200, 30  # errors and labels to show; characters of a text
+_USE = "Use it. A larger model, or more labelled texts, may gain more."
 _LARGER = "Start from a larger model, such as albert/albert-base-v2, or label more texts."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
 _UNREADABLE = "Use a model whose vocabulary can read these texts (docs/guides/another_language.md)."
 _THRESHOLD = "Lower `--threshold`, so that rare labels are predicted at smaller probabilities."
-_BASELINE = "TF-IDF: words and word pairs, logarithmic counts; C = 10 for labels, alpha = 1 for numbers.\n"
-_NEVER = "**Never predicts"
 _WEIGHTS = "Add `--class_weights=balanced`, so that rare labels count as much as common ones."
-_USE = "The model is better than both baselines: use it. A larger one, or more labelled texts, may gain more."
-_LESS_ERROR = "less error on average"
+_BASELINE = "TF-IDF: words and word pairs, logarithmic counts; C = 10 for labels, alpha = 1 for numbers.\n"
 _USAGE = """## Use it
 
     echo 'a new text' | python -m albert.predict --model={directory}
 
 `README.md` shows how from Python.
 """
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -49,6 +46,59 @@ class Rows:
     def __len__(self) -> int:
         return len(self.expected)
 
+    @property
+    def metric(self) -> str:
+        """The name of the mean of `scores`, without its sign."""
+        if self.expected.dtype.kind == "f":
+            return "mean absolute error"
+        return "accuracy" if self.expected.ndim == 1 else "F1 per text"
+
+    def scores(self, answers: np.ndarray) -> np.ndarray:
+        """Returns how good each answer is [N]: whether it is right, its labels' F1, minus its error."""
+        if self.expected.dtype.kind == "f":
+            return -np.abs(answers - self.expected)
+        if self.expected.ndim == 1:
+            return (answers == self.expected).astype(float)
+        sizes = answers.sum(1) + self.expected.sum(1)
+        return np.where(sizes, 2 * (answers & self.expected).sum(1) / np.maximum(sizes, 1), 1.0)
+
+    def gain(self, answers: np.ndarray) -> tuple[float, float, float]:
+        """Returns the mean gain over other answers to the same rows, with its 95 % interval.
+
+        What both get right, or both wrong, tells nothing: for labels this is the interval of a
+        difference of paired proportions (Agresti and Min 2005, Statistics in Medicine 24), which
+        counts half a row more of each of the four outcomes.
+        """
+        gains = self.scores(self.predicted) - self.scores(answers)
+        most = 1.0 if self.expected.dtype.kind != "f" else np.abs(gains).mean()
+        count = len(gains) + 2
+        middle = gains.sum() / count
+        error = 1.96 * math.sqrt(((gains**2).sum() + most**2) / count - middle**2) / math.sqrt(count)
+        return float(gains.mean()), middle - error, middle + error
+
+
+def verdict(rows: Sequence[Rows]) -> tuple[str, str]:
+    """Compares the model with the better baseline, on the largest number of rows.
+
+    Returns:
+      "better", "worse" or, if the rows do not decide, ""; and a sentence.
+    """
+    decisive = max(rows, key=len)
+    name, answers = max(decisive.baselines.items(), key=lambda item: decisive.scores(item[1]).mean())
+    _, low, high = decisive.gain(answers)
+    if decisive.expected.dtype.kind == "f":
+        interval = f"{low:+,.4g} to {high:+,.4g} less error"
+    else:
+        interval = f"{100 * low:+.1f} to {100 * high:+.1f} points"
+    span = (f"{decisive.metric} {_mean(decisive, decisive.predicted)} against {_mean(decisive, answers)} on "
+            f"{len(decisive):,} rows (95 % interval: {interval})")
+    if len(decisive) < _FEW_ROWS:
+        return "", f"**Too few rows to tell** whether the model is better than {name}: {span}."
+    if low <= 0 <= high:
+        return "", f"**Not significant**: no clear difference from {name}: {span}."
+    outcome = "better" if low > 0 else "worse"
+    return outcome, f"**{outcome.capitalize()} than {name}**: {span}."
+
 
 def write(
     directory: str, texts: Sequence[str], labels: Sequence[str], rows: Sequence[Rows],
@@ -59,273 +109,128 @@ def write(
 
     Args:
       texts: N; the two texts of a pair are joined.
-      labels: C, in the order of their ids.
+      labels: C, in the order of their ids; none for a regression.
       rows: the held-out rows, and others; the largest number of them decides.
       probabilities: of the held-out rows, [N, C].
       settings: (setting, its value and the reason), for a table.
       is_balanced: whether all labels counted the same in training.
-      may_validate: see `advice`.
+      may_validate: whether --cross_validation is possible, and was not turned off.
     """
-    confidence, expected, predicted = probabilities.max(-1), rows[0].expected, rows[0].predicted
-    confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
-    cells, right = [_cell(label) for label in labels], predicted == expected
-    worst = np.argsort(-confidence * ~right, kind="stable")[:_MAX_ERRORS]
-    findings = verdict(rows, labels)
-    is_uneven = 2 * confusion.sum(1).min() < confusion.sum(1).mean()
-    needs_weights = is_uneven and not is_balanced and any(line.startswith(_NEVER) for line in findings)
-    return _publish(directory, f"Classifier with {len(labels)} labels", [
-        table(("", *(one.name for one in rows)), [
-            ("accuracy", *(_accuracy(one) for one in rows)),
-            ("macro F1", *(f"{_macro_f1(one, labels):.3f}" for one in rows)),
-            *_of_baselines(rows, lambda one, given: f"{np.mean(given == one.expected):.3f}", ": accuracy"),
-        ]),
-        _listed(findings),
-        "## What to do next\n",
-        _listed(advice(rows, gain_over, needs_weights, may_validate, _is_readable(settings))),
-        *_by_label(rows[0], labels),
-        "## Confusion\n",
-        table(("actual \\ predicted", *cells), [
-            (f"**{label}**", *counts) for label, counts in zip(cells, confusion, strict=True)
-        ]),
-        "## Most confident errors\n",
-        table(("text", "actual", "predicted", "probability"), [
-            (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{confidence[i]:.3f}")
-            for i in worst.tolist() if not right[i]
-        ]),
-    ], "eval_accuracy", settings)
-
-
-def write_several(
-    directory: str, texts: Sequence[str], labels: Sequence[str], rows: Sequence[Rows],
-    probabilities: np.ndarray, settings: Sequence[tuple[str, str]],
-) -> str:
-    """Like `write`, for texts that may have several labels."""
-    held_out, expected = rows[0], rows[0].expected
-    scores = [glue_metrics.of_several_labels(one.expected, one.predicted, labels) for one in rows]
-    wrong = held_out.predicted != expected
-    confidence = np.where(held_out.predicted, probabilities, 1 - probabilities) * wrong
-    worst = np.argsort(-confidence, axis=None, kind="stable")[:_MAX_ERRORS]
-    return _publish(directory, f"Classifier with {len(labels)} labels, several per text", [
-        table(("", *(one.name for one in rows)), [
-            *((name, *(f"{score[key]:.3f}" for score in scores)) for name, key in (
-                ("micro F1", "micro_f1"), ("macro F1", "macro_f1"),
-                ("all labels of a text right", "eval_accuracy"),
-            )),
-            *_of_baselines(rows, lambda one, given: (
-                f"{glue_metrics.f1(one.expected.ravel(), given.ravel()):.3f}"), ": micro F1"),
-        ]),
-        _listed(_comparisons(rows, _f1_gain) + _unanswered(rows, labels)),
-        "## What to do next\n",
-        _listed([_THRESHOLD] * any(line.startswith(_NEVER) for line in _unanswered(rows, labels))
-                + advice(rows, _f1_gain, False, False, _is_readable(settings))),
-        *_by_label(held_out, labels),
-        "## Most confident errors\n",
-        table(("text", "label", "actual", "probability"), [
-            (_cell(texts[i]), _cell(labels[j]), "yes" if expected[i, j] else "no",
-             f"{probabilities[i, j]:.3f}")
-            for i, j in zip(*np.unravel_index(worst, wrong.shape), strict=True) if wrong[i, j]
-        ]),
-    ], "micro_f1", settings)
-
-
-def write_regression(
-    directory: str, texts: Sequence[str], rows: Sequence[Rows],
-    settings: Sequence[tuple[str, str]],
-) -> str:
-    """Like `write`, for numbers instead of labels."""
-    held_out = rows[0]
-    errors = np.abs(held_out.predicted - held_out.expected)
-    scores = [glue_metrics.score("regression", one.expected, one.predicted) for one in rows]
-    return _publish(directory, "Regression", [
-        table(("", *(one.name for one in rows)), [
-            ("mean absolute error", *(_mean_error(one, one.predicted) for one in rows)),
-            ("root mean squared error", *(_number(math.sqrt(score["MSE"])) for score in scores)),
-            ("Pearson's correlation", *(f"{score['pearson']:.3f}" for score in scores)),
-            *_of_baselines(rows, _mean_error, ": mean absolute error"),
-        ]),
-        _listed(_comparisons(rows, _error_gain, _LESS_ERROR)),
-        "## What to do next\n", _listed(advice(rows, _error_gain, False, False, _is_readable(settings))),
-        "## Largest errors\n",
-        table(("text", "actual", "predicted"), [
-            (_cell(texts[i]), f"{held_out.expected[i]:.6g}", f"{held_out.predicted[i]:.6g}")
-            for i in np.argsort(-errors, kind="stable")[:_MAX_ERRORS].tolist()
-        ]),
-    ], "pearson", settings)
-
-
-def _is_readable(settings: Sequence[tuple[str, str]]) -> bool:
-    return not any("unknown to the vocabulary" in value for _, value in settings)
-
-
-def _publish(
-    directory: str, title: str, parts: Sequence[str], metric: str, settings: Sequence[tuple[str, str]]
-) -> str:
-    """Publishes a report with the held-out `metric` of each evaluation."""
+    held_out, decisive, cells = rows[0], max(rows, key=len), [_cell(label) for label in labels]
+    outcome, sentence = verdict(rows)
+    never = absent = []
+    is_uneven, has_several = False, held_out.expected.ndim == 2
+    if labels:
+        counts, predicted = (_counts(answers, len(labels)) for answers in (decisive.expected, decisive.predicted))
+        never = [cell for cell, n, m in zip(cells, counts, predicted, strict=True) if n and not m]
+        absent = [cell for cell, n in zip(cells, counts, strict=True) if not n]
+        is_uneven = 2 * min(counts) < np.mean(counts)
+    steps = []
+    if never and has_several:
+        steps.append(_THRESHOLD)
+    elif never and is_uneven and not is_balanced:
+        steps.append(_WEIGHTS)
+    if outcome == "better":
+        steps = steps or [_USE]
+    elif len(decisive) < ENOUGH_ROWS and may_validate and len(rows) == 1:
+        steps.append(_VALIDATE)
+    elif _WEIGHTS not in steps:
+        is_readable = not any("unknown to the vocabulary" in value for _, value in settings)
+        steps.append(_LARGER if is_readable else _UNREADABLE)
+    metric = "pearson" if not labels else "micro_f1" if has_several else "eval_accuracy"
+    title = f"Classifier with {len(labels)} labels{', several per text' * has_several}" if labels else "Regression"
     return report_page.publish(directory, title, [
-        *parts, "## Learning curve\n", report_page.curve(directory, metric),
+        sentence + "\n",
+        *([f"**Never predicts {', '.join(never[:_MAX_LABELS])}**.\n"] if never else []),
+        *([f"No row has the label {', '.join(absent[:_MAX_LABELS])}, so nothing is measured for it.\n"]
+          if absent else []),
+        "## What to do next\n", "".join(f"* {step}\n" for step in steps),
+        "## Scores\n",
+        table(("", *(one.name for one in rows)), [
+            *zip(_other_scores(held_out), *(_other_scores(one).values() for one in rows)),
+            *((f"{name}: {held_out.metric}", *(_mean(one, one.baselines[name]) for one in rows))
+              for name in held_out.baselines),
+        ]),
+        *(_by_label(held_out, cells) if labels else []),
+        "## Learning curve\n", report_page.curve(directory, metric),
+        *(["## Most confident errors\n"] if labels else ["## Largest errors\n"]),
+        _errors(held_out, texts, cells, probabilities),
+        *(_confusion(held_out, cells) if labels and not has_several else []),
         "## Training\n", _BASELINE, table(("setting", "value"), settings), _USAGE.format(directory=directory),
     ])
 
 
-# === The verdict ===
+# === Scores ===
 
 
-def verdict(rows: Sequence[Rows], labels: Sequence[str]) -> list[str]:
-    """Returns what the figures say; for the arguments see `write`."""
-    return _comparisons(rows, gain_over) + _unanswered(rows, labels)
+def _mean(rows: Rows, answers: np.ndarray) -> str:
+    mean = abs(rows.scores(answers).mean())
+    return f"{mean:,.4g}" if rows.expected.dtype.kind == "f" else f"{mean:.3f}"
 
 
-def advice(
-    rows: Sequence[Rows], gain_of: Callable, needs_weights: bool = False, may_validate: bool = True,
-    is_readable: bool = True,
-) -> list[str]:
-    """Returns what to do next.
+def _other_scores(rows: Rows) -> dict[str, str]:
+    """Returns {name: score} of the model."""
+    from sklearn.metrics import f1_score
 
-    Args:
-      gain_of: see `_gains`.
-      may_validate: whether --cross_validation is possible, and was not turned off.
-      is_readable: whether the vocabulary can read the texts.
-      needs_weights: whether labels that are never predicted counted less than others in training.
-    """
-    decisive, steps = max(rows, key=len), [_WEIGHTS] if needs_weights else []
-    if all(low > 0 for _, low, _ in _gains(decisive, gain_of).values()):
-        return steps or [_USE]
-    if len(decisive) < ENOUGH_ROWS and may_validate and len(rows) == 1:
-        steps.append(_VALIDATE)
-    elif not needs_weights:
-        steps.append(_LARGER if is_readable else _UNREADABLE)
-    return steps
+    scores, (expected, predicted) = {rows.metric: _mean(rows, rows.predicted)}, (rows.expected, rows.predicted)
+    if expected.dtype.kind == "f":
+        is_constant = np.ptp(expected) == 0 or np.ptp(predicted) == 0
+        pearson = 0.0 if is_constant else np.corrcoef(expected, predicted)[0, 1]
+        return scores | {"root mean squared error": f"{np.sqrt(np.mean((predicted - expected) ** 2)):,.4g}",
+                         "Pearson's correlation": f"{pearson:.3f}"}
+    # Without labels that neither occur nor are predicted.
+    used = np.unique([expected, predicted]) if expected.ndim == 1 else np.flatnonzero((expected | predicted).any(0))
+    macro = f1_score(expected, predicted, labels=used, average="macro", zero_division=0.0)
+    if expected.ndim == 2:
+        scores["micro F1"] = f"{f1_score(expected, predicted, average='micro', zero_division=0.0):.3f}"
+        scores["all labels of a text right"] = f"{(expected == predicted).all(1).mean():.3f}"
+    return scores | {"macro F1": f"{macro:.3f}"}
 
 
-def gain_over(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
-    """Returns the gain in accuracy over other answers to the same rows, with its 95 % interval.
-
-    What both get right, or both wrong, tells nothing; so this is the interval of a difference of
-    paired proportions (Agresti and Min 2005, Statistics in Medicine 24), in points.
-    """
-    gains = (rows.predicted == rows.expected).astype(float) - (answers == rows.expected)
-    count = len(gains) + 2  # half a row more of each of the four outcomes
-    middle = gains.sum() / count
-    error = math.sqrt((np.abs(gains).sum() + 1 - count * middle**2)) / count
-    return tuple(100 * x for x in (gains.mean(), middle - 1.96 * error, middle + 1.96 * error))
+def _counts(answers: np.ndarray, size: int) -> np.ndarray:
+    """Returns how many rows have each label, [C]."""
+    return answers.sum(0) if answers.ndim == 2 else np.bincount(answers, minlength=size)
 
 
-def _gains(rows: Rows, gain_of: Callable) -> dict[str, tuple[float, float, float]]:
-    """Returns {baseline: the gain over its answers, with its 95 % interval}.
+def _by_label(rows: Rows, cells: Sequence[str]) -> list[str]:
+    """Returns a heading and a table of the scores of the most common labels."""
+    from sklearn.metrics import precision_recall_fscore_support
 
-    Args:
-      gain_of: (rows, answers of a baseline) -> gain, and the ends of its interval.
-    """
-    return {name: gain_of(rows, given) for name, given in rows.baselines.items()}
-
-
-def _comparisons(rows: Sequence[Rows], gain_of: Callable, unit: str = "points") -> list[str]:
-    """Compares the largest number of rows with each baseline, by a gain in this unit."""
-    decisive = max(rows, key=len)
-    return [
-        _comparison(name, len(decisive), *gain, unit) for name, gain in _gains(decisive, gain_of).items()
-    ]
-
-
-def _comparison(name: str, count: int, gain: float, low: float, high: float, unit: str) -> str:
-    """Interprets a gain over a baseline and its 95 % interval."""
-    shown = [f"{x:+.1f}" if unit == "points" else _number(x, sign=True) for x in (gain, low, high)]
-    span = "{} {}, 95 % interval: {} to {}".format(shown[0], unit, *shown[1:])
-    if low > 0:
-        return f"Better than {name} ({span})."
-    if high < 0:
-        return f"**Worse than {name}** ({span})."
-    if count < ENOUGH_ROWS:
-        return f"**{count} rows cannot tell** whether the model is better than {name} ({span})."
-    return f"**No clear difference from {name}** on {count:,} rows ({span})."
-
-
-def _unanswered(rows: Sequence[Rows], labels: Sequence[str]) -> list[str]:
-    """Names the labels that are never predicted, and those that no row has."""
-    decisive = max(rows, key=len)
-    occurring, given = (  # [C]; where texts may have several labels, they are booleans [N, C]
-        x.sum(0) if x.ndim == 2 else np.bincount(x, minlength=len(labels))
-        for x in (decisive.expected, decisive.predicted)
-    )
-    silent, absent = (
-        ", ".join(_cell(label) for label, is_meant in zip(labels, chosen) if is_meant)
-        for chosen in ((given == 0) & (occurring > 0), occurring == 0)
-    )
-    return [
-        *([f"{_NEVER} {silent}**."] if silent else []),
-        *([f"No row has the label {absent}, so nothing is measured for it."] if absent else []),
-    ]
-
-
-# === Figures ===
-
-
-def _accuracy(rows: Rows) -> str:
-    """Returns the accuracy with its 95 % interval (Wilson 1927)."""
-    from scipy.stats import binomtest
-
-    hits = int((rows.predicted == rows.expected).sum())
-    low, high = binomtest(hits, len(rows)).proportion_ci(method="wilson")
-    return f"{hits / len(rows):.3f} (95 % interval: {low:.3f} to {high:.3f})"
-
-
-def _macro_f1(rows: Rows, labels: Sequence[str]) -> float:
-    return glue_metrics.f1_by_label(rows.expected, rows.predicted, labels)["macro_f1"]
-
-
-def _mean_error(rows: Rows, answers: np.ndarray) -> str:
-    return _number(np.abs(answers - rows.expected).mean())
-
-
-def _number(value: float, **options: bool) -> str:
-    """Returns four significant digits, without exponents."""
-    return np.format_float_positional(value, 4, fractional=False, trim="-", **options)
-
-
-def _f1_gain(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
-    """Returns the gain in micro F1 in points, with its 95 % interval by bootstrapping the rows."""
-    rng, count = np.random.default_rng(0), len(rows)
-    weights = rng.multinomial(count, [1 / count] * count, size=2000)  # [samples, N]
-
-    def f1_of(predicted: np.ndarray, weights: np.ndarray = weights) -> np.ndarray:
-        hits = 2 * (rows.expected & predicted).sum(1)
-        return weights @ hits / np.maximum(weights @ (rows.expected.sum(1) + predicted.sum(1)), 1)
-
-    gain = f1_of(rows.predicted, np.ones(count)) - f1_of(answers, np.ones(count))
-    low, high = np.quantile(f1_of(rows.predicted) - f1_of(answers), (0.025, 0.975))
-    return 100 * float(gain), 100 * float(low), 100 * float(high)
-
-
-def _error_gain(rows: Rows, answers: np.ndarray) -> tuple[float, float, float]:
-    """Returns by how much less the absolute error is, with its 95 % interval."""
-    gains = np.abs(answers - rows.expected) - np.abs(rows.predicted - rows.expected)
-    gain, error = float(gains.mean()), float(gains.std() / math.sqrt(len(gains)))
-    return gain, gain - 1.96 * error, gain + 1.96 * error
-
-
-def _of_baselines(
-    rows: Sequence[Rows], measure: Callable[[Rows, np.ndarray], str], suffix: str = ""
-) -> list[tuple[str, ...]]:
-    """Returns a line of a table for each baseline."""
-    return [
-        (name + suffix, *(measure(one, one.baselines[name]) for one in rows)) for name in rows[0].baselines
-    ]
-
-
-def _by_label(rows: Rows, labels: Sequence[str]) -> list[str]:
-    """Returns a heading and a table of each label's scores."""
-    scores = glue_metrics.by_label(rows.expected, rows.predicted, len(labels))
-    is_one = rows.expected.ndim == 1
-    counts = np.bincount(rows.expected, minlength=len(labels)) if is_one else rows.expected.sum(0)
-    return ["## By label\n", table(("label", *scores, "rows"), [
-        (_cell(label), *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores.values()),
-         f"{counts[i]:,}")
-        for i, label in enumerate(labels)
+    *scores, counts = precision_recall_fscore_support(
+        rows.expected, rows.predicted, labels=range(len(cells)), zero_division=0.0)
+    common = sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS].tolist())
+    return ["## By label\n", table(("label", "precision", "recall", "f1", "rows"), [
+        (cells[i], *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores), f"{counts[i]:,}")
+        for i in common
     ])]
 
 
-def _listed(findings: Sequence[str]) -> str:
-    return "".join(f"* {line}\n" for line in findings)
+def _confusion(rows: Rows, cells: Sequence[str]) -> list[str]:
+    from sklearn.metrics import confusion_matrix
+
+    if len(cells) > _MAX_LABELS:
+        return []
+    counts = confusion_matrix(rows.expected, rows.predicted, labels=range(len(cells)))  # [C, C]
+    return ["## Confusion\n", table(("actual \\ predicted", *cells), [
+        (f"**{cell}**", *line) for cell, line in zip(cells, counts, strict=True)])]
+
+
+def _errors(rows: Rows, texts: Sequence[str], cells: Sequence[str], probabilities: np.ndarray) -> str:
+    """Returns a table of the most confident errors, or of the largest of a regression."""
+    expected, predicted = rows.expected, rows.predicted
+    if not cells:
+        worst = np.argsort(-np.abs(predicted - expected), kind="stable")[:_MAX_ERRORS]
+        return table(("text", "actual", "predicted"), [
+            (_cell(texts[i]), f"{expected[i]:.6g}", f"{predicted[i]:.6g}") for i in worst])
+    confidence = probabilities.max(-1) if expected.ndim == 1 else np.where(predicted, probabilities, 1 - probabilities)
+    wrong = np.argwhere(predicted != expected)  # [errors, 1 or 2]: row, and label where there are several
+    worst = wrong[np.argsort(-confidence[tuple(wrong.T)], kind="stable")][:_MAX_ERRORS]
+    if expected.ndim == 1:
+        return table(("text", "actual", "predicted", "probability"), [
+            (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{confidence[i]:.3f}") for i, in worst])
+    return table(("text", "label", "actual", "probability"), [
+        (_cell(texts[i]), cells[j], "yes" if expected[i, j] else "no", f"{probabilities[i, j]:.3f}")
+        for i, j in worst])
 
 
 def _cell(text: str) -> str:

@@ -3,7 +3,6 @@
 No TensorFlow at import.
 """
 
-import codecs
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -11,20 +10,18 @@ from typing import Any
 import numpy as np
 
 from albert import finetune
-from albert.cli import flags
+from albert.cli import flags, table_flags
 from albert.cli.classifier_report import ENOUGH_ROWS
 from albert.cli.encoder import Encoder
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
-from albert.tasks import table as tables
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 from albert.tasks.table import find_columns, label_name, labels_of, read_texts, split_off, texts_of
 from albert.tokenization import FullTokenizer
 
 # Flags that only --train_file uses.
-TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "delimiter", "encoding")
 FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list",
-         "regression", "label_column", "label_columns", "threshold", *TABLE_FLAGS)
+         "regression", "label_column", "label_columns", "threshold", *table_flags.NAMES)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -55,43 +52,12 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Columns of labels that do not exclude each other, with 1 or 0 in each cell.")
     flags.define("float", values, "threshold", 0.5,
                  "Minimum probability of a label, if a text may have several.", above=0, below=1)
-    define_table_flags(values)
-
-
-def define_table_flags(values: flags.FlagValues) -> None:
-    """Defines how tables are read."""
-    flags.define("string", values, "text_column", None,
-                 "Column of the text: its name, or its number from 0. Default: detected by common "
-                 "names.")
-    flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
-    flags.define("bool", values, "tsv_header", True,
-                 "Whether tables start with the column names. Default: all but *.txt.")
-    flags.define("string", values, "delimiter", None,
-                 "Delimiter of columns, whose cells may be quoted: a character, or tab. Default: "
-                 "commas in *.csv, or semicolons if the header has no comma; in *.tsv and *.txt tabs, "
-                 "where quotes are text.")
-    flags.define("string", values, "encoding", None,
-                 "Encoding of tables, such as cp1252 or utf-16. Default: UTF-8.")
-
-
-def check_table_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for an unknown encoding, or a delimiter of several characters."""
-    if len(delimiter_of(values) or ",") > 1:
-        raise FlagError(f"--delimiter={values.delimiter}: give one character, or tab")
-    try:
-        codecs.lookup(values.encoding or "utf-8")
-    except LookupError as error:
-        raise FlagError(f"unknown --encoding={values.encoding}: give a name such as cp1252") from error
-
-
-def delimiter_of(values: flags.FlagValues) -> str | None:
-    """Returns the character that --delimiter names."""
-    return "\t" if values.delimiter in ("tab", "\\t") else values.delimiter
+    table_flags.define_flags(values)
 
 
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for flags that conflict with --train_file, or that require it."""
-    check_table_flags(values)
+    table_flags.check_flags(values)
     if not values.train_file:
         if given := flags.given_as_typed(values, *FLAGS):
             raise FlagError(f"{', '.join(given)}: only with --train_file")
@@ -113,18 +79,6 @@ def check_flags(values: flags.FlagValues) -> None:
         raise FlagError("--train_file holds out rows for evaluation: add --do_eval")
 
 
-def open_table(values: flags.FlagValues, flag: str) -> tables.Table:
-    """Returns the table of a file that a flag names."""
-    path, given = getattr(values, flag), flags.given(values, "tsv_header")
-    if tables.ending(path) in tables.NAMED and flags.given_as_typed(values, "tsv_header", "delimiter"):
-        raise FlagError(
-            f"--tsv_header and --delimiter have no effect on --{flag}={path}, which has neither"
-        )
-    return tables.read_table(
-        path, flag, tables.has_header(path, given), values.encoding, delimiter_of(values)
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class OwnTexts:
     """The examples of --train_file."""
@@ -142,7 +96,7 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
     """
     # === Tables ===
     given = [values.text_column, values.text_pair_column, values.label_column]
-    table = open_table(values, "train_file")
+    table = table_flags.open_table(values, "train_file")
     columns = find_columns(table, *given, several=values.label_columns)
     texts = {"train": read_texts(table, columns)}
     names = [None if n is None else table.names[n] for n in (columns.text, columns.pair, columns.label)]
@@ -150,7 +104,7 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
     for split in ("dev", "test"):
         if not getattr(values, f"{split}_file"):
             continue
-        other, is_dev = open_table(values, f"{split}_file"), split == "dev"
+        other, is_dev = table_flags.open_table(values, f"{split}_file"), split == "dev"
         needs_label = is_dev or {*filter(None, names[2:]), *several} <= {*other.names}
         of_split = find_columns(
             other, *(name if one is None else one for one, name in zip(given[:2], names[:2], strict=True)),

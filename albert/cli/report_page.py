@@ -5,41 +5,53 @@ import string
 from collections.abc import Sequence
 
 from albert.formats import run_states
-from albert.formats.model_card import table
 from albert.storage import files
 
-_MAX_LINES = 12  # of a learning curve
-_BAR = 12  # characters of the longest bar
 _PAGE = os.path.splitext(__file__)[0] + ".html"
+_PLOT = "learning_curve.svg"
 
 
 def publish(directory: str, title: str, parts: Sequence[str]) -> str:
     """Publishes the parts of a report as report.html and report.md; returns the latter's path.
 
-    Texts of the user can neither format the page nor make it load anything.
+    Parts are Markdown, or a plot of `curve`, which report.md shows from a file of its own. Texts of the
+    user can neither format the page nor make it load anything.
     """
     from markdown_it import MarkdownIt  # only here: every command would take longer to start
 
-    text = "\n".join([f"# {title}\n", *parts])
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
+    contents, parts = {}, [f"# {title}\n", *parts]
+    if plot := next((part for part in parts if part.startswith("<svg")), None):
+        contents[_PLOT] = plot
     with open(_PAGE, encoding="utf-8") as stream:
-        page = string.Template(stream.read()).substitute(title=title, body=renderer.render(text))
-    for name, content in (("report.html", page), ("report.md", text)):
+        contents["report.html"] = string.Template(stream.read()).substitute(
+            title=title, body="".join(part if part == plot else renderer.render(part) for part in parts))
+    contents["report.md"] = "\n".join(f"![Learning curve]({_PLOT})\n" if part == plot else part for part in parts)
+    for name, content in contents.items():
         with files.atomic_write(path := os.path.join(directory, name)) as stream:
             stream.write(content)
     return path
 
 
 def curve(directory: str, *metrics: str) -> str:
-    """Returns a table of a run's evaluations, with bars of the first of these metrics."""
-    names = ("loss", *metrics)
+    """Returns a plot of metrics by step over a run's evaluations, as SVG; a sentence if there are none."""
     lines = [
         line for line in run_states.evaluations(directory)
-        if all(isinstance(line.get(name), float) for name in names)
+        if all(isinstance(line.get(name), float) for name in metrics)
     ]
-    every = -(-len(lines) // _MAX_LINES) or 1
-    highest = max((line[metrics[0]] for line in lines), default=0.0) or 1.0
-    return table(("step", *(name.replace("_", " ") for name in names), ""), [
-        (line["step"], *(f"{line[name]:.3f}" for name in names), "█" * round(_BAR * line[metrics[0]] / highest))
-        for line in lines[::-every][::-1]  # the last among them
-    ])
+    if not lines:
+        return "No evaluations.\n"
+    values = [line[name] for line in lines for name in metrics]
+    low, high, last = min(values), max(values), max(line["step"] for line in lines)
+    shapes = [f'<text x="0" y="24">{high:.3f}</text>', f'<text x="0" y="134">{low:.3f}</text>',
+              f'<text x="400" y="156" text-anchor="end">step {last:,}</text>']
+    for name in metrics:
+        points = [(60 + 340 * line["step"] / last, 130 - 110 * (line[name] - low) / ((high - low) or 1))
+                  for line in lines]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        shapes.append(f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2"/>')
+        shapes += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points]
+        label = f"{name.replace('_', ' ')} {lines[-1][name]:.3f}"
+        shapes.append(f'<text x="{points[-1][0] + 8:.1f}" y="{points[-1][1] + 5:.1f}">{label}</text>')
+    return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 170" width="640" fill="currentColor" '
+            f'font-family="system-ui, sans-serif" font-size="14">{"".join(shapes)}</svg>\n')

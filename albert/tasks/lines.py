@@ -9,9 +9,11 @@ from typing import Any, BinaryIO
 
 from albert.errors import DataError
 from albert.text import text_files
+from albert.text.cleaning import scrub_surrogates
 
 log = logging.getLogger("albert")
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # or a complete pair
 _SPACE, _BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
 # Maximum bytes of a line: a file with a longer one is not a table, or has no line feeds.
 MAX_LINE = 16 * 1024 * 1024
@@ -99,17 +101,20 @@ def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[t
     """Yields (line, value) of each JSON value in a file, or of each item of a list.
 
     Several values may be on one line, as when files without a final line feed are joined with `cat`.
+    Halves of surrogate pairs become U+FFFD, with one warning.
 
     Raises:
       DataError: not UTF-8, or not JSON (file:line).
     """
-    text, line, counted = read_text(path, flag, encoding), 1, 0
+    text, line, counted, num_replaced = read_text(path, flag, encoding), 1, 0, 0
+    has_surrogates = bool(_SURROGATE.search(text))
     decoder, start = json.JSONDecoder(object_pairs_hook=_object), _SPACE.match(text).end()
     is_list = text[start : start + 1] == "["
     end = start + is_list
     while (start := (_BETWEEN if is_list else _SPACE).match(text, end).end()) < len(text):
         if is_list and text[start] == "]" and not text[start + 1 :].strip():
-            return
+            is_list = False
+            break
         line, counted = line + text.count("\n", counted, start), start
         try:
             value, end = decoder.raw_decode(text, start)
@@ -120,6 +125,12 @@ def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[t
         except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
             detail = "nested too deeply" if isinstance(error, RecursionError) else error
             raise DataError(f"{path}:{line}: not usable JSON: {detail}") from error
+        if has_surrogates:
+            plain = json.dumps(value, ensure_ascii=False)
+            if (scrubbed := scrub_surrogates(plain)) != plain:
+                value, num_replaced = json.loads(scrubbed), num_replaced + 1
         yield line, value
+    if num_replaced:
+        log.warning("%s: replaced lone surrogates by U+FFFD in %s rows", path, f"{num_replaced:,}")
     if is_list:
         raise DataError(f"{path}: the list is not closed")

@@ -222,16 +222,10 @@ def _delimited_rows(
 
 def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line, object) of each row."""
-    num_replaced = 0
     for line, values in lines.json_values(path, flag, encoding):
         if not isinstance(values, dict):
             raise DataError(f"{path}:{line}: expected a JSON object, got {values!r:.40}")
-        if "\\ud" in repr(values):  # as half of a surrogate pair appears
-            text = json.dumps(values, ensure_ascii=False)
-            values, num_replaced = json.loads(scrub_surrogates(text)), num_replaced + (scrub_surrogates(text) != text)
         yield line, values
-    if num_replaced:
-        log.warning("%s: replaced lone surrogates by U+FFFD in %s rows", path, f"{num_replaced:,}")
 
 
 def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -32,51 +32,55 @@ def answered(right: int, tfidf_right: int, count: int, usual_right: int = 0, nam
     })
 
 
-def said(*rows: Rows, **options) -> str:
-    return "\n".join(classifier_report.verdict(rows, LABELS, **options))
+def said(*rows: Rows) -> str:
+    return classifier_report.verdict(rows)[1]
 
 
-def advised(*rows: Rows, **options) -> str:
-    return "\n".join(classifier_report.advice(rows, classifier_report.gain_over, **options))
+def report_on(directory, *rows: Rows, labels=LABELS, **options) -> str:
+    """Returns the part of a report before the scores of labels."""
+    count = len(rows[0])
+    options = {"settings": [], **options}
+    path = classifier_report.write(
+        str(directory), ["text"] * count, labels, rows, np.tile([0.6, 0.4], (count, 1)), **options)
+    return open(path, encoding="utf-8").read().partition("## By label")[0]
 
 
-def test_a_classifier_is_compared_row_by_row_with_the_most_frequent_label_and_then_tfidf():
-    first, second, *_ = said(answered(800, 600, 1000, 500)).splitlines()
-    assert first.startswith("Better than the most frequent label (+30.0 points, 95 % interval: ")
+def test_a_classifier_is_compared_row_by_row_with_the_better_baseline():
     # b = 400 rows gained, c = 200 lost: (400 - 200) / 1002 +- 1.96 sqrt(601 - 200**2 / 1002) / 1002.
-    assert second == "Better than TF-IDF with logistic regression (+20.0 points, 95 % interval: +15.3 to +24.6)."
-    worse = answered(600, 800, 1000, 500)
-    assert "**Worse than TF-IDF" in said(worse) and "Start from a larger model" in advised(worse)
-    assert "better than both baselines: use it" in advised(answered(800, 600, 1000, 500))
-    text = said(answered(620, 600, 1000, 500))
-    assert "**No clear difference from TF-IDF with logistic regression** on 1,000 rows" in text
+    assert said(answered(800, 600, 1000, 500)) == (
+        "**Better than TF-IDF with logistic regression**: accuracy 0.800 against 0.600 on 1,000 rows (95 % "
+        "interval: +15.3 to +24.6 points).")
+    assert said(answered(800, 400, 1000, 500)).startswith("**Better than the most frequent label**: accuracy 0.800")
+    assert said(answered(600, 800, 1000, 500)).startswith("**Worse than TF-IDF")
+    assert said(answered(620, 600, 1000, 500)).startswith(
+        "**Not significant**: no clear difference from TF-IDF with logistic regression: accuracy 0.620 against 0.600")
 
 
-def test_few_rows_decide_only_what_they_can():
-    text = said(answered(44, 42, 60, 42))
-    assert "**60 rows cannot tell** whether the model is better than TF-IDF" in text
-    assert "**60 rows cannot tell** whether the model is better than the most frequent label" in text
-    assert "orse" not in text
-    advice = advised(answered(44, 42, 60, 42))
-    assert "`--cross_validation=5`" in advice and "larger model" not in advice
-    clear = answered(58, 20, 60, 30)
-    assert "Better than TF-IDF" in said(clear) and "cannot" not in said(clear)
+def test_few_rows_decide_nothing():
+    assert said(answered(29, 15, 29)).startswith(
+        "**Too few rows to tell** whether the model is better than TF-IDF with logistic regression: accuracy 1.000")
+    assert said(answered(44, 42, 60, 42)).startswith("**Not significant**")
+    assert said(answered(58, 20, 60, 30)).startswith("**Better than the most frequent label**")
 
 
-def test_the_largest_number_of_rows_decides():
+def test_the_largest_number_of_rows_decides(tmp_path):
     few, many = answered(58, 20, 60, 30), answered(400, 600, 800, 300, "800 rows in 2 folds")
-    assert "**Worse than TF-IDF" in said(few, many) and "cross_validation" not in advised(few, many)
+    report = report_on(tmp_path, few, many)
+    assert "**Worse than TF-IDF" in report and "cross_validation" not in report
 
 
-def test_advice_is_what_the_person_can_do():
-    few = answered(44, 42, 60, 42)
-    assert "`--cross_validation=5`" in advised(few)
-    assert "`--cross_validation" not in advised(few, may_validate=False)  # typed as 0, or with --dev_file
-    assert "would show it" not in advised(answered(31, 30, 60))
-    worse = answered(600, 800, 1000, 500)
-    assert "larger model" in advised(worse) and "vocabulary" not in advised(worse)
-    assert "larger model" not in (text := advised(worse, is_readable=False))
-    assert "a model whose vocabulary can read these texts" in text
+def test_the_verdict_comes_first_and_then_what_the_person_can_do(tmp_path):
+    few, worse = answered(44, 42, 60, 42), answered(600, 800, 1000, 500)
+    report = report_on(tmp_path, few)
+    verdict, what = report.index("**Not significant**"), report.index("## What to do next")
+    assert verdict < what < report.index("`--cross_validation=5`") < report.index("## Scores")
+    assert "larger model" not in report
+    assert "cross_validation" not in report_on(tmp_path, few, may_validate=False)  # typed as 0, or with --dev_file
+    assert "* Use it." in report_on(tmp_path, answered(800, 600, 1000, 500))
+    report = report_on(tmp_path, worse)
+    assert "Start from a larger model" in report and "vocabulary" not in report
+    report = report_on(tmp_path, worse, settings=[("texts", "5 % of tokens are unknown to the vocabulary")])
+    assert "a model whose vocabulary can read these texts" in report and "larger model" not in report
 
 
 def test_a_label_without_held_out_rows_has_no_scores():
@@ -87,51 +91,45 @@ def test_a_label_without_held_out_rows_has_no_scores():
 def test_where_rare_labels_are_never_predicted_the_threshold_is_named(tmp_path):
     expected = np.array([[1, 0], [1, 1], [1, 0]] * 5, bool)
     rows = Rows("15 held-out rows", expected, expected & [True, False], {"a": expected & False})
-    path = classifier_report.write_several(
+    path = classifier_report.write(
         str(tmp_path), ["t"] * 15, ("often", "rare"), [rows], expected * 0.4, [])
     assert "Lower `--threshold`" in open(path).read()
 
 
 def test_a_label_that_is_never_predicted_is_named_before_a_larger_model_is_advised(tmp_path):
-    expected, ham = np.array([0] * 995 + [1] * 5), np.zeros(1000, int)
-    rows = Rows("1,000 held-out rows", expected, ham, {"the most frequent label": ham, "TF-IDF": ham})
-    text = said(rows)
-    assert text.startswith("**No clear difference from the most frequent label** on 1,000 rows")
-    assert "**Never predicts spam**." in text
-    assert "--class_weights=balanced" in advised(rows, needs_weights=True)
-    assert "larger model" not in advised(rows, needs_weights=True)
-    assert "larger model, such as albert/albert-base-v2, or label more texts" in advised(rows)
+    ham = np.zeros(1000, int)
     for rare, is_advised in ((5, True), (500, False)):  # weights change nothing where labels are even
         expected = np.array([0] * (1000 - rare) + [1] * rare)
         rows = Rows("1,000 held-out rows", expected, ham, {"TF-IDF": expected})
-        classifier_report.write(
-            str(tmp_path), ["text"] * 1000, ("ham", "spam"), [rows], np.tile([0.6, 0.4], (1000, 1)), [])
-        report = (tmp_path / "report.md").read_text()
+        report = report_on(tmp_path, rows)
         assert "**Worse than TF-IDF**" in report and "**Never predicts spam**" in report
         assert ("--class_weights=balanced" in report) == is_advised == ("larger model" not in report)
+        assert "--class_weights" not in report_on(tmp_path, rows, is_balanced=True)
     absent = Rows("9 held-out rows", *(np.zeros(9, int),) * 2, {"x": np.zeros(9, int)})
-    assert "No row has the label spam, so nothing is measured for it." in said(absent)
-    assert "Never predicts" not in said(absent)
+    report = report_on(tmp_path, absent)
+    assert "No row has the label spam, so nothing is measured for it." in report
+    assert "Never predicts" not in report
 
 
-def test_the_intervals_are_wilsons_and_agrestis():
-    # Newcombe 1998, Statistics in Medicine 17, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29.
-    for hits, count, low, high in (
-        (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ):
-        expected = np.ones(count, int)
-        shown = classifier_report._accuracy(Rows("", expected, (np.arange(count) < hits).astype(int), {}))
-        *_, found_low, found_high = map(float, re.findall(r"[\d.]+", shown.rstrip(")")))
-        assert (found_low, found_high) == pytest.approx((low, high), abs=6e-4)
-    # Coverage, by simulation: the interval holds the true gain of 10 points in 95 of 100 tables.
+@pytest.mark.parametrize("kind", ["labels", "several labels", "numbers"])
+def test_the_interval_holds_the_true_gain_in_95_of_100_tables(kind):
     rng, hits = np.random.default_rng(0), 0
     for _ in range(1000):
-        model, other = rng.random((2, 80)) < [[0.7], [0.6]]
-        rows = Rows("", np.ones(80, int), model.astype(int), {})
-        _, low, high = classifier_report.gain_over(rows, other.astype(int))
-        hits += low < 10 < high
-    assert 935 <= hits <= 975
+        if kind == "labels":
+            expected, (model, other), gain = np.ones(80, int), rng.random((2, 80)) < [[0.7], [0.6]], 0.1
+            model, other = model.astype(int), other.astype(int)
+        elif kind == "several labels":  # of three, one in two is found: F1 0, 1/2, 4/5 or 1
+            expected, draws = np.ones((80, 3), bool), rng.random((2, 80, 3))
+            model, other = draws < [[[0.7]], [[0.6]]]
+            f1 = [sum(p**k * (1 - p) ** (3 - k) * n * f for k, n, f in zip(range(4), (1, 3, 3, 1), (0, 1 / 2, 4 / 5, 1)))
+                  for p in (0.7, 0.6)]
+            gain = f1[0] - f1[1]
+        else:
+            expected, (model, other) = np.zeros(80), rng.normal(size=(2, 80)) * [[1.0], [1.5]]
+            gain = 0.5 * np.sqrt(2 / np.pi)
+        _, low, high = Rows("", expected, model, {}).gain(other)
+        hits += low < gain < high
+    assert 930 <= hits <= 975
 
 
 def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_path):
@@ -140,14 +138,15 @@ def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_pa
     tfidf = np.array([[1, 0], [1, 1], [0, 0]], bool)
     rows = Rows("3 held-out rows", expected, probabilities >= 0.5,
                 {"the most frequent label": np.array([[1, 0]] * 3, bool), "TF-IDF": tfidf})
-    report = open(classifier_report.write_several(
+    report = open(classifier_report.write(
         str(tmp_path), ["one", "two", "three"], ("a|b", "c"), [rows], probabilities, []
     )).read()
-    # Of 4 labels 3 are found, one is wrong: F1 = 2 * 3 / (4 + 4). TF-IDF: 2 * 3 / (4 + 3). Always
-    # a|b: 2 * 2 / (4 + 3).
-    assert ("| micro F1 | 0.750 |\n" in report and "| the most frequent label: micro F1 | 0.571 |\n" in report
-            and "| TF-IDF: micro F1 | 0.857 |\n" in report)
-    assert "**3 rows cannot tell** whether the model is better than TF-IDF" in report
+    # Of 4 labels 3 are found, one is wrong: micro F1 = 2 * 3 / (4 + 4). Of each text: 2/3, 2/3 and 1;
+    # always a|b: 1, 2/3 and 0; TF-IDF: 1, 1 and 0.
+    for line in ("micro F1 | 0.750", "F1 per text | 0.778", "the most frequent label: F1 per text | 0.556",
+                 "TF-IDF: F1 per text | 0.667", "all labels of a text right | 0.333"):
+        assert f"| {line} |\n" in report, line
+    assert "**Too few rows to tell** whether the model is better than TF-IDF: F1 per text 0.778 against" in report
     assert "| a\\|b | 1.000 | 0.500 | 0.667 | 2 |" in report
     assert "| two | a\\|b | yes | 0.200 |\n| one | c | no | 0.700 |\n" in report
 
@@ -201,9 +200,15 @@ def test_the_curve_has_the_evaluations_of_the_run_and_always_the_last(tmp_path):
     lines = [{"kind": "eval", "step": i, "loss": 9.5 - i / 10, "eval_accuracy": i / 100} for i in range(1, 51)]
     lines += [{"kind": "train", "step": 60, "loss": 1.0}, {"kind": "eval", "step": 70, "loss": None}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    head, _, *shown = report_page.curve(str(tmp_path), "eval_accuracy").splitlines()
-    assert head == "| step | loss | eval accuracy |  |" and 5 <= len(shown) <= 12
-    assert shown[-1] == f"| 50 | 4.500 | 0.500 | {12 * '█'} |"
+    plot = report_page.curve(str(tmp_path), "eval_accuracy")
+    assert plot.count("<circle") == 50 and 'cx="400.0" cy="20.0"' in plot  # the last, and the highest
+    for text in ("0.500", "0.010", "step 50", "eval accuracy 0.500"):
+        assert f">{text}</text>" in plot
+    report_page.publish(str(tmp_path), "Title", ["a", plot, "b"])
+    assert (tmp_path / "learning_curve.svg").read_text() == plot
+    assert plot in (tmp_path / "report.html").read_text()
+    assert "a\n![Learning curve](learning_curve.svg)\n\nb" in (tmp_path / "report.md").read_text()
+    assert report_page.curve(str(tmp_path), "absent") == "No evaluations.\n"
 
 
 # --- The command ---
@@ -268,8 +273,8 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
         assert not {*train} & {*texts}
     report = (tmp_path / "out/report.md").read_text()
     assert re.search(r"\|  \| \d+ held-out rows \| 61 rows in 2 folds \|", report)
-    assert re.search(r"\| accuracy \| .* \| [\d.]+ \(95 % interval: [\d.]+ to [\d.]+\) \|", report)
-    assert "61 rows" in report and "--cross_validation" not in report
+    assert re.search(r"\| accuracy \| [\d.]+ \| [\d.]+ \|", report)
+    assert "on 61 rows" in report and "--cross_validation" not in report
     assert not [*(tmp_path / "out").rglob("*.tf_record*")] and not [*tmp_path.glob(".out.work/folds*")]
     assert jobs.classify(*given, "--cross_validation=2", "--do_train=false", "--do_eval") == 2
     assert jobs.classify(*given, "--cross_validation=1") == 2
@@ -335,8 +340,13 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     hits = sum(answer.split("\t")[1] == row.split(",")[1] for answer, row in zip(answers, rows))
     report = (tmp_path / "out/report.md").read_text()
     assert re.search(r"\|  \| \d+ held-out rows \| 20 rows of test.csv \|", report)
-    assert re.search(rf"\| accuracy \| .* \| {hits / 20:.3f} \(95 % interval: ", report)
-    assert re.search(r"## Learning curve\n\n\|.*\n\| --- .*\n(\| \d+ \| .*\n)+\n", report)
+    assert re.search(rf"\| accuracy \| .* \| {hits / 20:.3f} \|", report)
+    assert "## Learning curve\n\n![Learning curve](learning_curve.svg)\n" in report
+    accuracy = re.search(r"\| accuracy \| ([\d.]+)", report)[1]
+    last = said.splitlines()[-1]
+    assert f"accuracy {accuracy} against" in last or f"accuracy {hits / 20:.3f} against" in last
+    assert last.endswith(f"Report: {tmp_path}/out/report.md. Ask the model: echo 'a text' | python -m "
+                         f"albert.predict --model={tmp_path}/out")
     assert (tmp_path / "out/report.html").read_text().count("<h2>") == report.count("\n## ")
     results = (tmp_path / "out/predict_results.txt").read_text()
     assert f"eval_accuracy = {hits / 20}" in results
@@ -367,10 +377,10 @@ def test_a_regression_learns_and_reports_in_the_units_of_its_labels(tmp_path, ca
     expected = np.array([value for _, value in rows])
     assert np.abs(found - expected).mean() < 1000  # always the mean: 2,000
     report = (out / "report.md").read_text()
-    error = float(re.search(r"mean absolute error \| ([\d.e+]+)", report)[1])
-    assert error < 1000 and re.search(r"the mean: mean absolute error \| \d{4}", report)
+    error = float(re.search(r"\| mean absolute error \| ([\d.e+]+)", report)[1])
+    assert error < 1000 and re.search(r"the mean: mean absolute error \| \d,\d{3}", report)
     assert "TF-IDF with ridge regression: mean absolute error |" in report
-    assert re.search(r"(Better|Worse|tell|difference).* the mean", report), report
+    assert re.search(r"\*\*(Too few|Better|Worse|Not significant).* mean absolute error", report), report
     texts = [text for text, _ in rows[:5]]
     answers = [answer["value"] for answer in albert.open_session(str(out)).classify(texts)]
     np.testing.assert_allclose(answers, found[:5], rtol=1e-5)

@@ -298,7 +298,7 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
     assert "| **a** | 1 | 0 | 0 |\n| **b\\|c** | 2 | 1 | 0 |\n" in report
     surest = "| text 3 | b\\|c | a | 0.900 |\n| text 2 | b\\|c | a | 0.800 |\n"
     assert surest in report and "text 0" not in report
-    assert "| accuracy | 0.500 (95 % interval: 0.150 to 0.850)" in report
+    assert "| accuracy | 0.500 |" in report
     assert "| macro F1 | 0.500 |" in report
     assert "| the most frequent label: accuracy | 0.750 |" in report
 
