@@ -3,11 +3,13 @@
 No TensorFlow at import: a command checks all its input before loading it.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, flags, run_flags
@@ -89,8 +91,8 @@ def define_training_flags(
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
     flags.define("path", values, "cached_dir", None,
-                 "Folder for the record files made from the data, which contain the texts. Default: "
-                 ".NAME.work next to an --output_dir NAME.", use="directory")
+                 "Folder to keep the record files made from the data, which contain the texts. Default: "
+                 ".NAME.work next to an --output_dir NAME, until the command is done.", use="directory")
     flags.define("integer", values, "train_batch_size", 32, "Examples per training step.",
                  lower_bound=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples per evaluation batch.",
@@ -297,6 +299,7 @@ def run(
         _write_card(encoder, directory)
         if not (settings.do_eval or settings.do_predict or settings.export_dir):
             log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", directory)
+            _remove_records(settings, sources.values())
             return None
 
         # === Evaluation ===
@@ -327,6 +330,7 @@ def run(
                 examples, evaluations[split].predictions, directory, weights.origin
             )
             log.info("predicted with %s: %s", weights.origin, ", ".join(written))
+        _remove_records(settings, sources.values())
         return Result(task, weights, evaluations, recorded)
 
 
@@ -351,6 +355,15 @@ def _evaluate(
         if evaluate.keep_if_best(*measured, other, found.results):
             result = found
     return result
+
+
+def _remove_records(settings: Settings, sources: Iterable[RecordFiles]) -> None:
+    """Removes record files, which hold the texts, unless --cached_dir keeps them."""
+    if not settings.cached_dir:
+        for path in itertools.chain.from_iterable(source.paths for source in sources):
+            files.remove(path, path + files.MANIFEST_SUFFIX)
+        with contextlib.suppress(OSError):
+            os.rmdir(work_directory(settings))
 
 
 def _write_card(encoder: Encoder, directory: str) -> None:

@@ -68,6 +68,9 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     flags.define("path", values, "export_dir", None,
                  "Directory for a SavedModel from token ids to logits.", use="output")
+    for name in ("max_seq_length", "optimizer", "learning_rate", "train_batch_size", "num_train_epochs",
+                 "warmup_step", "save_checkpoints_steps"):
+        values[name].help += " With --train_file, the default suits the sizes of model and file."
     flags.define("float", values, "threshold_to_export", float("nan"),
                  "No effect: the exported model returns logits.")
 

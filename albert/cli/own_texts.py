@@ -164,10 +164,11 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
                               f"{len(copied):,}", f"{len(test_labels):,}")
 
     # === The data ===
-    trained_labels = [one.label for one in examples["train"]]
+    trained_labels, held_out_labels = ([one.label for one in examples[split]] for split in ("train", "dev"))
     if has_several:
-        trained_labels = [label for labels_of_text in trained_labels for label in labels_of_text]
-    warn_of_labels(values.train_file, trained_labels, labels)
+        trained_labels, held_out_labels = (
+            [label for several in rows for label in several] for rows in (trained_labels, held_out_labels))
+    warn_of_labels(values.train_file, trained_labels, labels, () if values.dev_file else held_out_labels)
     data = FineTuningData(
         known_tasks.TSV, examples, labels,
         {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}

@@ -5,6 +5,7 @@ Legend: B batch, L sequence, C outputs of the classifier (1 for regression) or c
 
 import collections
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -142,8 +143,14 @@ class ClassificationTask(Task):
     def id_of(self, label: Any) -> Any:
         """Returns a label's id, whether an example has each label, or the value of a regression."""
         if self.threshold is not None:
-            return [int(name in label) for name in self.labels]
-        return self.labels.index(label) if self.labels else label
+            ids = np.zeros(len(self.labels), np.int64)
+            ids[[self._ids[name] for name in label]] = 1
+            return ids
+        return self._ids[label] if self.labels else label
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.labels)}
 
     def rows(self, examples, tokenizer, split):
         texts = [(example.text_a, example.text_b) for example in examples]

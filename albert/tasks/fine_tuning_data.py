@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from albert.errors import some
 from albert.records import feature_cache
 from albert.storage import files
 
@@ -66,14 +67,25 @@ def warn_of_copies(examples: Mapping[str, Sequence[Any]]) -> None:
                     "tell how well new texts are answered", f"{copies:,}", f"{len(examples['dev']):,}")
 
 
-def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> None:
-    """Warns if the training data have only one label, or lack a known one, or have it only once."""
+def warn_of_labels(
+    origin: str, labels: Iterable[str], known: Sequence[str], held_out: Iterable[str] = ()
+) -> None:
+    """Warns if the training data have only one label, or lack a known one, or have it only once.
+
+    Args:
+      held_out: labels of rows of the same file.
+    """
     counts = collections.Counter(labels)
     if len(counts) == 1:
         log.warning("%s: every label is %s: there is nothing to learn", origin, *counts)
-    for count, said in ((0, "no training example has the label %s"), (1, "only one example has the label %s (misspelt?)")):
-        if len(counts) > 1 and (rare := [label for label in known if counts[label] == count]):
-            log.warning(f"%s: {said}", origin, ", ".join(rare))
+    held_out = set(held_out)
+    for said, rare in (
+        ("every example of the label is held out", [x for x in known if not counts[x] and x in held_out]),
+        ("no training example has the label", [x for x in known if not counts[x] and x not in held_out]),
+        ("only one training example has the label (misspelt?)", [x for x in known if counts[x] == 1]),
+    ):
+        if len(counts) > 1 and rare:
+            log.warning("%s: %s: %s", origin, said, some(rare))
 
 
 def keep_records(

@@ -496,9 +496,9 @@ def labels_of(texts: Sequence[LabelledTexts]) -> list[str]:
         raise DataError(f"{path} has only one label, {[*counts][0]!r}: there is nothing to learn")
     if len(counts) > MAX_LABELS or len(counts) > max(2, total // 2):
         raise DataError(
-            f"{path}: the label has {len(counts):,} different values in {total:,} rows. Give --label_column if "
-            "it is another one, --regression if they are numbers, or name the labels in --label_list if "
-            f"there are more than {MAX_LABELS}, or than two rows for each"
+            f"{path}: the label has {len(counts):,} different values in {total:,} rows, too many to be found as "
+            "labels. Pass --label_column if it is another column, --regression if they are numbers, or name "
+            "the labels in --label_list"
         )
     alike = collections.defaultdict(list)
     for label in sorted(counts):

@@ -92,8 +92,9 @@ def test_marks_are_kept_from_the_vocabulary_to_the_answers(tmp_path):
         f"--train_file={tmp_path / 'my.csv'}", f"--dev_file={tmp_path / 'dev.csv'}",
         f"--init_checkpoint={tmp_path / 'pretrained'}", f"--output_dir={tmp_path / 'out'}",
         "--train_step=2", "--warmup_step=0", "--save_checkpoints_steps=2", "--learning_rate=0.01",
+        f"--cached_dir={tmp_path / 'records'}",
     ) == 0
-    (written,) = (tmp_path / ".out.work").glob("tsv_train*.tf_record")
+    (written,) = (tmp_path / "records").glob("tsv_train*.tf_record")
     rows = ids_of(written, features.classification_spec(32, False))
     assert rows == {(2, *ids, 3) for ids in expected.values()}
     session = albert.open_session(tmp_path / "out")

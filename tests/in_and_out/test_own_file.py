@@ -185,7 +185,7 @@ NO_TABLES = [
     ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in the value that begins at line 1"),
     ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object, got 1"),
     ("a.csv", "text,label\na,1\nb,1\n", "only one label"),
-    ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values in 30 rows. Give --label_column"),
+    ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values in 30 rows, .* Pass --label_column"),
 ]
 
 
@@ -338,7 +338,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
         assert file.name == "report.md" or not file.is_file() or not any(
             text in file.read_bytes() for text in texts
         ), file
-    assert not [*out.rglob("*.tf_record*")] and [*(tmp_path / ".out.work").glob("*.tf_record")]
+    assert not [*tmp_path.rglob("*.tf_record*")] and not (tmp_path / ".out.work").exists()
     answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
     assert set(answer["probabilities"]) == {"bad", "so, so"} and answer["label"] == "so, so"
     kept = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "report.md")}
@@ -346,7 +346,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     capsys.readouterr()
     assert classify(*given, *training) == 0  # finished: nothing is trained again
     said = capsys.readouterr().err
-    assert "features from" in said and "wrote features" not in said
+    assert "already trained to step 69" in said
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")} == weights
     assert classify(*given, "--do_eval") == 0  # the same sequence length, so the same score

@@ -184,9 +184,9 @@ def test_a_bad_file_of_a_task_is_one_line_with_its_place_before_anything_is_writ
 def test_labels_that_are_all_the_same_or_absent_are_warned_about(tmp_path, capsys, begin):
     for task, labels, warning in (
         ("RTE", ["entailment"] * 2, "every label is entailment: there is nothing to learn"),
-        ("MNLI", ["entailment", "neutral"] * 2, "no training example has the label contradiction"),
+        ("MNLI", ["entailment", "neutral"] * 2, "no training example has the label: contradiction"),
         ("QNLI", ["entailment"] * 2 + ["not_entailment"],
-         "only one example has the label not_entailment (misspelt?)"),
+         "only one training example has the label (misspelt?): not_entailment"),
     ):
         flags = jobs.classifier_flags(tmp_path, task_name=task)
         (tmp_path / task).mkdir()
