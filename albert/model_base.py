@@ -4,38 +4,57 @@ Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 """
 
 import dataclasses
+import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import albert.model.backend  # noqa: F401, I001  (before Keras)
+import albert.model  # noqa: F401, I001  (before Keras)
 import keras
 import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
 from albert.formats.model_metadata import Metadata
-from albert.model import call_arguments, losses
 from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
-from albert.model.encoder_options import EncoderOptions
+from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, FactorizedEmbedding
 from albert.model.layers import dense_layer, precision
-from albert.model.keras_methods import KerasMethods, arguments_of
 from albert.model.row_layout import layout_of, segments_of
+from albert.runtime.named_dict import NamedDict, as_tree, trees_for_jax
+from albert.text.encodings import OURS
 
 log = logging.getLogger("albert")
 
 # Arguments of transformers' `from_pretrained` that say how PyTorch computes or loads.
 _OF_OTHERS = {"attn_implementation", "device_map", "low_cpu_mem_usage", "use_safetensors"}
 # Arguments of `call` that are not inputs.
-_OPTIONS = ("training", "dropout_seed", "output_hidden_states", "output_attentions")
+_OPTIONS = ("training", "dropout_seed", "output_hidden_states")
+_LABELS = ("labels", "label_ids", "start_positions", "end_positions", "sentence_order_label",
+           "next_sentence_label", "next_sentence_labels", "masked_lm_ids")
 
 registered = keras.saving.register_keras_serializable("albert")
 
 
-class PretrainedModel(KerasMethods):
+@as_tree
+class ModelOutputs(NamedDict):
+    """The outputs of a call, by our names or Hugging Face's: `outputs["logits"]`, `outputs.logits`."""
+
+    also = {
+        "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
+        "logits": "prediction_logits",
+    }
+
+
+if keras.backend.backend() == "jax":
+    trees_for_jax()
+
+
+class PretrainedModel(keras.Model):
     """The base class of models, whose weights exist as soon as they are created.
+
+    Where a model is saved or copied, LoRA (`enable_lora` of a layer) is merged into the weights.
 
     Args:
       config: the architecture.
@@ -44,7 +63,9 @@ class PretrainedModel(KerasMethods):
       dtype: a Keras dtype policy, such as "mixed_bfloat16".
     """
 
-    default_name: str
+    default_name: str | None = None  # None: a new one of Keras's
+    input_names: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids", "position_ids")
+    input_axes: tuple[str, ...] = ("examples", "tokens")
     reads_all = False  # whether the head reads all tokens, not only `[CLS]` and `_positions`
 
     def __init__(
@@ -52,8 +73,6 @@ class PretrainedModel(KerasMethods):
         encoder_options: EncoderOptions = EncoderOptions(), dtype: Any = None,
     ):
         super().__init__(name=name or self.default_name, dtype=dtype)
-        if getattr(self, "_remat_mode", None) is not None:
-            raise ValueError("albert's models take EncoderOptions(remat=True), no keras.RematScope")
         self.config, self.encoder_options = config, encoder_options
         # Saved with the model: names of labels, how texts are prepared, and more.
         self.metadata = Metadata(architecture=type(self).__name__)
@@ -76,15 +95,13 @@ class PretrainedModel(KerasMethods):
     def _add_weights(self) -> None:
         raise NotImplementedError
 
-    def __call__(
-        self, inputs: Any = None, *args: Any, return_dict: bool | None = None, **named: Any
-    ) -> Any:
+    # === Calls ===
+
+    def __call__(self, inputs: Any = None, *args: Any, **named: Any) -> ModelOutputs:
         """Computes the outputs of a batch: `model(ids)`, `model(inputs)` or `model(**inputs)`.
 
         Args:
-          inputs: ids [B, L], or a dict of inputs: arrays, tensors or lists of integers; or a list
-            of ids, masks and segments. If there are `labels`, the outputs include the `loss`.
-          return_dict: False returns a tuple, as Hugging Face's models do.
+          inputs: ids [B, L], or a dict of inputs: arrays, tensors or lists of numbers.
           args, named: arguments of `call`; other names are inputs.
 
         Returns:
@@ -92,35 +109,59 @@ class PretrainedModel(KerasMethods):
           Hugging Face's: `attention_mask` is `input_mask`, `token_type_ids` is `segment_ids`.
 
         Raises:
-          ValueError: an input has an unknown name, its lists differ in length, or it has values out
-            of range, such as ids beyond the vocabulary.
+          ValueError: an input has an unknown name or another number of dimensions, or an array of
+            NumPy or a list has ids, segments or positions that the model lacks. Those in tensors
+            aren't checked: numbers are truncated to integers, and negative ones count from the end
+            of a table.
         """
         options = {name: named.pop(name) for name in _OPTIONS if name in named}
-        batch = call_arguments.inputs_of(inputs, named, self.input_rank)
-        self.check_inputs(batch)
-        outputs = call_arguments.outputs_of(super().__call__(batch, *args, **options))
-        if return_dict is False:
-            return call_arguments.ModelOutputs(outputs).to_tuple()
-        return outputs
+        return ModelOutputs(super().__call__(self.inputs_of(inputs, **named), *args, **options))
 
-    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
-        config, length = self.config, inputs["input_ids"].shape[-1]
-        for name, count, what in (
-            ("input_ids", config.vocab_size, f"the vocabulary has {config.vocab_size} tokens"),
-            ("segment_ids", config.type_vocab_size, f"the model has {config.type_vocab_size} segments"),
-            ("position_ids", config.max_position_embeddings,
-             f"the model has {config.max_position_embeddings} positions"),
-            ("input_mask", 1.1, "masks are 0 or 1"),
-            ("masked_lm_positions", length or np.inf, f"sequences have {length} tokens"),
-        ):
-            call_arguments.check_range(name, inputs.get(name), count, what)
-        for name, count in self._label_counts(inputs).items():
-            what = f"labels are 0 to {count - 1}, or {losses.IGNORED} to be ignored"
-            call_arguments.check_range(name, inputs.get(name), count, what, losses.IGNORED)
+    def inputs_of(self, inputs: Any, **named: Any) -> dict[str, Any]:
+        """Returns the inputs of a call by our names, lists as arrays; see `__call__`."""
+        given = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        batch: dict[str, Any] = {}
+        for name, value in [*given.items(), *named.items()]:
+            ours = OURS.get(name, name)
+            if value is None or ours == "offset_mapping":  # of the tokenizer
+                continue
+            if ours in _LABELS and ours not in self.input_names:
+                raise ValueError(f"{name}: labels are no inputs: compile(loss=...), then fit(x, y)")
+            if ours not in self.input_names:
+                known = ", ".join([*self.input_names, *OURS])
+                raise ValueError(f"unknown input {name!r}; known are {known}")
+            if ours in batch:
+                raise ValueError(f"{ours} is given twice")
+            batch[ours] = self._checked(ours, value)
+        shape = getattr(batch.get("input_ids"), "shape", ())
+        if len(shape) != len(self.input_axes):
+            raise ValueError(f"input_ids must be [{', '.join(self.input_axes)}], got {list(shape)}")
+        return batch
 
-    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """Returns the number of labels of each input whose labels are numbered."""
-        return {}
+    def _checked(self, name: str, value: Any) -> Any:
+        """Returns an input, a list as an array, floating-point ids as integers."""
+        if isinstance(value, list | tuple):
+            try:
+                value = np.asarray(value)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{name}: its lists have several lengths: pad them, as the tokenizer "
+                                 "does with padding=True") from error
+        dtype = str(getattr(value, "dtype", ""))
+        if isinstance(value, str) or "str" in dtype or dtype == "object" or dtype.startswith("<U"):
+            raise ValueError(f"{name}: texts: a model reads the ids of tokens, so call it with "
+                             "tokenizer(texts, padding=True, return_tensors=\"np\")")
+        count = {
+            "input_ids": self.config.vocab_size, "segment_ids": self.config.type_vocab_size,
+            "position_ids": self.config.max_position_embeddings,
+        }.get(name)
+        if count is None:
+            return value
+        if isinstance(value, np.ndarray):
+            is_wrong = (value < 0) | (value >= count) | (value % 1 != 0)
+            if np.any(is_wrong):
+                raise ValueError(f"{name} has {value[is_wrong][0]}: the model has 0 to {count - 1}")
+        # Like Keras's Embedding, accepts floats, which a distributed `fit` passes.
+        return ops.cast(value, "int32") if "float" in dtype else value
 
     def of_batch(self, batch: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Returns the outputs of a batch of records, ignoring features that are not inputs."""
@@ -128,7 +169,7 @@ class PretrainedModel(KerasMethods):
 
     def call(
         self, inputs: Any, training: bool = False, dropout_seed: Any = None,
-        output_hidden_states: bool | None = None, output_attentions: bool | None = None,
+        output_hidden_states: bool = False,
     ) -> dict[str, Any]:
         """Returns the model's outputs by name; users call the model itself.
 
@@ -137,35 +178,18 @@ class PretrainedModel(KerasMethods):
           training: whether to apply dropout.
           dropout_seed: two integers that alone determine the dropout.
           output_hidden_states: whether to add `hidden_states`, a list of [B, L, H]: the input of
-            the first block and the output of each. The default is in `EncoderOptions`.
-          output_attentions: whether to add `attentions`, a list of each block's probabilities
-            [B, N, L, L]. The default is in `EncoderOptions`.
-
-        Raises:
-          ValueError: the model's `EncoderOptions` exclude such an output.
+            the first block and the output of each; `encoder_outputs`, the same without the first;
+            `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E]; and the
+            outputs of `AlbertModel`.
         """
-        options, dropout = self.encoder_options, NO_DROPOUT
+        dropout = NO_DROPOUT
         if training:
             dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
-        if output_attentions is None:
-            output_attentions = options.output_attentions
-        if output_hidden_states is None:
-            output_hidden_states = options.output_hidden_states
-        options.check_outputs(output_hidden_states, output_attentions)
-        attentions: list = []
-        positions = self._positions(inputs)
+        states: dict[str, Any] | None = {} if output_hidden_states else None
         encoded = self._encoder().encode(
-            self._encoder_inputs(inputs), dropout, positions,
-            self.reads_all and positions is None,
-            attentions.append if output_attentions else None,
+            self._encoder_inputs(inputs), dropout, self._positions(inputs), self.reads_all, states
         )
-        outputs = self._outputs(encoded, inputs, dropout)
-        loss = self._loss(outputs, inputs)
-        if loss is not None:
-            outputs = {"loss": loss} | outputs
-        if output_hidden_states:
-            outputs = encoded.hidden_states() | outputs
-        return outputs | ({"attentions": attentions} if output_attentions else {})
+        return (states or {}) | self._outputs(encoded, inputs, dropout)
 
     def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the inputs as the encoder takes them."""
@@ -182,26 +206,55 @@ class PretrainedModel(KerasMethods):
         """Returns the model's outputs, given the hidden states."""
         raise NotImplementedError
 
-    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        """Returns the loss if the inputs have labels, else None; `sample_weight` [B] weighs examples."""
-        names = set(self.labels_of.values())
-        if "labels" in inputs and "labels" not in names:
-            raise ValueError(f"{type(self).__name__} has no loss: it takes no labels")
-        if not names or not names <= inputs.keys():
-            return None
-        return sum(
-            self._loss_of(outputs[output], inputs[label], inputs.get("sample_weight"))
-            for output, label in self.labels_of.items()
+    # === Keras's methods that don't know inputs and outputs by name ===
+
+    def stateless_call(self, trainable, non_trainable, inputs=None, *args: Any, **options: Any) -> Any:
+        """Calls the model with these weights, as JAX's `fit` does; takes inputs as `__call__` does."""
+        return super().stateless_call(
+            trainable, non_trainable, self.inputs_of(inputs), *args, **options
         )
 
-    def _loss_of(self, logits: Any, labels: Any, weights: Any) -> Any:
-        """Returns the loss of an output, given its labels and the weight of each example, or None."""
-        return losses.of_classes(logits, labels, weights)
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Returns the loss of `compile`, which finds outputs in plain dicts alone."""
+        return super().compute_loss(x, y, dict(y_pred), sample_weight, training)
+
+    def save(self, filepath: Any, *args: Any, **options: Any) -> None:
+        """Saves the model as Keras does, in a `.keras` file.
+
+        Raises:
+          ValueError: the file is HDF5, from which Keras could not load the model.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(f"{filepath}: HDF5 holds weights alone: save a file that ends in .keras, or "
+                             "save_weights(\"NAME.weights.h5\")")
+        super().save(filepath, *args, **options)
+
+    def export(self, filepath: Any, format: str = "tf_saved_model", *, input_signature: Any = None,
+               **options: Any) -> None:
+        """Exports the model as Keras does; by default with ids, mask and segments of any shape.
+
+        On JAX, which compiles one length, sequences have the model's maximum length.
+        """
+        if input_signature is None:
+            is_jax = keras.backend.backend() == "jax"
+            length = self.config.max_position_embeddings if is_jax else None
+            shape = (*(None, getattr(self, "num_choices", None))[: len(self.input_axes) - 1], length)
+            input_signature = [{name: keras.InputSpec(shape=shape, dtype="int32", name=name)
+                                for name in ("input_ids", "input_mask", "segment_ids")}]
+        super().export(os.fspath(filepath), format, input_signature=input_signature, **options)
+
+    def quantize(self, *args: Any, **options: Any) -> None:
+        """Raises a ValueError: exports are quantized, models aren't."""
+        raise ValueError(
+            "a model in Keras isn't quantized: save_pretrained, then "
+            "python -m albert.export_model --quantize"
+        )
+
+    # === Files ===
 
     @classmethod
     def from_pretrained(
-        cls, path: str | os.PathLike[str], *, output_hidden_states: bool = False,
-        output_attentions: bool = False, revision: str | None = None,
+        cls, path: str | os.PathLike[str], *, revision: str | None = None,
         label_names: Sequence[str] | None = None, id2label: Mapping[Any, str] | None = None,
         ignore_mismatched_sizes: bool = False, **options: Any,
     ) -> "PretrainedModel":
@@ -209,7 +262,6 @@ class PretrainedModel(KerasMethods):
 
         Args:
           path, revision: as in `albert.from_pretrained`.
-          output_hidden_states, output_attentions: defaults of these arguments of a call.
           label_names: the labels of a classifier, in the order of their ids.
           id2label: the same as {id: label}; so is `label2id`, {label: id}.
           ignore_mismatched_sizes: whether to replace a head for another number of labels.
@@ -227,9 +279,6 @@ class PretrainedModel(KerasMethods):
             options["dtype"] = str(precision).removeprefix("torch.")
         if (ids := options.pop("label2id", None)) is not None and id2label is None:
             id2label = {number: name for name, number in ids.items()}
-        encoder_options = EncoderOptions(
-            output_hidden_states=output_hidden_states, output_attentions=output_attentions
-        )
         source = path
         if not isinstance(path, pretrained.Pretrained):
             source = pretrained.open_path(model_hub.with_revision(os.fspath(path), revision))
@@ -239,8 +288,8 @@ class PretrainedModel(KerasMethods):
                 raise ValueError(f"id2label must have the ids 0 to {len(by_id) - 1}: {id2label!r}")
             label_names = [by_id[number] for number in range(len(by_id))]
         return pretrained.load(
-            cls, source, encoder_options, label_names=label_names,
-            ignore_mismatched_sizes=ignore_mismatched_sizes, **options,
+            cls, source, label_names=label_names, ignore_mismatched_sizes=ignore_mismatched_sizes,
+            **options,
         )
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
@@ -254,12 +303,15 @@ class PretrainedModel(KerasMethods):
         return self._encoder().embeddings
 
     def get_config(self) -> dict[str, Any]:
+        # Enabling LoRA froze these kernels, not the user.
+        kernels = {id(layer._kernel): layer for layer in lora_layers(self)}
+        frozen = [path for path, part in self._parts().items()
+                  if not kernels.get(id(part), part).trainable]
         return {
             "config": self.config.to_dict(),
             **{name: self._argument(name) for name in arguments_of(type(self))},
             "name": self.name,
-            "trainable": self.trainable,
-            "frozen": [path for path, part in self._parts().items() if not part.trainable],
+            "frozen": frozen,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "encoder_options": dataclasses.asdict(self.encoder_options),
             "facts": self.metadata.to_dict(),
@@ -274,25 +326,21 @@ class PretrainedModel(KerasMethods):
 
     def _parts(self) -> dict[str, Any]:
         """Returns {path below the model: layer or weight}, each layer before what is in it."""
-        parts = [*self._flatten_layers(include_self=False), *self.weights]
-        return {part.path.removeprefix(self.path + "/"): part for part in parts}
+        parts = [*self._flatten_layers(), *self.weights]
+        return {part.path.removeprefix(self.path).lstrip("/"): part for part in parts}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         values = dict(config)
-        metadata, options = values.pop("facts", {}), values.pop("encoder_options", {})
-        is_trainable, frozen = values.pop("trainable", True), set(values.pop("frozen", ()))
-        policy = values.pop("dtype", None)
+        metadata, frozen = values.pop("facts", {}), set(values.pop("frozen", ()))
         values["config"] = AlbertConfig.from_dict(values["config"])
-        if isinstance(policy, Mapping):
-            policy = keras.dtype_policies.deserialize(policy)
-        # The engine depends on the backend, which may have changed.
-        options = EncoderOptions.from_dict(options | {"engine": "unrolled"})
-        model = cls(**values, dtype=policy, encoder_options=options)
-        model.metadata, model.trainable = Metadata.from_dict(metadata, "facts"), is_trainable
-        if frozen or not is_trainable:
-            for path, part in model._parts().items():
-                part.trainable = path not in frozen
+        values["encoder_options"] = EncoderOptions(**values["encoder_options"])
+        if isinstance(values["dtype"], Mapping):
+            values["dtype"] = keras.dtype_policies.deserialize(values["dtype"])
+        model = cls(**values)
+        model.metadata = Metadata.from_dict(metadata, "facts")
+        for path, part in model._parts().items() if frozen else ():
+            part.trainable = path not in frozen
         return model
 
 
@@ -314,7 +362,6 @@ class AlbertModel(PretrainedModel):
       ((2, 7, 384), (2, 384))
     """
 
-    default_name = "bert"
     weight_scope = "bert/"  # within a model with a head, its name
 
     def _make_layers(self) -> None:
@@ -333,44 +380,52 @@ class AlbertModel(PretrainedModel):
 
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         pooled = {"pooled_output": encoded.pooled}
-        return ({"sequence_output": encoded.sequence} if encoded.states else {}) | pooled
+        return pooled if encoded.last is None else {"sequence_output": encoded.sequence} | pooled
 
     def encode(
         self, inputs: Mapping[str, Any], dropout: Dropout = NO_DROPOUT, positions: Any = None,
-        reads_all: bool = False, collect: Callable | None = None,
+        reads_all: bool = False, states: dict[str, Any] | None = None,
     ) -> Encoded:
         """Returns the hidden states that a head needs.
 
         Args:
           positions: the positions [B, P] that the head reads besides `[CLS]`; by default all.
-          reads_all: whether the head reads all tokens.
-          collect: see `AlbertEncoder.call`.
+          reads_all: whether the head reads all tokens if there are no `positions`.
+          states: a dict to which the outputs are added that `call` describes as hidden states.
         """
         layout = layout_of(inputs)
         words, embedded = self.embeddings(
             ops.convert_to_tensor(inputs["input_ids"]), segments_of(inputs),
             position_ids=layout.position_ids, dropout=dropout,
         )
-        is_partial = self.encoder_options.needed_outputs_only and not reads_all
-        needed = layout.first_and(positions) if is_partial else None
-        states = self.encoder(
-            embedded, layout=layout, dropout=dropout, positions=needed, collect=collect,
+        needed = None
+        if self.encoder_options.needed_outputs_only and states is None:
+            if positions is not None or not reads_all:
+                needed = layout.first_and(positions)
+        *others, last = self.encoder(
+            embedded, layout=layout, dropout=dropout, positions=needed,
+            has_all_states=states is not None,
         )
-        last, chosen = states[-1], None
         if needed is not None:
-            first, chosen, states = last[:, 0], last[:, 1:], ()
-        else:
-            first = layout.first(last)
-            if positions is not None:
-                chosen = layout.at(last, positions)
-        return Encoded(layout, words, embedded, states, self.pooler(first), chosen)
+            return Encoded(layout, None, self.pooler(last[:, 0]), last[:, 1:])
+        chosen = None if positions is None else layout.at(last, positions)
+        encoded = Encoded(layout, last, self.pooler(layout.first(last)), chosen)
+        if states is not None:
+            hidden_states = [layout.every(state) for state in (*others, last)]
+            states |= {
+                "word_embedding_output": layout.every(words),
+                "embedding_output": layout.every(embedded),
+                "hidden_states": hidden_states, "encoder_outputs": hidden_states[1:],
+                "sequence_output": hidden_states[-1], "pooled_output": encoded.pooled,
+            }
+        return encoded
 
 
 class ModelWithHead(PretrainedModel):
     """The encoder, `bert`, with a head."""
 
     def _make_layers(self) -> None:
-        self.bert = AlbertModel(self.config, encoder_options=self.encoder_options)
+        self.bert = AlbertModel(self.config, "bert", self.encoder_options)
         self._make_head()
 
     def _make_head(self) -> None:
@@ -378,3 +433,36 @@ class ModelWithHead(PretrainedModel):
 
     def _encoder(self) -> AlbertModel:
         return self.bert
+
+
+# === Arguments and weights of a model ===
+
+
+def arguments_of(kind: type[PretrainedModel]) -> list[str]:
+    """Returns the arguments of a class besides those of all models, also those that it passes on."""
+    names: set[str] = set()
+    for parent in kind.__mro__:
+        parameters = inspect.signature(parent.__init__).parameters.values()
+        names |= {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        if not any(p.kind == p.VAR_KEYWORD for p in parameters):
+            break
+    return sorted(names - {"self", "config", "name", "encoder_options", "dtype"})
+
+
+def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
+    """Returns {name in a released checkpoint: weight}; those of the encoder start with `bert/`."""
+    scope, prefix = getattr(model, "weight_scope", ""), re.compile(f"^{re.escape(model.path)}/(classifier/)?")
+    return {
+        scope + prefix.sub("", weight.path, count=1): weight
+        for weight in model.weights if not weight.name.startswith("lora_kernel")
+    }
+
+
+def parameter_shapes(model: keras.Model) -> dict[str, Sequence[int]]:
+    """Returns {checkpoint name: shape}."""
+    return {name: tuple(weight.shape) for name, weight in named_weights(model).items()}
+
+
+def lora_layers(model: keras.Model) -> list[keras.layers.Dense]:
+    """Returns the layers with LoRA, whose `kernel` is the merged one."""
+    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]

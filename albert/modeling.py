@@ -11,30 +11,28 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import albert.model.backend  # noqa: F401, I001  (before Keras)
+import albert.model  # noqa: F401, I001  (before Keras)
 import keras
-import numpy as np
 from keras import ops
 
 from albert.config import NO_OPTION, AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats.model_metadata import MULTI_LABEL, PROBLEM_TYPES, REGRESSION
-from albert.model import answers, losses
-from albert.model.call_arguments import check_range, known_values
+from albert.formats.model_metadata import PROBLEM_TYPES
+from albert.model import answers
 from albert.model.dropout import Dropout
-from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
-from albert.model.encoder_options import EncoderOptions
+from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, FactorizedEmbedding
 from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy
 from albert.model.layers import gelu, get_activation
 from albert.model.row_layout import INPUT_NAMES, weighted
-from albert.model.weight_names import named_weights, parameter_shapes
-from albert.model_base import AlbertModel, ModelWithHead, PretrainedModel, registered
+from albert.model_base import (
+    AlbertModel, ModelWithHead, PretrainedModel, named_weights, parameter_shapes, registered,
+)
 
 __all__ = [
     "AlbertConfig", "AlbertEncoder", "AlbertForBeamQuestionAnswering", "AlbertForMaskedLM",
     "AlbertForMultipleChoice", "AlbertForPreTraining", "AlbertForQuestionAnswering",
     "AlbertForSequenceClassification", "AlbertForTokenClassification", "AlbertModel",
-    "EncoderOptions", "FactorizedEmbedding", "cross_entropy", "from_pretrained", "gelu",
+    "EncoderOptions", "FactorizedEmbedding", "LabelAccuracy", "cross_entropy", "from_pretrained", "gelu",
     "get_activation", "named_weights", "parameter_shapes",
 ]
 
@@ -47,8 +45,7 @@ class AlbertForMaskedLM(ModelWithHead):
     """Encoder with the masked-LM head, which predicts the token at each position.
 
     Inputs are those of `AlbertModel` and, optionally, `masked_lm_positions` [B, P]. The output is
-    `prediction_logits`: [B, P, V] at these positions, [B, L, V] without them. `labels` [B, L] are
-    token ids, or -100 where the position doesn't count.
+    `prediction_logits`: [B, P, V] at these positions, [B, L, V] without them.
 
     Example:
       >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
@@ -64,7 +61,7 @@ class AlbertForMaskedLM(ModelWithHead):
 
     default_name = "albert_for_masked_lm"
     reads_all = True
-    labels_of = {"prediction_logits": "labels"}
+    input_names = (*ModelWithHead.input_names, "masked_lm_positions")
 
     def _make_head(self) -> None:
         self.predictions = MaskedLmHead(self.config)
@@ -84,9 +81,6 @@ class AlbertForMaskedLM(ModelWithHead):
                 hidden = weighted(hidden, inputs["masked_lm_weights"])
         return {"prediction_logits": self.predictions(hidden, self.bert.embeddings.word_embeddings)}
 
-    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        return {"labels": self.config.vocab_size}
-
 
 @registered
 class AlbertForPreTraining(AlbertForMaskedLM):
@@ -96,7 +90,6 @@ class AlbertForPreTraining(AlbertForMaskedLM):
     """
 
     default_name = "albert_for_pretraining"
-    labels_of = AlbertForMaskedLM.labels_of | {"sop_logits": "sentence_order_label"}
 
     def _make_head(self) -> None:
         super()._make_head()
@@ -113,14 +106,9 @@ class AlbertForPreTraining(AlbertForMaskedLM):
         outputs = super()._outputs(encoded, inputs, dropout)
         return outputs | {"sop_logits": self.seq_relationship(encoded.pooled)}
 
-    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        return super()._label_counts(inputs) | {"sentence_order_label": 2}
-
 
 class _LabelModel(ModelWithHead):
     """Encoder with dropout and a linear layer, `classifier`."""
-
-    labels_of = {"logits": "labels"}
 
     def __init__(
         self, config: AlbertConfig, num_labels: int, classifier_dropout: float = 0.1,
@@ -163,35 +151,25 @@ class _LabelModel(ModelWithHead):
     def _logits(self, x, dropout: Dropout):
         return self.classifier(dropout(x, self.classifier_dropout))
 
-    def _label_counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        shape = getattr(inputs.get("labels"), "shape", ())
-        is_numbered = self.num_labels > 1 and (len(shape) < 2 or shape[-1] != self.num_labels)
-        return {"labels": self.num_labels} if is_numbered else {}
-
-    def check_targets(self, y: Any) -> None:
-        labels = known_values(y.get("logits") if isinstance(y, Mapping) else y)
-        if labels is None or labels.dtype.kind not in "iu" or not labels.size:
-            return
-        for count in self._label_counts({"labels": labels}).values():
-            # Keras's losses may ignore any negative label.
-            check_range("y", np.maximum(labels, 0), count, f"labels are 0 to {count - 1}")
-
 
 @registered
 class AlbertForSequenceClassification(_LabelModel):
     """Encoder with C logits of a text or a pair of texts; a regression with `num_labels=1`.
 
-    Inputs are those of `AlbertModel`, the output is `logits` [B, C]. `labels` are ids [B]; 0 and 1
-    [B, C] if several labels can apply to a text; numbers [B, C] for a regression.
+    Inputs are those of `AlbertModel`, the output is `logits` [B, C]. The loss is that of
+    `compile`: `SparseCategoricalCrossentropy(from_logits=True)` for ids [B];
+    `BinaryCrossentropy(from_logits=True)` for 0 and 1 [B, C], if several labels can apply to a
+    text; "mse" for numbers [B, 1].
 
     Example:
       >>> texts, labels = ["a fine film", "a great story", "a dull film", "a bad story"], [1, 1, 0, 0]
       >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
-      >>> inputs = {**tokenizer(texts, padding=True, return_tensors="np"), "labels": np.array(labels)}
+      >>> inputs = tokenizer(texts, padding=True, return_tensors="np")
       >>> model = albert.AlbertForSequenceClassification.from_pretrained(
       ...     "small_en", num_labels=2, label_names=["negative", "positive"])
-      >>> model.compile(keras.optimizers.Adam(1e-3))  # trains with the loss of `labels`
-      >>> history = model.fit(inputs, epochs=20, verbose=0)
+      >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+      >>> model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
+      >>> history = model.fit(inputs, np.array(labels), epochs=20, verbose=0)
       >>> model.save_pretrained("my_classifier")
       >>> tokenizer.save_pretrained("my_classifier")
       >>> session = albert.open_session("my_classifier")
@@ -204,22 +182,20 @@ class AlbertForSequenceClassification(_LabelModel):
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         return {"logits": self._logits(encoded.pooled, dropout)}
 
-    def _loss_of(self, logits: Any, labels: Any, weights: Any):
-        # Like Hugging Face, infers the kind of loss from the labels if there is no problem_type.
-        labels, kind = ops.convert_to_tensor(labels), self.problem_type
-        if kind == REGRESSION or (kind is None and self.num_labels == 1):
-            return losses.of_numbers(logits, labels, weights)
-        is_of_flags = len(labels.shape) == 2 and labels.shape[-1] == self.num_labels
-        if kind == MULTI_LABEL or (kind is None and is_of_flags):
-            return losses.of_several_labels(logits, labels, weights)
-        return super()._loss_of(logits, labels, weights)
-
 
 @registered
 class AlbertForTokenClassification(_LabelModel):
     """Encoder with C logits for each token.
 
-    Inputs are those of `AlbertModel`, the output is `logits` [B, L, C].
+    Inputs are those of `AlbertModel`, the output is `logits` [B, L, C]. Tokens whose label is -100,
+    such as padding, count neither in the loss nor in the accuracy of this example:
+
+      >>> model = albert.AlbertForTokenClassification.from_pretrained("small_en", num_labels=3)
+      >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100)
+      >>> model.compile("adam", loss, metrics=[albert.modeling.LabelAccuracy()])
+      >>> ids, labels = np.array([[2, 581, 2345, 3]]), np.array([[-100, 1, 2, -100]])
+      >>> sorted(model.fit(ids, labels, verbose=0).history)
+      ['accuracy', 'loss']
     """
 
     default_name = "albert_for_token_classification"
@@ -238,7 +214,7 @@ class AlbertForMultipleChoice(_LabelModel):
     """
 
     default_name = "albert_for_multiple_choice"
-    input_rank = 3
+    input_axes = ("examples", "choices", "tokens")
 
     def __init__(
         self, config: AlbertConfig, num_choices: int = 4, classifier_dropout: float = 0.1,
@@ -247,12 +223,6 @@ class AlbertForMultipleChoice(_LabelModel):
     ):
         self.num_choices = num_choices
         super().__init__(config, 1, classifier_dropout, name, encoder_options, dtype)
-
-    def check_inputs(self, inputs: Mapping[str, Any]) -> None:
-        # Records have [B, C * L], which `of_batch` divides; a caller's rows would be mixed.
-        if len(shape := inputs["input_ids"].shape) != 3:
-            raise ValueError(f"input_ids must be [examples, choices, tokens], got {list(shape)}")
-        super().check_inputs(inputs)
 
     def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if "packed_places" in inputs:  # packed choices are separate examples
@@ -286,20 +256,18 @@ class AlbertForQuestionAnswering(ModelWithHead):
     """Encoder with two logits for each token, to be an answer's first and last one (SQuAD 1.1).
 
     Inputs are those of `AlbertModel`, outputs `start_logits` and `end_logits` [B, L], without a
-    mask. With `start_positions` and `end_positions` [B] among the inputs, there is a `loss`, too.
+    mask.
 
     Example:
       >>> tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
       >>> model = albert.AlbertForQuestionAnswering.from_pretrained("small_en")  # a new head
       >>> inputs = tokenizer(["Who sat?"], ["A cat sat on a mat."], return_tensors="np")
-      >>> outputs = model(**inputs, start_positions=[7], end_positions=[8])
-      >>> {name: tuple(value.shape) for name, value in outputs.items()}
-      {'loss': (), 'start_logits': (1, 13), 'end_logits': (1, 13)}
+      >>> {name: tuple(value.shape) for name, value in model(inputs).items()}
+      {'start_logits': (1, 13), 'end_logits': (1, 13)}
     """
 
     default_name = "albert_for_question_answering"
     reads_all = True
-    labels_of = {"start_logits": "start_positions", "end_logits": "end_positions"}
 
     def _make_head(self) -> None:
         self.squad = LabelHead(self.config, 2, HEAD_INITIALIZER_RANGE, name="squad")
@@ -311,9 +279,6 @@ class AlbertForQuestionAnswering(ModelWithHead):
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         logits = self.squad(encoded.sequence)  # [B, L, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
-
-    def _loss_of(self, logits: Any, labels: Any, weights: Any):
-        return losses.of_positions(logits, labels, weights) / 2
 
 
 @registered
@@ -330,6 +295,7 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
 
     default_name = "albert_for_beam_question_answering"
     reads_all = True
+    input_names = (*ModelWithHead.input_names, "p_mask", "start_positions")
 
     def __init__(
         self, config: AlbertConfig, start_n_top: int = 5, end_n_top: int = 5,
@@ -366,6 +332,20 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
             return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}
         widths = self.start_n_top, self.end_n_top
         return outputs | answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)
+
+
+@registered
+class LabelAccuracy(keras.metrics.SparseCategoricalAccuracy):
+    """The accuracy over the labels that aren't -100, which a loss with `ignore_class=-100` ignores."""
+
+    def __init__(self, name: str = "accuracy", dtype: Any = None):
+        super().__init__(name, dtype)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        counts = ops.cast(ops.not_equal(y_true, -100), self.dtype)
+        if sample_weight is not None:
+            counts = counts * ops.cast(sample_weight, self.dtype)
+        return super().update_state(y_true, y_pred, counts)
 
 
 def from_pretrained(

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable
 
-import albert.model.backend  # noqa: F401, I001  (before Keras)
+import albert.model  # noqa: F401, I001  (before Keras)
 import keras
 from keras import ops
 

@@ -40,8 +40,6 @@ from albert.tokenization import FullTokenizer, check_vocabulary
 if TYPE_CHECKING:
     import keras
 
-    from albert.model.encoder_options import EncoderOptions
-
 log = logging.getLogger("albert")
 
 
@@ -233,7 +231,6 @@ def class_of(source: Pretrained) -> str:
 def load(
     kind: type["keras.Model"],
     source: Pretrained,
-    encoder_options: "EncoderOptions | None" = None,
     *,
     complete: bool = False,
     label_names: Sequence[str] | None = None,
@@ -253,7 +250,7 @@ def load(
     Raises:
       CheckpointError: weights are missing or have another shape.
     """
-    from albert.model.weight_names import named_weights
+    from albert.model_base import named_weights
 
     weights, known = source.weights(), inspect.signature(kind).parameters
     saved_as = MODEL_CLASSES.get(source.metadata.architecture, ENCODER)
@@ -270,8 +267,6 @@ def load(
     if is_same:
         saved = source.metadata.settings
         options = {name: value for name, value in saved.items() if name in known} | options
-    if encoder_options is not None:
-        options["encoder_options"] = encoder_options
     model = kind(source.config, **options)
     new = assign(model, weights, ignore_mismatched_sizes)["new"]
     model.random_pooler = {
@@ -304,7 +299,7 @@ def assign(
     Raises:
       CheckpointError: another of the encoder's weights is missing, or has another shape.
     """
-    from albert.model.weight_names import named_weights, parameter_shapes
+    from albert.model_base import named_weights, parameter_shapes
 
     named, shapes = named_weights(model), parameter_shapes(model)
     misfits = [
@@ -402,8 +397,11 @@ def write_archive(
 
 def trained_weights(model: "keras.Model") -> dict[str, np.ndarray]:
     """Returns a model's weights, without a pooler that `load` drew at random and nothing trained."""
-    from albert.model.weight_names import named_weights
+    from albert.model_base import lora_layers, named_weights
 
-    weights, new = {name: weight.numpy() for name, weight in named_weights(model).items()}, model.random_pooler
+    merged, new = {id(layer._kernel): layer.kernel for layer in lora_layers(model)}, model.random_pooler
+    weights = {
+        name: np.array(merged.get(id(weight), weight)) for name, weight in named_weights(model).items()
+    }
     is_new = bool(new) and all(np.array_equal(weights[name], value) for name, value in new.items())
     return {name: value for name, value in weights.items() if not (is_new and name in new)}

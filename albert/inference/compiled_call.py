@@ -26,17 +26,11 @@ def compiled(model: Any, **options: Any) -> Function:
       >>> tuple(call(inputs)["pooled_output"].shape)
       (2, 384)
     """
-    from albert.model.call_arguments import inputs_of
-
     call = compiled_function(
         lambda inputs: model(inputs, training=False, **options), model.variables
     )
 
-    def checked(inputs: Any) -> Any:
-        model.check_inputs(inputs_of(inputs, {}, model.input_rank))
-        return call(inputs)
-
-    return checked
+    return lambda inputs: call(model.inputs_of(inputs))
 
 
 def compiled_function(function: Function, variables: Sequence[Any]) -> Function:
@@ -75,10 +69,9 @@ def _graph(function: Function) -> Function:
     import tensorflow as tf
 
     from albert.model.islands import islands
-    from albert.model.layers import without_gradients
 
     def compute(batch):
-        with islands(), without_gradients():
+        with islands(gradients=False):
             return function(batch[""] if "" in batch else batch)
 
     graphs: dict[Any, Function] = {}

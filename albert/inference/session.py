@@ -110,7 +110,7 @@ class Session:
         model = self.keras_model(class_name)
 
         def outputs_of(batch):
-            outputs = model(batch, training=False)
+            outputs = model.of_batch(batch)
             return {name: outputs[name] for name in kind.outputs}
 
         call = compiled_function(outputs_of, model.variables)
@@ -119,15 +119,14 @@ class Session:
     def keras_model(self, class_name: str) -> Any:
         """Loads the model as one of albert's classes."""
         from albert import modeling
-        from albert.model.encoder_options import loop_engine
 
         is_encoder = class_name == ENCODER.name
         encoder_options = modeling.EncoderOptions(
-            engine=loop_engine(), needed_outputs_only=not is_encoder
+            has_loop=True, needed_outputs_only=not is_encoder
         )
         return pretrained.load(
-            getattr(modeling, class_name), self.source, encoder_options, complete=not is_encoder,
-            dtype=self.dtype,
+            getattr(modeling, class_name), self.source, complete=not is_encoder, dtype=self.dtype,
+            encoder_options=encoder_options,
         )
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -169,9 +168,9 @@ class Session:
     def lengths(self) -> Sequence[int]:
         """Returns the lengths of batches: any, but a few with JAX, which compiles each."""
         if not self.runs_onnx:
-            from albert.model.encoder_options import loop_engine
+            import keras
 
-            if loop_engine() == "scan":
+            if keras.backend.backend() == "jax":
                 return packing.row_lengths(self.max_seq_length)
         return range(1, self.max_seq_length + 1)
 

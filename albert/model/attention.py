@@ -19,7 +19,10 @@ def attend(query, key, value, adder, dropout, rate: float):
     """
     if not (rate and dropout.is_live) and _suits_cudnn(query, key):
         return _by_cudnn(query, key, value, adder)
-    return ops.matmul(dropout(probabilities(query, key, adder), rate), value)
+    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + adder  # [B, N, Q, L]
+    # Half precision is too coarse for a sum of hundreds of probabilities.
+    probabilities = ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), query.dtype)
+    return ops.matmul(dropout(probabilities, rate), value)
 
 
 def _suits_cudnn(query, key) -> bool:
@@ -44,10 +47,3 @@ def _by_cudnn(query, key, value, adder):
         implementation="cudnn",
     )
     return ops.swapaxes(context, 1, 2)
-
-
-def probabilities(query, key, adder):
-    """Returns softmax(query key^T + adder), [B, N, Q, L]."""
-    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + adder  # [B, N, Q, L]
-    # Half precision is too coarse for a sum of hundreds of probabilities.
-    return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), query.dtype)

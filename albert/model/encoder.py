@@ -11,8 +11,7 @@ The layers run on any backend of Keras; callers choose precision, compilation an
 import dataclasses
 import functools
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -20,14 +19,25 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.model import layer_loop
-from albert.model.attention import attend, probabilities
+from albert.model.attention import attend
 from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import (
-    activated, added_and_normalized, dense_layer, get_activation, layer_norm, product, times,
-    truncated_normal,
+    activated, added_and_normalized, dense_layer, get_activation, layer_norm, truncated_normal,
 )
 from albert.model.row_layout import RowLayout, mask_of
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderOptions:
+    """How an encoder computes; results differ only by the order of sums."""
+
+    has_loop: bool = False  # apply equal layers in one loop of the compiled graph, see `layer_loop`
+    remat: bool = False  # recompute each layer in the backward pass, to save memory
+    # Compute the last block only at the positions that the head reads.
+    needed_outputs_only: bool = False
+    # Compute masked-LM logits [K, V] only of the K positions whose `masked_lm_weights` aren't 0,
+    # instead of [B, P, V]. K depends on the batch, which compilers of static shapes don't support.
+    weighted_positions_only: bool = False
 
 
 @keras.saving.register_keras_serializable("albert")
@@ -88,7 +98,7 @@ class FactorizedEmbedding(keras.layers.Layer):
 
 
 class _Attention(keras.layers.Layer):
-    """Multi-head self-attention; `AlbertBlock` applies its output projection."""
+    """Multi-head self-attention and its residual connection: LayerNorm(x + attention(x))."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__(name="attention_1")
@@ -97,6 +107,7 @@ class _Attention(keras.layers.Layer):
         self.key = dense_layer(config.hidden_size, config, "key")
         self.value = dense_layer(config.hidden_size, config, "value")
         self.projection = dense_layer(config.hidden_size, config, "dense")
+        self.norm = layer_norm("LayerNorm")  # `AlbertBlock` builds it
 
     def build(self, input_shape=None):
         shape = (None, None, self.config.hidden_size)
@@ -106,38 +117,40 @@ class _Attention(keras.layers.Layer):
         with keras.name_scope("output"):
             self.projection.build(shape)
 
+    def call(
+        self, hidden, layout: RowLayout, adder, dropout: Dropout = NO_DROPOUT, positions=None
+    ):
+        """Returns the new hidden states [R, M, H], or only those at `positions`: [B, K, H].
+
+        Args:
+          hidden: [R, M, H].
+          adder: is added to the scores, [R, 1, 1 or M, M]; see `row_layout.mask_of`.
+          positions: [B, K] in each example.
+        """
+        config, queries, key, value = self.config, hidden, self.key(hidden), self.value(hidden)
+        if positions is not None:
+            queries = layout.at(hidden, positions)
+            key, value = layout.every(key), layout.every(value)
+            adder = mask_of(layout.key_mask(), self.compute_dtype)
+        query = self._heads(self.query(queries) * config.head_size**-0.5)
+        context = attend(  # [B, N, K, D]
+            query, self._heads(key), self._heads(value), adder, dropout,
+            config.attention_probs_dropout_prob,
+        )
+        context = ops.transpose(context, (0, 2, 1, 3))
+        context = ops.reshape(context, (-1, ops.shape(queries)[1], config.hidden_size))
+        return added_and_normalized(
+            ops.matmul(context, self.projection.kernel), self.projection.bias, queries, self.norm,
+            dropout, config.hidden_dropout_prob,
+        )
+
     def _heads(self, x):
         heads = (-1, ops.shape(x)[1], self.config.num_attention_heads, self.config.head_size)
         return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
 
-    def call(
-        self, hidden, mask, dropout: Dropout = NO_DROPOUT, collect: Callable | None = None
-    ):
-        """Returns the heads' mean values, joined: [R, M, H]."""
-        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, collect)
-
-    def at(self, hidden, queries, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
-        """Like `call`, but only for the hidden states `queries` [B, K, H] of each example."""
-        key, value = layout.every(self.key(hidden)), layout.every(self.value(hidden))
-        mask = mask_of(layout.key_mask(), self.compute_dtype)
-        return self._attend(queries, key, value, mask, dropout)
-
-    def _attend(
-        self, queries, key, value, mask, dropout: Dropout, collect: Callable | None = None
-    ):
-        query = self._heads(times(self.query(queries), 1.0 / math.sqrt(self.config.head_size)))
-        if collect is not None:
-            collect(probabilities(query, self._heads(key), mask))
-        rate = self.config.attention_probs_dropout_prob
-        context = attend(  # [B, N, L, D]
-            query, self._heads(key), self._heads(value), mask, dropout, rate
-        )
-        context = ops.transpose(context, (0, 2, 1, 3))
-        return ops.reshape(context, (-1, ops.shape(queries)[1], self.config.hidden_size))
-
 
 class _FeedForward(keras.layers.Layer):
-    """The feed-forward network from H to I to H; `AlbertBlock` applies its second matrix."""
+    """The feed-forward network from H to I to H: LayerNorm(x + outer(activation(inner(x))))."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__(name="ffn_1")
@@ -146,6 +159,7 @@ class _FeedForward(keras.layers.Layer):
             config.intermediate_size, config, "dense", get_activation(config.hidden_act)
         )
         self.outer = dense_layer(config.hidden_size, config, "dense")
+        self.norm = layer_norm("LayerNorm_1")  # `AlbertBlock` builds it
 
     def build(self, input_shape=None):
         with keras.name_scope("intermediate"):
@@ -153,16 +167,22 @@ class _FeedForward(keras.layers.Layer):
             with keras.name_scope("output"):
                 self.outer.build((None, None, self.config.intermediate_size))
 
-    def call(self, hidden):
-        """Returns the activations [R, M, I]."""
-        inner = product(hidden, self.inner)
-        return activated(inner, self.inner.bias, self.inner.activation)
+    def call(self, hidden, dropout: Dropout = NO_DROPOUT):
+        """Returns the new hidden states [R, M, H]."""
+        inner = activated(  # [R, M, I]
+            ops.matmul(hidden, self.inner.kernel), self.inner.bias, self.inner.activation
+        )
+        return added_and_normalized(
+            ops.matmul(inner, self.outer.kernel), self.outer.bias, hidden, self.norm, dropout,
+            self.config.hidden_dropout_prob,
+        )
 
 
 class AlbertBlock(keras.layers.Layer):
     """One post-LayerNorm transformer block: attention, then feed-forward.
 
-    If only one of these halves is shared (`parameter_sharing`), a layer uses the halves of two blocks.
+    If only one of these halves is shared (`parameter_sharing`), a layer uses the halves of two
+    blocks, and `AlbertEncoder` calls the halves.
     """
 
     def __init__(
@@ -170,43 +190,14 @@ class AlbertBlock(keras.layers.Layer):
     ):
         super().__init__(name=name)
         self.config = config
-        if has_attention:
-            self.attention = _Attention(config)
-            self.attention_norm = layer_norm("LayerNorm")
-        if has_feed_forward:
-            self.feed_forward = _FeedForward(config)
-            self.feed_forward_norm = layer_norm("LayerNorm_1")
+        self.attention = _Attention(config) if has_attention else None
+        self.feed_forward = _FeedForward(config) if has_feed_forward else None
 
     def build(self, input_shape=None):
-        for name in ("attention", "attention_norm", "feed_forward", "feed_forward_norm"):
-            if hasattr(self, name):
-                getattr(self, name).build((None, None, self.config.hidden_size))
-
-    def attend(
-        self, hidden, layout: RowLayout, mask, dropout: Dropout, positions=None,
-        collect: Callable | None = None,
-    ):
-        """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `positions` [B, K, H]."""
-        if positions is None:
-            queries, context = hidden, self.attention(hidden, mask, dropout=dropout, collect=collect)
-        else:
-            queries = layout.at(hidden, positions)
-            context = self.attention.at(hidden, queries, layout, dropout)
-        return self._joined(
-            context, self.attention.projection, queries, self.attention_norm, dropout
-        )
-
-    def transform(self, hidden, dropout: Dropout):
-        """Returns LayerNorm(hidden + feed_forward(hidden)), [R, M, H]."""
-        inner = self.feed_forward(hidden)
-        return self._joined(inner, self.feed_forward.outer, hidden, self.feed_forward_norm, dropout)
-
-    def _joined(self, x, dense, residual, norm, dropout: Dropout):
-        """Returns LayerNorm(dropout(dense(x)) + residual)."""
-        return added_and_normalized(
-            product(x, dense), dense.bias, residual, norm, dropout,
-            self.config.hidden_dropout_prob,
-        )
+        for half in (self.attention, self.feed_forward):
+            if half is not None:
+                half.build()
+                half.norm.build((None, None, self.config.hidden_size))
 
 
 @keras.saving.register_keras_serializable("albert")
@@ -252,82 +243,80 @@ class AlbertEncoder(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        options = EncoderOptions.from_dict(config["options"])
+        options = EncoderOptions(**config["options"])
         return cls(AlbertConfig.from_dict(config["config"]), options, config["name"])
 
     def call(
         self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, positions=None,
-        collect: Callable | None = None,
+        has_all_states: bool = False,
     ):
-        """Returns the hidden states [R, M, H] before the first block and after each one.
-
-        Layers in a loop give only those after the last one.
+        """Returns a list of hidden states [R, M, H], of which the last are those after all layers.
 
         Args:
+          embedded: [R, M, E].
           positions: positions [B, K] that a head reads; the last states are only those, [B, K, H].
-          collect: a function that is called with each block's attention probabilities [B, N, L, L].
+          has_all_states: whether the list has the input of the first block and the output of each;
+            then nothing is in a loop or recomputed.
         """
-        hidden = embedded
+        config, hidden = self.config, embedded
         if self.embedding_projection is not None:
             hidden = self.embedding_projection(hidden)
         states = [hidden]
-        mask = mask_of(layout.row_mask(), self.compute_dtype)
-        depth, blocks = self.config.num_hidden_layers, self.config.inner_group_num
+        adder = mask_of(layout.row_mask(), self.compute_dtype)
+        depth, blocks = config.num_hidden_layers, config.inner_group_num
 
-        def block(hidden, layer, j, number, positions=None):
-            """The j-th block of a layer; `number` is the layer's own, or a tensor in a loop."""
-            # Made here, so that a second computation in the backward pass draws the same.
-            drawn = dropout.of_block(number * blocks + j)
-            attending, transforming = self._halves(layer, j)
-            hidden = attending.attend(hidden, layout, mask, drawn, positions, collect)
-            return transforming.transform(hidden, drawn)
-
-        for layer, count in self._runs(positions is not None):
-            if count > 1:
-                hidden = self._repeat(block, hidden, layer, count)
-                states.append(hidden)
-                continue
+        def layer(hidden, number, first, positions=None):
+            """Layer `number`, a tensor in a loop, with the weights of layer `first`."""
             for j in range(blocks):
-                is_end = (layer, j) == (depth - 1, blocks - 1)
-                apply = functools.partial(
-                    block, layer=layer, j=j, number=layer, positions=positions if is_end else None
+                # Made here, so that a second computation in the backward pass draws the same.
+                drawn = dropout.of_block(number * blocks + j)
+                attention, feed_forward = self._halves(first, j)
+                hidden = attention(
+                    hidden, layout=layout, adder=adder, dropout=drawn,
+                    positions=positions if j == blocks - 1 else None,
                 )
-                if self.options.remat:
-                    apply = keras.remat(apply)
-                hidden = apply(hidden)
-                states.append(hidden)
-        return states
-
-    def _halves(self, layer: int, j: int) -> tuple[AlbertBlock, AlbertBlock]:
-        """Returns the blocks with the attention and the feed-forward network of a layer's j-th block."""
-        attention = self.groups[self.config.attention_group(layer)]
-        return attention[j], self.groups[self.config.feed_forward_group(layer)][j]
-
-    def _runs(self, ends_alone: bool) -> Iterator[tuple[int, int]]:
-        """Yields the first of several equal layers and their number, which is 1 outside of loops."""
-        config, depth = self.config, self.config.num_hidden_layers
-        kinds: list = [(config.attention_group(i), config.feed_forward_group(i)) for i in range(depth)]
-        if self.options.engine == "unrolled":
-            kinds = list(range(depth))
-        elif ends_alone:  # the last one computes less than the others
-            kinds[-1] = None
-        first = 0
-        for _, equal in itertools.groupby(kinds):
-            count = len(list(equal))
-            yield first, count
-            first += count
-
-    def _repeat(self, block, hidden, layer: int, count: int):
-        """Returns the states after `count` layers that share their weights, in one loop."""
-
-        def apply(hidden, number):
-            for j in range(self.config.inner_group_num):
-                hidden = block(hidden, layer, j, number)
+                hidden = feed_forward(hidden, dropout=drawn)
+                if has_all_states:
+                    states.append(hidden)
             return hidden
 
-        halves = (half for j in range(self.config.inner_group_num) for half in self._halves(layer, j))
-        weights = list({id(w): w for half in halves for w in half.weights}.values())
-        return layer_loop.repeat(apply, hidden, layer, count, weights, self.options.remat)
+        has_loop = self.options.has_loop and not has_all_states
+        remat = self.options.remat and not has_all_states
+        for first, count in self._runs(has_loop, positions is not None):
+            if count > 1:
+                halves = (half for j in range(blocks) for half in self._halves(first, j))
+                weights = {id(w): w for half in halves for w in half.weights}
+                hidden = layer_loop.repeat(
+                    functools.partial(layer, first=first), hidden, first, count,
+                    list(weights.values()), remat,
+                )
+                continue
+            apply = functools.partial(
+                layer, number=first, first=first, positions=positions if first == depth - 1 else None
+            )
+            hidden = (keras.remat(apply) if remat else apply)(hidden)
+        return states if has_all_states else [hidden]
+
+    def _halves(self, layer: int, j: int) -> tuple[_Attention, _FeedForward]:
+        """Returns the attention and the feed-forward network of a layer's j-th block."""
+        attention = self.groups[self.config.attention_group(layer)][j].attention
+        return attention, self.groups[self.config.feed_forward_group(layer)][j].feed_forward
+
+    def _runs(self, has_loop: bool, ends_alone: bool) -> Iterator[tuple[int, int]]:
+        """Yields the first of several equal layers and their number, which is 1 outside of loops.
+
+        Args:
+          ends_alone: whether the last layer computes less than the others.
+        """
+        config, last = self.config, self.config.num_hidden_layers - 1
+
+        def kind(i):
+            groups = config.attention_group(i), config.feed_forward_group(i)
+            return (*groups, ends_alone and i == last) if has_loop else i
+
+        for _, equal in itertools.groupby(range(last + 1), kind):
+            first, *others = equal
+            yield first, 1 + len(others)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,34 +324,11 @@ class Encoded:
     """The encoder's results for a batch."""
 
     layout: RowLayout
-    words: Any  # [R, M, E]
-    embedded: Any  # [R, M, E]
-    # [R, M, H] before the first block and after each one; none if the last one is partial.
-    states: Sequence[Any]
+    last: Any  # the last hidden states [R, M, H]; None if only some were computed
     pooled: Any  # [B, H]
     chosen: Any  # [B, P, H], the last hidden states at the requested positions, if any
 
     @property
     def sequence(self):
         """The last hidden states of each example: [B, L, H]."""
-        return self.layout.every(self.states[-1])
-
-    def hidden_states(self) -> dict[str, Any]:
-        """Returns all hidden states of each example.
-
-        These are `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E],
-        `encoder_outputs`, a list of the output [B, L, H] of each block (in a loop, of the last one),
-        `hidden_states`, which starts with the input of the first block, `sequence_output`, the last
-        of them, and `pooled_output` [B, H].
-        """
-        every = self.layout.every
-        outputs = {
-            "word_embedding_output": every(self.words),
-            "embedding_output": every(self.embedded),
-            "pooled_output": self.pooled,
-        }
-        if self.states:
-            outputs["hidden_states"] = [every(state) for state in self.states]
-            outputs["encoder_outputs"] = outputs["hidden_states"][1:]
-            outputs["sequence_output"] = outputs["hidden_states"][-1]
-        return outputs
+        return self.layout.every(self.last)

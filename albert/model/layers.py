@@ -2,8 +2,6 @@
 
 import contextlib
 import contextvars
-import functools
-import math
 from collections.abc import Callable, Iterator
 
 import keras
@@ -11,74 +9,20 @@ from keras import ops
 
 from albert.config import LAYER_NORM_EPSILON, AlbertConfig
 
-_has_gradients = contextvars.ContextVar("albert_gradients", default=True)
-
-
-@contextlib.contextmanager
-def without_gradients() -> Iterator[None]:
-    """Leaves out gradients of our own, which TensorFlow keeps with their graph until the process ends."""
-    token = _has_gradients.set(False)
-    try:
-        yield
-    finally:
-        _has_gradients.reset(token)
-
-
-def has_gradients() -> bool:
-    """Whether gradients of our own are wanted here."""
-    return _has_gradients.get()
-
-
-def custom_gradient(function: Callable) -> Callable:
-    """Returns the function as `keras.ops.custom_gradient` does, but see `without_gradients`."""
-    differentiable = ops.custom_gradient(function)
-
-    @functools.wraps(function)
-    def call(*inputs):
-        return differentiable(*inputs) if has_gradients() else function(*inputs)[0]
-
-    return call
-
-
-@custom_gradient
 def gelu(x):
     """Returns the Gaussian error linear unit in the released models' form, with tanh.
 
-    x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). Its gradient stores only x and the
-    tanh; automatic differentiation would store each of its values, the model's largest.
+    x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
     """
-    scale, cubic = math.sqrt(2.0 / math.pi), 0.044715
-    tanh = ops.tanh(scale * (x + cubic * ops.power(x, 3)))
-
-    def gradient(*args, upstream=None):  # Keras's signature; TensorFlow passes one positionally
-        if upstream is None:
-            (upstream,) = args
-        # Far beyond +-10, 1 - tanh^2 is 0; its factor must not become infinite, as x^2 does in half
-        # precision.
-        near = ops.clip(x, -100.0, 100.0)
-        slope_of_u = scale + (3.0 * scale * cubic * near) * near
-        slope = (1.0 + tanh) + near * (1.0 - ops.square(tanh)) * slope_of_u
-        return upstream * (0.5 * slope)
-
-    return 0.5 * x * (1.0 + tanh), gradient
+    if keras.backend.standardize_dtype(x.dtype) != "float16":
+        return ops.gelu(x, approximate=True)
+    # Beyond 40, x^3 is infinite in float16, and the gradient NaN.
+    return ops.cast(ops.gelu(ops.cast(x, "float32"), approximate=True), "float16")
 
 
 def gelu_erf(x):
     """Returns the exact Gaussian error linear unit, PyTorch's "gelu"; no released model uses it."""
     return ops.gelu(x, approximate=False)
-
-
-def times(x, factor: float):
-    """Returns x times a constant. In a loop, the gradient of a plain product would store x."""
-
-    @custom_gradient
-    def scaled(x):
-        def gradient(*args, upstream=None):  # see `gelu`
-            return (args[0] if upstream is None else upstream) * factor
-
-        return x * factor, gradient
-
-    return scaled(x)
 
 
 @contextlib.contextmanager
@@ -114,27 +58,11 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
-@custom_gradient
 def normalized(x, gamma, beta):
-    """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
-
-    Its gradient stores only the normalized x and one number per position.
-    """
+    """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis."""
     centered = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
-    inverse = ops.rsqrt(variance + LAYER_NORM_EPSILON)
-    normal = centered * inverse
-
-    def gradient(*args, upstream=None):  # see `gelu`
-        if upstream is None:
-            (upstream,) = args
-        slope = upstream * gamma
-        along = ops.mean(slope * normal, axis=-1, keepdims=True)
-        of_x = inverse * (slope - ops.mean(slope, axis=-1, keepdims=True) - normal * along)
-        axes = tuple(range(len(upstream.shape) - 1))
-        return of_x, ops.sum(upstream * normal, axis=axes), ops.sum(upstream, axis=axes)
-
-    return normal * gamma + beta, gradient
+    return centered * ops.rsqrt(variance + LAYER_NORM_EPSILON) * gamma + beta
 
 
 class LayerNorm(keras.layers.LayerNormalization):
@@ -147,12 +75,6 @@ class LayerNorm(keras.layers.LayerNormalization):
 
 def layer_norm(name: str) -> LayerNorm:
     return LayerNorm(epsilon=LAYER_NORM_EPSILON, name=name)
-
-
-def product(x, dense: keras.layers.Dense):
-    """Returns x [..., A] times the layer's kernel [A, B]."""
-    # Keras casts variables only inside a layer's call, which a recomputed block isn't.
-    return ops.matmul(x, ops.cast(dense.kernel, x.dtype))
 
 
 # The module `islands`, inside its context.

@@ -26,14 +26,17 @@ _TREES: list[type[NamedDict]] = []
 
 
 def as_tree(kind: type[NamedDict]) -> type[NamedDict]:
-    """Registers these dicts with Keras, to be treated like plain ones; see `trees_for_jax`."""
+    """Registers these dicts with Keras, which maps them to plain ones; see `trees_for_jax`.
+
+    Keras's losses know the outputs of a model in plain dicts alone.
+    """
     import optree  # a dependency of Keras
 
     def flatten(values: NamedDict) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]]:
         return *_flatten(values), tuple(sorted(values))
 
     optree.register_pytree_node(
-        kind, flatten, lambda names, values: kind(zip(names, values, strict=True)), namespace="keras"
+        kind, flatten, lambda names, values: dict(zip(names, values, strict=True)), namespace="keras"
     )
     _TREES.append(kind)
     return kind

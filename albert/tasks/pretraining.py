@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.model.encoder_options import EncoderOptions
+from albert.model.encoder import EncoderOptions
 from albert.model.row_layout import layout_of, segments_of, weighted
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.dynamic_masking import DynamicMasking

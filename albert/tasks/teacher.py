@@ -19,7 +19,6 @@ from albert.formats import pretrained
 from albert.formats.model_metadata import Metadata
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
-from albert.model.encoder_options import EncoderOptions
 from albert.model.layers import dense_layer
 from albert.model.row_layout import layout_of
 from albert.modeling import AlbertForPreTraining, AlbertModel
@@ -84,7 +83,7 @@ class Teacher:
             raise FlagError(f"--teacher={source.path} lacks {some(unknown)}: make the records with "
                             "its vocabulary")
         self.rows = np.array([known[token] for token in tokenizer.vocab], np.int32)  # [V]
-        self.model = pretrained.load(AlbertModel, source, EncoderOptions(), dtype=precision)
+        self.model = pretrained.load(AlbertModel, source, dtype=precision)
         self.model.trainable = False
 
     def compare(self, batch: Mapping[str, Any], states: Any) -> dict[str, Any]:

@@ -90,8 +90,8 @@ class Engine(abc.ABC):
     # --- Around a step ---
 
     @abc.abstractmethod
-    def layer_engine(self, run: Any) -> str:
-        """Returns how the layers are looped, see `EncoderOptions.engine`."""
+    def loops_layers(self, run: Any) -> bool:
+        """Whether layers are in a loop, see `EncoderOptions.has_loop`."""
 
     @abc.abstractmethod
     def train_step(

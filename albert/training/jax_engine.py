@@ -26,7 +26,6 @@ from jax.interpreters import partial_eval
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from albert.errors import FlagError, WorkerLostError, first_line
-from albert.model.encoder_options import loop_engine
 from albert.records import batches as numpy_batches
 from albert.records.data_order import Share
 from albert.runtime import workers
@@ -163,9 +162,9 @@ class JaxEngine(Engine):
 
     # --- Around a step ---
 
-    def layer_engine(self, run) -> str:
+    def loops_layers(self, run) -> bool:
         # An H100 takes a quarter less time for unrolled layers, and compiles them as fast.
-        return loop_engine() if run.remat or jax.default_backend() != "gpu" else "unrolled"
+        return run.remat or jax.default_backend() != "gpu"
 
     def train_step(self, task, state, run, batches=None) -> "TrainStep":
         step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)

@@ -14,7 +14,7 @@ from keras import ops
 from albert import modeling
 from albert.config import AlbertConfig
 from albert.errors import FlagError, some
-from albert.model.encoder_options import EncoderOptions
+from albert.model.encoder import EncoderOptions
 from albert.model.layers import precision
 from albert.optimization import OptimizerConfig, create_optimizer
 from albert.records.examples import FeatureSpec
@@ -98,7 +98,7 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     keras.utils.set_random_seed(run.seed)
     is_compiled = bool(run.use_xla) or engine.always_compiles
     options = EncoderOptions(
-        engine=engine.layer_engine(run),
+        has_loop=engine.loops_layers(run),
         remat=run.remat,
         # With --pad_to_max_seq_length, everything is computed, as in the original.
         needed_outputs_only=not run.pad_to_max_seq_length,

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from albert.errors import FlagError
 from albert.model import islands
-from albert.model.encoder_options import loop_engine
 from albert.records import tf_dataset
 from albert.records.data_order import Share
 from albert.training import steps
@@ -101,8 +100,8 @@ class TensorFlowEngine(Engine):
 
     # --- Around a step ---
 
-    def layer_engine(self, run) -> str:
-        return "unrolled" if run.use_xla else loop_engine()
+    def loops_layers(self, run) -> bool:
+        return not run.use_xla
 
     def train_step(self, task, state, run, batches=None) -> "TrainStep":
         step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)

@@ -183,7 +183,7 @@ def loaded(monkeypatch) -> list:
 def was_computed(model) -> tuple[bool, bool]:
     """Returns whether a model loops over its layers, and whether it skips unneeded outputs."""
     options = model.encoder_options
-    return options.engine == "graph_loop", options.needed_outputs_only
+    return options.has_loop, options.needed_outputs_only
 
 
 def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outputs, loaded, monkeypatch):

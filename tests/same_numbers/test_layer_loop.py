@@ -13,8 +13,7 @@ from test_cost import BATCH, TASK, batch_of
 from albert import modeling
 from albert.config import AlbertConfig
 from albert.model import layer_loop
-from albert.model.encoder_options import EncoderOptions
-from albert.model.layers import product
+from albert.model.encoder import EncoderOptions
 
 CONFIG = AlbertConfig(
     61, 9, 16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
@@ -24,7 +23,7 @@ CONFIG = AlbertConfig(
 
 def twins(make):
     """Returns `make`'s models with unrolled and with looped layers, with equal weights."""
-    models = [make(engine) for engine in ("unrolled", "graph_loop")]
+    models = [make(has_loop) for has_loop in (False, True)]
     models[1].set_weights(models[0].get_weights())
     return models
 
@@ -36,7 +35,7 @@ def loss_and_gradients(model):
     @tf.function(autograph=False)
     def compute():
         def loss():
-            outputs = model(batch, training=True, dropout_seed=tf.constant([3, 4], tf.int64))
+            outputs = model.of_batch(batch, training=True, dropout_seed=tf.constant([3, 4], tf.int64))
             return tf.add_n(list(TASK.loss_sums(batch, outputs).values())), tf.constant(0)
 
         return gradients_of(model, loss)
@@ -54,8 +53,8 @@ def loss_and_gradients(model):
 ])
 def test_loss_and_gradients_are_those_of_unrolled_layers(changes, remat, is_short):
     config = dataclasses.replace(CONFIG, **changes)
-    unrolled, looped = twins(lambda engine: TASK.build_model(
-        config, EncoderOptions(engine=engine, remat=remat, needed_outputs_only=is_short)
+    unrolled, looped = twins(lambda has_loop: TASK.build_model(
+        config, EncoderOptions(has_loop=has_loop, remat=remat, needed_outputs_only=is_short)
     ))
     loss, expected = loss_and_gradients(unrolled)
     mine, gradients = loss_and_gradients(looped)
@@ -66,8 +65,8 @@ def test_loss_and_gradients_are_those_of_unrolled_layers(changes, remat, is_shor
 
 @pytest.mark.parametrize("layers, is_short", [(4, False), (3, True), (2, True), (1, False)])
 def test_outputs_are_those_of_unrolled_layers(layers, is_short):
-    unrolled, looped = twins(lambda engine: modeling.AlbertModel(
-        dataclasses.replace(CONFIG, num_hidden_layers=layers), encoder_options=EncoderOptions(engine=engine, needed_outputs_only=is_short)
+    unrolled, looped = twins(lambda has_loop: modeling.AlbertModel(
+        dataclasses.replace(CONFIG, num_hidden_layers=layers), encoder_options=EncoderOptions(has_loop=has_loop, needed_outputs_only=is_short)
     ))
     batch = {name: v for name, v in batch_of(pretraining_rows(BATCH)).items() if name in (
         "input_ids", "input_mask", "segment_ids"
@@ -78,9 +77,9 @@ def test_outputs_are_those_of_unrolled_layers(layers, is_short):
 
 
 def test_each_layer_draws_its_own_dropout_in_a_loop_as_unrolled():
-    def drawn(engine, layers):
+    def drawn(has_loop, layers):
         config = dataclasses.replace(CONFIG.with_dropout(0.5), num_hidden_layers=layers)
-        model = modeling.AlbertModel(config, encoder_options=EncoderOptions(engine=engine))
+        model = modeling.AlbertModel(config, encoder_options=EncoderOptions(has_loop=has_loop))
         # A layer that adds a large number after dropout: the sign shows the kept elements.
         for name, weight in modeling.named_weights(model).items():
             if name.endswith("output/dense/kernel"):
@@ -92,7 +91,7 @@ def test_each_layer_draws_its_own_dropout_in_a_loop_as_unrolled():
         return outputs["sequence_output"].numpy() > 0
 
     unrolled, looped = (
-        [drawn(engine, layers) for layers in (1, 2, 3)] for engine in ("unrolled", "graph_loop")
+        [drawn(has_loop, layers) for layers in (1, 2, 3)] for has_loop in (False, True)
     )
     np.testing.assert_array_equal(unrolled, looped)
     first, second, third = unrolled
@@ -109,7 +108,7 @@ class SumOfProducts(keras.layers.Layer):
 
     def call(self, x, way):
         def layer(total, number):
-            return total + product(x, self.dense)
+            return total + ops.matmul(x, self.dense.kernel)
 
         total = ops.zeros((x.shape[0], 2), x.dtype)
         if way == "unrolled":
@@ -137,8 +136,8 @@ def test_in_half_precision_gradients_of_shared_layers_are_added_in_float32(way):
 
 
 def test_a_loop_takes_single_rows_of_any_length():
-    plain, looped = twins(lambda engine: modeling.AlbertModel(
-        CONFIG, encoder_options=EncoderOptions(engine=engine)
+    plain, looped = twins(lambda has_loop: modeling.AlbertModel(
+        CONFIG, encoder_options=EncoderOptions(has_loop=has_loop)
     ))
     call = tf.function(looped, reduce_retracing=True)  # the second length generalizes to any
     for length in (6, 5, 8, 3):

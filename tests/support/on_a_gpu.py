@@ -1,7 +1,7 @@
 """Computes attention as on GPUs of each KIND:CAPABILITY among the arguments, on a CPU with JAX.
 
 Prints a line of JSON for each: [implementation that JAX was asked for or null, largest difference
-from matrix products] by case. And a last one: how layers are applied, without and with --remat.
+from matrix products] by case. And a last one: whether layers are in a loop, without and with --remat.
 """
 
 import json
@@ -32,7 +32,8 @@ def attend(queries, keys, mask, dtype="bfloat16", dropout=NO_DROPOUT):
     adder = mask_of(mask[..., :queries, :keys], dtype)
     asked.clear()
     context = attention.attend(query, key, value, adder, dropout, 0.5)
-    expected = ops.matmul(attention.probabilities(query, key, adder), value)
+    scores = ops.matmul(query, ops.swapaxes(key, 2, 3)) + adder
+    expected = ops.matmul(ops.cast(ops.softmax(ops.cast(scores, "float32")), dtype), value)
     return [asked[0] if asked else None, float(ops.max(ops.abs(context - expected)))]
 
 
@@ -51,4 +52,4 @@ for argument in sys.argv[1:]:
         "dropout": attend(16, 16, padding, dropout=Dropout(np.array([1, 2], np.uint32))),
     }))
 jax.default_backend = lambda: "gpu"
-print(json.dumps([JaxEngine().layer_engine(RunConfig("", remat=remat)) for remat in (False, True)]))
+print(json.dumps([JaxEngine().loops_layers(RunConfig("", remat=remat)) for remat in (False, True)]))
