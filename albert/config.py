@@ -5,7 +5,7 @@ TensorFlow.
 """
 
 import dataclasses
-import difflib
+import glob
 import json
 import logging
 import os
@@ -26,12 +26,6 @@ NO_OPTION = -1e4  # the logit of a choice that does not exist; finite in float16
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear", "gelu_erf")
 _TANH_FORMS = ("gelu_new", "gelu_pytorch_tanh")  # Hugging Face's names for our "gelu"
 PARAMETER_SHARING = ("all", "attention", "ffn", "none")
-RELEASED = tuple(
-    f"{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge")
-    for version in ("v1", "v2")
-)
-# Of configs/; docs/guides/pretrain.md compares them.
-BUILT_IN = ("one_layer", "quickstart", "two_layers", "tiny", "mini", "small")
 # Keys that a file must have.
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
@@ -138,38 +132,30 @@ class AlbertConfig:
           origin: name of the file in errors.
 
         Raises:
-          ConfigError: sizes are missing or do not fit, keys are misspelt, or types are wrong.
+          ConfigError: sizes are missing or do not fit, or types are wrong.
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
-        names = [f.name for f in dataclasses.fields(cls) if f.name != "extra"]
-        known = {k: v for k, v in values.items() if k in names}
+        names = {field.name for field in dataclasses.fields(cls)} - {"extra"}
+        known = {key: value for key, value in values.items() if key in names}
+        extra = {key: value for key, value in values.items() if key not in names}
+        unused = [key for key in extra if key not in _RELEASED_BUT_UNUSED]
+        if missing := [key for key in _REQUIRED if key not in known]:
+            unknown = f"; unknown keys: {', '.join(unused)}" if unused else ""
+            raise ConfigError(f"{origin}: missing keys: {', '.join(missing)}{unknown}")
         if known.get("hidden_act") in _TANH_FORMS:
             known["hidden_act"] = "gelu"
-        extra = {k: v for k, v in values.items() if k not in names}
-        absent = [name for name in names if name not in values]
-        problems, misspelt = [], set()
-        for key in extra:
-            near = difflib.get_close_matches(key, absent, n=1, cutoff=0.8)
-            if near and key not in _RELEASED_BUT_UNUSED:
-                misspelt.add(near[0])
-                problems.append(f"unknown key {key!r}, did you mean {near[0]!r}?")
-        problems += [f"missing key {k!r}" for k in _REQUIRED if k in absent and k not in misspelt]
-        probe = dict.fromkeys(_REQUIRED, 64) | known
         try:
-            config = cls(**probe, extra=extra)
+            config = cls(**known, extra=extra)
         except ConfigError as error:
-            problems.append(str(error).removeprefix("bad ALBERT config: "))
-        if problems:
-            raise ConfigError(f"{origin}: " + "; ".join(problems))
-        if "num_attention_heads" in absent:
+            raise ConfigError(f"{origin}: {error}") from None
+        if "num_attention_heads" not in known:
             log.warning(
                 "%s: no num_attention_heads: using the original's default, %d. A wrong number gives "
                 "wrong results without an error, since no weight's shape depends on it (released "
                 "models: base 12, large 16, xlarge 16, xxlarge 64)",
                 origin, config.num_attention_heads,
             )
-        unused = [k for k in extra if k not in _RELEASED_BUT_UNUSED]
         if unused:
             log.warning("%s: unknown keys kept but not used: %s", origin, ", ".join(unused))
         return config
@@ -194,9 +180,9 @@ class AlbertConfig:
         Raises:
           DataError: no architecture has this name.
         """
-        if name not in RELEASED + BUILT_IN:
-            raise DataError(f"no architecture {name!r}: there are {', '.join(RELEASED + BUILT_IN)}")
-        return cls.from_json_file(_released_file(name))
+        if name not in (named := architectures()):
+            raise DataError(f"no architecture {name!r}: there are {', '.join(named)}")
+        return cls.from_json_file(named[name])
 
     def check_length(self, max_seq_length: int | None, origin: str) -> None:
         """Raises a FlagError if `max_seq_length` exceeds the maximum of `origin`'s model."""
@@ -237,22 +223,23 @@ def config_file(value: str) -> str:
     is_model = os.path.isdir(value) and any(os.path.exists(os.path.join(value, name)) for name in names)
     if os.path.isfile(value) or is_model or not re.fullmatch(r"[\w-]+", value):
         return value
-    if value in shipped.names():
-        return os.path.join(shipped.path_of(value), "albert_config.json")
-    if value not in RELEASED + BUILT_IN:
-        raise DataError(
-            f"albert_config_file: no such file: {value}. Architectures with a name: "
-            + ", ".join((*RELEASED, *BUILT_IN, *shipped.names()))
-        )
-    return _released_file(value)
+    if value not in (named := architectures()):
+        raise DataError(f"albert_config_file: no such file: {value}. Architectures with a name: "
+                        + ", ".join(named))
+    return named[value]
 
 
-def _released_file(name: str) -> str:
-    # In an installed package, or in the repository.
+def architectures() -> dict[str, str]:
+    """Returns {name: file} of the architectures in configs/ and of the built-in models."""
     package = os.path.dirname(os.path.abspath(__file__))
-    folders = [os.path.join(p, "configs") for p in (package, os.path.dirname(package))]
-    folder = next(filter(os.path.isdir, folders), folders[0])
-    return os.path.join(folder, f"{name}.json" if name in BUILT_IN else f"albert_{name}.json")
+    # In an installed package, or in the repository.
+    files_of = (glob.glob(os.path.join(folder, "configs", "*.json"))
+                for folder in (package, os.path.dirname(package)))
+    paths = sorted(next(filter(None, files_of), ()))
+    named = {os.path.basename(path)[:-5].removeprefix("albert_"): path for path in paths}
+    return named | {
+        name: os.path.join(shipped.path_of(name), "albert_config.json") for name in shipped.names()
+    }
 
 
 def _problems(config: AlbertConfig) -> list[str]:

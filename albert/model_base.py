@@ -163,9 +163,8 @@ class PretrainedModel(keras.Model):
         # Like Keras's Embedding, accepts floats, which a distributed `fit` passes.
         return ops.cast(value, "int32") if "float" in dtype else value
 
-    def of_batch(self, batch: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """Returns the outputs of a batch of records, ignoring features that are not inputs."""
-        return super().__call__(batch, **options)
+    # The outputs of a batch of records, some of whose features aren't inputs, in a plain dict.
+    of_batch = keras.Model.__call__
 
     def call(
         self, inputs: Any, training: bool = False, dropout_seed: Any = None,
@@ -182,14 +181,40 @@ class PretrainedModel(keras.Model):
             `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E]; and the
             outputs of `AlbertModel`.
         """
-        dropout = NO_DROPOUT
+        bert, dropout = self._encoder(), NO_DROPOUT
         if training:
             dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
-        states: dict[str, Any] | None = {} if output_hidden_states else None
-        encoded = self._encoder().encode(
-            self._encoder_inputs(inputs), dropout, self._positions(inputs), self.reads_all, states
+        # --- Embeddings ---
+        of_encoder, positions = self._encoder_inputs(inputs), self._positions(inputs)
+        layout = layout_of(of_encoder)
+        words, embedded = bert.embeddings(
+            ops.convert_to_tensor(of_encoder["input_ids"]), segments_of(of_encoder),
+            position_ids=layout.position_ids, dropout=dropout,
         )
-        return (states or {}) | self._outputs(encoded, inputs, dropout)
+        # --- Layers, the last one for the positions that the head reads ---
+        needed = None
+        if self.encoder_options.needed_outputs_only and not output_hidden_states:
+            if positions is not None or not self.reads_all:
+                needed = layout.first_and(positions)
+        *others, last = bert.encoder(
+            embedded, layout=layout, dropout=dropout, positions=needed,
+            has_all_states=output_hidden_states,
+        )
+        # --- Pooler and head ---
+        if needed is not None:
+            encoded = Encoded(layout, None, bert.pooler(last[:, 0]), last[:, 1:])
+        else:
+            chosen = None if positions is None else layout.at(last, positions)
+            encoded = Encoded(layout, last, bert.pooler(layout.first(last)), chosen)
+        outputs = self._outputs(encoded, inputs, dropout)
+        if not output_hidden_states:
+            return outputs
+        states = [layout.every(state) for state in (*others, last)]
+        return {
+            "word_embedding_output": layout.every(words), "embedding_output": layout.every(embedded),
+            "hidden_states": states, "encoder_outputs": states[1:], "sequence_output": states[-1],
+            "pooled_output": encoded.pooled,
+        } | outputs
 
     def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the inputs as the encoder takes them."""
@@ -234,7 +259,14 @@ class PretrainedModel(keras.Model):
         """Exports the model as Keras does; by default with ids, mask and segments of any shape.
 
         On JAX, which compiles one length, sequences have the model's maximum length.
+
+        Raises:
+          ValueError: the format is "litert": Keras's file would not run without TensorFlow.
         """
+        if format == "litert":
+            raise ValueError("a LiteRT file of Keras would need TensorFlow's own operations: call "
+                             "save_pretrained, then python -m albert.export_model --model_dir=MODEL "
+                             "--export_path=model.tflite")
         if input_signature is None:
             is_jax = keras.backend.backend() == "jax"
             length = self.config.max_position_embeddings if is_jax else None
@@ -381,44 +413,6 @@ class AlbertModel(PretrainedModel):
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         pooled = {"pooled_output": encoded.pooled}
         return pooled if encoded.last is None else {"sequence_output": encoded.sequence} | pooled
-
-    def encode(
-        self, inputs: Mapping[str, Any], dropout: Dropout = NO_DROPOUT, positions: Any = None,
-        reads_all: bool = False, states: dict[str, Any] | None = None,
-    ) -> Encoded:
-        """Returns the hidden states that a head needs.
-
-        Args:
-          positions: the positions [B, P] that the head reads besides `[CLS]`; by default all.
-          reads_all: whether the head reads all tokens if there are no `positions`.
-          states: a dict to which the outputs are added that `call` describes as hidden states.
-        """
-        layout = layout_of(inputs)
-        words, embedded = self.embeddings(
-            ops.convert_to_tensor(inputs["input_ids"]), segments_of(inputs),
-            position_ids=layout.position_ids, dropout=dropout,
-        )
-        needed = None
-        if self.encoder_options.needed_outputs_only and states is None:
-            if positions is not None or not reads_all:
-                needed = layout.first_and(positions)
-        *others, last = self.encoder(
-            embedded, layout=layout, dropout=dropout, positions=needed,
-            has_all_states=states is not None,
-        )
-        if needed is not None:
-            return Encoded(layout, None, self.pooler(last[:, 0]), last[:, 1:])
-        chosen = None if positions is None else layout.at(last, positions)
-        encoded = Encoded(layout, last, self.pooler(layout.first(last)), chosen)
-        if states is not None:
-            hidden_states = [layout.every(state) for state in (*others, last)]
-            states |= {
-                "word_embedding_output": layout.every(words),
-                "embedding_output": layout.every(embedded),
-                "hidden_states": hidden_states, "encoder_outputs": hidden_states[1:],
-                "sequence_output": hidden_states[-1], "pooled_output": encoded.pooled,
-            }
-        return encoded
 
 
 class ModelWithHead(PretrainedModel):

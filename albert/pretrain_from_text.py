@@ -30,7 +30,7 @@ from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.formats import layouts, pretrained, vocabulary_transfer
-from albert.model import costs
+from albert import costs
 from albert.records import manifests
 from albert.runtime import processor, workers
 from albert.runtime.progress import duration

@@ -9,7 +9,6 @@
     row_layout  sequences with one example each, or with several (packing)
     heads       heads for masked tokens, sentence order and labels
     answers     heads and beam search for SQuAD 2.0
-    costs       FLOPs and compute parameters of an architecture
 
 Import it before Keras: it rejects Keras's other backends.
 """

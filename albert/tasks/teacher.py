@@ -95,8 +95,8 @@ class Teacher:
         """
         layout = layout_of(batch)
         ids = ops.take(ops.convert_to_tensor(self.rows), _unmasked(batch, layout))
-        encoded = self.model.encode({**batch, "input_ids": ids}, reads_all=True)
-        target = ops.cast(ops.stop_gradient(encoded.sequence), "float32")
+        outputs = self.model.of_batch({**batch, "input_ids": ids})
+        target = ops.cast(ops.stop_gradient(outputs["sequence_output"]), "float32")
         states = ops.cast(states, "float32")
         errors = ops.mean(ops.square(states - target), axis=-1) / ops.var(target, axis=-1)
         mask = ops.cast(layout.mask, "float32")[..., None]

@@ -19,7 +19,7 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import TrainingDivergedError
-from albert.model import costs
+from albert import costs
 from albert.records.protobuf import field, varint
 from albert.records.record_files import RecordFiles
 from albert.records.tfrecord import frame_records

@@ -38,8 +38,7 @@ TEXTS = {"nothing": "", "blank": "\n\n \n", "mark": "\ufeff\n"}
 CONFIGS = {
     "wide": {"hidden_size": 32, "intermediate_size": 48}, "groups": {"num_hidden_groups": 2},
     "few": {"vocab_size": 30}, "many": {"vocab_size": 2000},
-    "wrong": {"num_hidden_layer": 2, "hidden_size": "16", "num_attention_heads": 0,
-              "hidden_dropout_prob": 1},
+    "wrong": {"hidden_size": "16", "num_attention_heads": 0, "hidden_dropout_prob": 1},
 }
 PICKLES = ("w.pkl", "w.h5", "w.keras", "w.bin", "w.pt", "model.ckpt-1")
 # (command, flags added to those of a valid job, message). {d}: the folder of the files above;
@@ -59,7 +58,7 @@ REFUSED = [
     ("pretrain", "--init_checkpoint={run}/model.ckpt-11",
      "--init_checkpoint: no checkpoint at .*model.ckpt-10"),
     ("pretrain", "--albert_config_file={d}/wrong.json",
-     "did you mean 'num_hidden_layers'.*hidden_size must be an integer, got '16'.*"
+     "wrong.json: bad ALBERT config: hidden_size must be an integer, got '16'.*"
      "num_attention_heads must be at least 1.*hidden_dropout_prob must be in [0, 1), got 1"),
     ("classify", "--vocab_file={d}/empty.txt", "empty.txt"),
     ("classify", "--vocab_file={d}/no_mask.txt", "[MASK]"),
@@ -94,10 +93,7 @@ def folder(tmp_path, monkeypatch):
     for name, content in TEXTS.items():
         (tmp_path / f"{name}.text").write_text(content)
     for name, changes in CONFIGS.items():
-        values = SIZES | changes
-        if name == "wrong":
-            del values["num_hidden_layers"]
-        (tmp_path / f"{name}.json").write_text(json.dumps(values))
+        (tmp_path / f"{name}.json").write_text(json.dumps(SIZES | changes))
     for name in PICKLES:
         (tmp_path / name).write_bytes(pickle.dumps(Bomb()))
     (tmp_path / "lines").write_text("\n".join(f"w{i} abc w{i % 7}, hello" for i in range(300)))
