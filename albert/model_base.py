@@ -346,7 +346,7 @@ class PretrainedModel(keras.Model):
             "frozen": frozen,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "encoder_options": dataclasses.asdict(self.encoder_options),
-            "facts": self.metadata.to_dict(),
+            "metadata": self.metadata.to_dict(),
         }
 
     def _argument(self, name: str) -> Any:
@@ -364,13 +364,13 @@ class PretrainedModel(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         values = dict(config)
-        metadata, frozen = values.pop("facts", {}), set(values.pop("frozen", ()))
+        metadata, frozen = values.pop("metadata"), set(values.pop("frozen"))
         values["config"] = AlbertConfig.from_dict(values["config"])
         values["encoder_options"] = EncoderOptions(**values["encoder_options"])
         if isinstance(values["dtype"], Mapping):
             values["dtype"] = keras.dtype_policies.deserialize(values["dtype"])
         model = cls(**values)
-        model.metadata = Metadata.from_dict(metadata, "facts")
+        model.metadata = Metadata.from_dict(metadata, "metadata")
         for path, part in model._parts().items() if frozen else ():
             part.trainable = path not in frozen
         return model

@@ -187,9 +187,10 @@ class AlbertForSequenceClassification(_LabelModel):
 class AlbertForTokenClassification(_LabelModel):
     """Encoder with C logits for each token.
 
-    Inputs are those of `AlbertModel`, the output is `logits` [B, L, C]. Tokens whose label is -100,
-    such as padding, count neither in the loss nor in the accuracy of this example:
+    Inputs are those of `AlbertModel`, the output is `logits` [B, L, C].
 
+    Example:
+      >>> # Tokens whose label is -100 count neither in the loss nor in the accuracy.
       >>> model = albert.AlbertForTokenClassification.from_pretrained("small_en", num_labels=3)
       >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100)
       >>> model.compile("adam", loss, metrics=[albert.modeling.LabelAccuracy()])

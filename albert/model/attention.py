@@ -1,4 +1,4 @@
-"""Scaled dot-product attention.
+"""Scaled dot-product attention (arXiv 1706.03762, section 3.2.1).
 
 Legend: B batch, N heads, Q queries, L keys, D size of a head.
 """

@@ -9,8 +9,9 @@ from keras import ops
 
 from albert.config import LAYER_NORM_EPSILON, AlbertConfig
 
+
 def gelu(x):
-    """Returns the Gaussian error linear unit in the released models' form, with tanh.
+    """Returns the Gaussian error linear unit (arXiv 1606.08415) in the released models' form.
 
     x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
     """
@@ -59,8 +60,11 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 
 
 def normalized(x, gamma, beta):
-    """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis."""
-    centered = x - ops.mean(x, axis=-1, keepdims=True)
+    """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis of [..., W].
+
+    This is layer normalization (arXiv 1607.06450).
+    """
+    centered = x - ops.mean(x, axis=-1, keepdims=True)  # [..., W]
     variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
     return centered * ops.rsqrt(variance + LAYER_NORM_EPSILON) * gamma + beta
 

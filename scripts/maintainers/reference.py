@@ -43,6 +43,7 @@ SECTIONS = {  # of the other names, a line each; `help` says more
         "AlbertForPreTraining", "AlbertForTokenClassification", "AlbertForMultipleChoice",
         "AlbertForBeamQuestionAnswering",
     ),
+    "A metric": ("modeling.LabelAccuracy",),
     "Optimizers": (
         "optimization.Lamb", "optimization.AdamWeightDecay", "optimization.Muon",
         "optimization.WarmupPolynomialDecay", "optimization.OptimizerConfig",
