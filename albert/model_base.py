@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, FactorizedEmbedding
 from albert.model.layers import dense_layer, precision
 from albert.model.row_layout import layout_of, segments_of
+from albert.model.weights import lora_layers
 from albert.runtime.named_dict import NamedDict, as_tree, trees_for_jax
 from albert.text.encodings import OURS
 
@@ -429,9 +429,6 @@ class ModelWithHead(PretrainedModel):
         return self.bert
 
 
-# === Arguments and weights of a model ===
-
-
 def arguments_of(kind: type[PretrainedModel]) -> list[str]:
     """Returns the arguments of a class besides those of all models, also those that it passes on."""
     names: set[str] = set()
@@ -441,22 +438,3 @@ def arguments_of(kind: type[PretrainedModel]) -> list[str]:
         if not any(p.kind == p.VAR_KEYWORD for p in parameters):
             break
     return sorted(names - {"self", "config", "name", "encoder_options", "dtype"})
-
-
-def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns {name in a released checkpoint: weight}; those of the encoder start with `bert/`."""
-    scope, prefix = getattr(model, "weight_scope", ""), re.compile(f"^{re.escape(model.path)}/(classifier/)?")
-    return {
-        scope + prefix.sub("", weight.path, count=1): weight
-        for weight in model.weights if not weight.name.startswith("lora_kernel")
-    }
-
-
-def parameter_shapes(model: keras.Model) -> dict[str, Sequence[int]]:
-    """Returns {checkpoint name: shape}."""
-    return {name: tuple(weight.shape) for name, weight in named_weights(model).items()}
-
-
-def lora_layers(model: keras.Model) -> list[keras.layers.Dense]:
-    """Returns the layers with LoRA, whose `kernel` is the merged one."""
-    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]

@@ -24,9 +24,8 @@ from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, Factori
 from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy
 from albert.model.layers import gelu, get_activation
 from albert.model.row_layout import INPUT_NAMES, weighted
-from albert.model_base import (
-    AlbertModel, ModelWithHead, PretrainedModel, named_weights, parameter_shapes, registered,
-)
+from albert.model.weights import named_weights, parameter_shapes
+from albert.model_base import AlbertModel, ModelWithHead, PretrainedModel, registered
 
 __all__ = [
     "AlbertConfig", "AlbertEncoder", "AlbertForBeamQuestionAnswering", "AlbertForMaskedLM",

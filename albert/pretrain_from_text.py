@@ -30,13 +30,13 @@ from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.formats import layouts, pretrained, vocabulary_transfer
-from albert import costs
 from albert.records import manifests
 from albert.runtime import processor, workers
 from albert.runtime.progress import duration
 from albert.storage import files, filesystem, locks
 from albert.text import corpus_files, vocabulary
 from albert.text.cleaning import LostMarks
+from albert.training import costs
 
 log = logging.getLogger("albert")
 

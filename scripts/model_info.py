@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # this che
 from albert.cli import flags
 from albert.config import AlbertConfig, config_file
 from albert.formats import huggingface
-from albert import costs
+from albert.training import costs
 from albert.storage import files
 
 WORKLOAD = {  # {flag: its default and help}

@@ -10,7 +10,7 @@ import dataclasses
 import math
 
 from albert.config import AlbertConfig
-from albert import costs
+from albert.training import costs
 
 # Estimates for tokenization: bytes per token, and how often a vocabulary entry must occur in training
 # to be worth an embedding.

@@ -250,7 +250,7 @@ def load(
     Raises:
       CheckpointError: weights are missing or have another shape.
     """
-    from albert.model_base import named_weights
+    from albert.model.weights import named_weights
 
     weights, known = source.weights(), inspect.signature(kind).parameters
     saved_as = MODEL_CLASSES.get(source.metadata.architecture, ENCODER)
@@ -299,7 +299,7 @@ def assign(
     Raises:
       CheckpointError: another of the encoder's weights is missing, or has another shape.
     """
-    from albert.model_base import named_weights, parameter_shapes
+    from albert.model.weights import named_weights, parameter_shapes
 
     named, shapes = named_weights(model), parameter_shapes(model)
     misfits = [
@@ -397,11 +397,8 @@ def write_archive(
 
 def trained_weights(model: "keras.Model") -> dict[str, np.ndarray]:
     """Returns a model's weights, without a pooler that `load` drew at random and nothing trained."""
-    from albert.model_base import lora_layers, named_weights
+    from albert.model.weights import weight_values
 
-    merged, new = {id(layer._kernel): layer.kernel for layer in lora_layers(model)}, model.random_pooler
-    weights = {
-        name: np.array(merged.get(id(weight), weight)) for name, weight in named_weights(model).items()
-    }
+    weights, new = weight_values(model), model.random_pooler
     is_new = bool(new) and all(np.array_equal(weights[name], value) for name, value in new.items())
     return {name: value for name, value in weights.items() if not (is_new and name in new)}

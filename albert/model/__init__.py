@@ -8,6 +8,7 @@
     dropout     dropout as a function of a seed and the position in a forward pass
     row_layout  sequences with one example each, or with several (packing)
     heads       heads for masked tokens, sentence order and labels
+    weights     weights by their names in released checkpoints
     answers     heads and beam search for SQuAD 2.0
 
 Import it before Keras: it rejects Keras's other backends.

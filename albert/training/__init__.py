@@ -8,5 +8,6 @@
     run             a run's settings, model and optimizer; starts, restores and saves it
     store           a run's checkpoints: written, kept, renamed if damaged
     evaluate        losses and metrics on held-out data; the best checkpoint
+    costs           FLOPs and compute parameters of an architecture
     metrics         averages, model FLOPs utilization, divergence; metrics.jsonl, TensorBoard, log lines
 """

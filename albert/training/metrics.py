@@ -19,12 +19,11 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import TrainingDivergedError
-from albert import costs
 from albert.records.protobuf import field, varint
 from albert.records.record_files import RecordFiles
 from albert.records.tfrecord import frame_records
 from albert.storage import files, mirrors
-from albert.training import store
+from albert.training import costs, store
 from albert.training.engine import Engine
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tensorflow.core.util import event_pb2
 from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import checkpoint_files, checkpoints
-from albert import costs
+from albert.training import costs
 from albert.records import batches, manifests, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.runtime import processor, progress

@@ -17,7 +17,7 @@ from albert import convert_hf, pretrain_from_text
 from albert.cli import earlier_run
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoints, pretrained, run_states
-from albert.model_base import named_weights
+from albert.model.weights import named_weights
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 

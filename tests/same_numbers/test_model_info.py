@@ -12,7 +12,7 @@ from helpers import REPO, SIZES, assert_one_clear_line, run_here, write_config
 
 from albert.cli import text_plan
 from albert.config import AlbertConfig
-from albert import costs
+from albert.training import costs
 
 model_info = jobs.script("model_info", "scripts")
 

@@ -110,7 +110,7 @@ def write_weights(
     """Writes initial weights of a model class; returns the checkpoint's prefix."""
     from albert import modeling
     from albert.formats import checkpoint_files
-    from albert.model_base import parameter_shapes
+    from albert.model.weights import parameter_shapes
 
     rng = np.random.default_rng(0)
     model = getattr(modeling, kind)(modeling.AlbertConfig(**config), **options)

@@ -246,7 +246,7 @@ def rounded(side) -> dict[str, float]:
 def flops(model: str, length: int) -> float:
     """Returns the matrix-product FLOPs per token of a training step."""
     from albert.formats import huggingface
-    from albert import costs
+    from albert.training import costs
 
     return costs.training_flops(huggingface.read_config(model), length, predictions=20)
 
