@@ -108,7 +108,7 @@ class SumOfProducts(keras.layers.Layer):
 
     def call(self, x, way):
         def layer(total, number):
-            return total + ops.matmul(x, self.dense.kernel)
+            return total + ops.matmul(x, ops.cast(self.dense.kernel, x.dtype))
 
         total = ops.zeros((x.shape[0], 2), x.dtype)
         if way == "unrolled":
