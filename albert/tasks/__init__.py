@@ -11,7 +11,6 @@
     words                 labels of words: CoNLL files, entities and their scores
     table                 your own labelled texts: CSV, TSV, JSON lines and Parquet
     baselines             a baseline for text classifiers: TF-IDF with logistic regression
-    glue_metrics          GLUE's official metrics
     lines                 lines of the files that tasks read
     fine_tuning_data      examples for fine-tuning, their records, tables of predictions
 """

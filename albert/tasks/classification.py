@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.runtime.lazy import LazyModule
 from albert.tasks import glue, race
-from albert.tasks import glue_metrics as metrics
 from albert.tasks.fine_tuning_data import write_test_results
 from albert.tasks.task import Task, chosen, mean, real
 
@@ -50,16 +49,14 @@ class ClassificationTask(Task):
 
     @property
     def metric(self) -> str:
-        """One of glue_metrics.METRICS, or several_labels."""
-        if self.threshold is not None:
-            return "several_labels"
+        """A key of glue.BEST_RESULT."""
         if self.name in glue.TASKS:
             return glue.TASKS[self.name].metric
         return "accuracy" if self.labels else "regression"
 
     @property
     def best_metric(self) -> str:
-        return metrics.best_metric(self.metric)
+        return "micro_f1" if self.threshold is not None else glue.BEST_RESULT[self.metric]
 
     @property
     def untrained_weights(self) -> tuple[str, ...]:
@@ -114,10 +111,11 @@ class ClassificationTask(Task):
         ids, logits = predictions["label_ids"], predictions["logits"]
         if self.threshold is not None:
             predicted = predictions["probabilities"] >= self.threshold
-            return metrics.of_several_labels(ids > 0, predicted, self.labels)
-        results = metrics.score(self.metric, ids, logits)
+            return several_label_scores(ids > 0, predicted, self.labels)
+        results = glue.score(self.metric, ids, logits)
         if self.labels and self.name == TSV:
-            results |= metrics.f1_by_label(ids, np.argmax(logits, axis=-1), self.labels)
+            one_hot = np.eye(len(self.labels), dtype=bool)
+            results |= f1_by_label(one_hot[ids], one_hot[logits.argmax(axis=-1)], self.labels)
         return results
 
     def probabilities(self, logits: Any) -> Any:
@@ -224,3 +222,36 @@ class MultipleChoiceTask(ClassificationTask):
             examples, tokenizer, self.max_seq_length, self.max_qa_length, self.num_labels,
             f"{split} questions",
         )
+
+
+def several_label_scores(
+    actual: np.ndarray, predicted: np.ndarray, names: Sequence[str]
+) -> dict[str, float]:
+    """Returns multi-label scores of booleans [N, C].
+
+    `eval_accuracy` is the fraction of texts with all labels right. `micro_f1` counts each label of
+    each text.
+    """
+    from sklearn.metrics import f1_score
+
+    return {
+        "eval_accuracy": float((actual == predicted).all(1).mean()),
+        "micro_f1": float(f1_score(actual.ravel(), predicted.ravel(), zero_division=0.0)),
+    } | f1_by_label(actual, predicted, names)
+
+
+def f1_by_label(
+    actual: np.ndarray, predicted: np.ndarray, names: Sequence[str]
+) -> dict[str, float]:
+    """Returns `macro_f1`, and `f1_<label>` of each label that occurs, given booleans [N, C].
+
+    `macro_f1` leaves out labels that neither occur nor are predicted.
+    """
+    from sklearn.metrics import f1_score
+
+    scores = f1_score(actual, predicted, average=None, zero_division=0.0)  # [C]
+    occurs = actual.any(0)
+    is_counted = occurs | predicted.any(0)
+    return {"macro_f1": float(scores[is_counted].mean()) if is_counted.any() else 0.0} | {
+        f"f1_{names[i]}": float(scores[i]) for i in np.flatnonzero(occurs)
+    }

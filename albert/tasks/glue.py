@@ -1,6 +1,8 @@
 """The GLUE tasks: files, columns and metrics.
 
 A `classification.ClassificationTask` is trained on them. This module needs no TensorFlow.
+
+Legend: N rows, C classes.
 """
 
 import dataclasses
@@ -9,6 +11,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import GLUE_LABELS
@@ -46,7 +50,7 @@ class GlueTask:
     name: str
     directory: str  # under --data_dir
     labels: tuple[str, ...]  # in the order of their ids; empty for regression
-    metric: str  # one of glue_metrics.METRICS
+    metric: str  # a key of BEST_RESULT
     train: Split | None
     dev: Split | None
     test: Split
@@ -56,33 +60,25 @@ class GlueTask:
     def is_regression(self) -> bool:
         return not self.labels
 
-    def split(self, name: str) -> Split:
-        """Returns the layout of train, dev or test.
+    def file(self, data_dir: str, split: str) -> tuple[str, Split]:
+        """Returns path and layout of train, dev or test.
 
         Raises:
           FlagError: the task has no such file.
-        """
-        split = getattr(self, name)
-        if split is None:
-            flag = {"train": "do_train", "dev": "do_eval"}[name]
-            raise FlagError(
-                f"--{flag}: task {self.name} has no {name} file; train with another task and "
-                f"give its --checkpoint to --do_predict"
-            )
-        return split
-
-    def path(self, data_dir: str, name: str) -> str:
-        """Returns the file of train, dev or test.
-
-        Raises:
           DataError: it does not exist.
         """
-        path = os.path.join(data_dir, self.directory, self.split(name).file)
+        layout = {"train": self.train, "dev": self.dev, "test": self.test}[split]
+        if layout is None:
+            raise FlagError(
+                f"--{'do_train' if split == 'train' else 'do_eval'}: task {self.name} has no {split} "
+                "file; train with another task and give its --checkpoint to --do_predict"
+            )
+        path = os.path.join(data_dir, self.directory, layout.file)
         if not os.path.isfile(path):
             raise DataError(
                 f"no such file: {path}; --data_dir must hold the folder {self.directory}"
             )
-        return path
+        return path, layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +160,12 @@ def read_examples(
     Raises:
       DataError: no such file, no examples, too few columns, unknown label (file:line).
     """
-    layout, path = task.split(split), task.path(data_dir, split)
-    examples, num_skipped = [], 0
+    (path, layout), examples, num_skipped = task.file(data_dir, split), [], 0
     for line, columns in read_tsv(path):
         if layout.has_header and line == 1:
-            _check_header(task, layout, path, columns)
+            if len(columns) >= layout.min_columns and _is_data(task, layout, columns):
+                # Otherwise the first example would be lost silently.
+                raise DataError(f"{path}:1: expected a header, got data: {columns[0][:40]!r} ...")
             continue
         if len(columns) < layout.min_columns:
             if layout.skips_short_rows:
@@ -178,8 +175,9 @@ def read_examples(
                 f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, got "
                 f"{len(columns)}; is this the {task.directory} file of GLUE?"
             )
-        label: str | float = task.labels[0] if task.labels else 0.0
-        if layout.label is not None:
+        if layout.label is None:
+            label: str | float = task.labels[0] if task.labels else 0.0
+        else:
             label = gold_label(columns[layout.label], task.labels, f"{path}:{line}", normalize)
         if layout.guid is not None:
             guid = columns[layout.guid]
@@ -200,11 +198,11 @@ def read_data(
 ) -> FineTuningData:
     """Returns the examples of these splits; see `read_examples`."""
     for split in splits:
-        task.path(data_dir, split)  # all files must exist before the first one is read
+        task.file(data_dir, split)  # all files must exist before the first one is read
     examples = {split: read_examples(task, data_dir, split, normalize) for split in splits}
     if "train" in splits:
         labels = [example.label for example in examples["train"]]
-        warn_of_labels(task.path(data_dir, "train"), labels, task.labels)
+        warn_of_labels(task.file(data_dir, "train")[0], labels, task.labels)
     return FineTuningData(task.name, examples, task.labels)
 
 
@@ -257,14 +255,57 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:
-    """Refuses a file without a header, whose first example would be lost silently."""
-    if len(columns) < layout.min_columns:
-        return  # `read_examples` reports it
-    if layout.label is not None:
-        text = columns[layout.label]
-        is_data = number(text) is not None if task.is_regression else text in task.labels
-    else:
-        is_data = layout.guid is not None and columns[layout.guid].isdecimal()
-    if is_data:
-        raise DataError(f"{path}:1: expected a header, got data: {columns[0][:40]!r} ...")
+def _is_data(task: GlueTask, layout: Split, columns: list[str]) -> bool:
+    """Whether a file's first line is an example rather than a header."""
+    if layout.label is None:
+        return layout.guid is not None and columns[layout.guid].isdecimal()
+    text = columns[layout.label]
+    return number(text) is not None if task.is_regression else text in task.labels
+
+
+# === Metrics ===
+
+# The result that decides on the best checkpoint, as in the original.
+BEST_RESULT = {
+    "accuracy": "eval_accuracy", "accuracy_and_f1": "eval_accuracy", "matthews": "matthew_corr",
+    "regression": "pearson",
+}
+
+
+def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+    """Returns the results of a metric, under the original toolkit's keys and a few more.
+
+    A correlation is undefined if all labels or all predictions are equal. It is then 0.0, because
+    such a model has learned nothing.
+
+    Args:
+      metric: a key of BEST_RESULT.
+      labels: [N], class ids, or values of a regression.
+      logits: [N, C]; of a regression [N, 1] or [N].
+    """
+    from scipy.stats import rankdata
+    from sklearn.metrics import f1_score, matthews_corrcoef
+
+    if metric == "regression":  # STS-B
+        values = np.reshape(logits, [-1])
+        errors = np.asarray(labels, np.float64) - np.asarray(values, np.float64)
+        return {
+            "pearson": _correlation(labels, values),
+            "spearman": _correlation(rankdata(labels), rankdata(values)),
+            "MSE": float(np.mean(errors**2)),
+        }
+    # From logits: float32 can round different logits to equal probabilities.
+    predictions = np.argmax(logits, axis=-1)
+    results = {"eval_accuracy": float(np.mean(labels == predictions))}
+    if metric == "accuracy_and_f1":  # MRPC and QQP: of class 1, paraphrase or duplicate
+        results["f1"] = float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
+    elif metric == "matthews":  # CoLA; scikit-learn warns of a single class
+        is_defined = len({*labels, *predictions}) > 1
+        results["matthew_corr"] = float(matthews_corrcoef(labels, predictions)) if is_defined else 0.0
+    return results
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    if not (np.ptp(a) and np.ptp(b)):
+        return 0.0
+    return float(np.corrcoef(a, b, dtype=np.float64)[1, 0])

@@ -12,7 +12,7 @@ from jobs import WORDS, classify
 
 import albert
 from albert import convert_hf, predict
-from albert.tasks import glue_metrics
+from albert.tasks.classification import several_label_scores
 
 NAMES = ("funny", "long", "rude")
 
@@ -85,7 +85,7 @@ def test_the_report_has_each_labels_score(trained):
 def test_scores_are_those_of_the_definition():
     actual = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]], bool)
     found = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0]], bool)
-    scores = glue_metrics.of_several_labels(actual, found, ("a", "b", "c", "d"))
+    scores = several_label_scores(actual, found, ("a", "b", "c", "d"))
     assert scores == pytest.approx({
         "eval_accuracy": 0.0, "micro_f1": 2 * 3 / (4 + 5), "macro_f1": (1 + 1 / 2 + 0) / 3,
         "f1_a": 1.0, "f1_b": 0.5,

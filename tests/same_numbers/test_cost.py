@@ -6,11 +6,6 @@ Nothing here is timed; `scripts/maintainers/benchmark.py` does that.
 import collections
 import dataclasses
 import itertools
-import os
-import platform
-import subprocess
-import sys
-import time
 
 import forked
 import keras
@@ -18,10 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import pretraining_rows
-from tensorflow.python.autograph.pyct import transpiler
 from tensorflow.python.eager import context
 
-from albert.cli import engine_start
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
 from albert.records import batches, manifests, packing
@@ -43,30 +36,6 @@ def train_step(config: AlbertConfig = CONFIG, batches=None, **options):
     run = RunConfig("", num_train_steps=10, **options)
     state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return current().train_step(TASK, state, run, batches)
-
-
-START = """
-from albert.cli import flags
-flags.set_up_logging(); flags.import_tensorflow()
-"""
-
-
-@pytest.mark.slow
-def test_a_command_starts_with_onednn():
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
-    done = subprocess.run(
-        [sys.executable, "-c", START], env=environment | {"TF_CPP_MIN_LOG_LEVEL": "0"},
-        capture_output=True, text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    if platform.machine() == "x86_64":
-        assert "oneDNN custom operations are on" in done.stderr
-
-
-def test_the_users_word_on_onednn_counts(monkeypatch):
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    engine_start.set_environment()
-    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
 
 
 def batch_of(rows) -> dict[str, np.ndarray]:
@@ -117,22 +86,6 @@ def graph():
     return StepGraph()
 
 
-def test_the_graph_of_a_step_does_not_grow_with_depth_and_no_code_is_converted(graph, monkeypatch):
-    converted, convert = [], transpiler.PyToPy.transform_function
-
-    def note(self, function, context):
-        converted.append(function.__qualname__)
-        return convert(self, function, context)
-
-    monkeypatch.setattr(transpiler.PyToPy, "transform_function", note)
-    deep = StepGraph(dataclasses.replace(CONFIG, num_hidden_layers=4 * LAYERS))
-    assert not converted
-    # Equal constants are merged; the numbers of the last layer and of looped layers are not.
-    constants = deep.counts.pop("Const"), graph.counts["Const"]
-    assert deep.counts == graph.counts - collections.Counter(Const=constants[1])
-    assert abs(constants[0] - constants[1]) <= 2
-
-
 def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
     # A layer occurs once, and the last one separately; the metrics reuse the losses.
     assert graph.counts["Softmax"] == graph.counts["SparseSoftmaxCrossEntropyWithLogits"] == 2
@@ -157,37 +110,6 @@ def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
     assert turned and not [
         name for name in turned if "predictions" in name and "gradient_tape" not in name
     ]
-
-
-def test_micro_batches_are_computed_one_after_another(monkeypatch):
-    # Not all at once, with the activations of all of them.
-    seen, part_of, statistics = [], steps._part_of, PretrainingTask.statistics
-
-    def note(what, value):
-        def tell(x):
-            seen.append(what)
-            time.sleep(0.02)
-            return x
-
-        # Stateless, since TensorFlow orders stateful operations automatically.
-        told = tf.numpy_function(tell, [value], value.dtype, stateful=False)
-        told.set_shape(value.shape)
-        return told
-
-    def begin(*arguments):
-        part = part_of(*arguments)
-        return part | {"input_ids": note("begin", part["input_ids"])}
-
-    def end(*arguments):
-        pairs = statistics(*arguments)
-        (name, (total, weight)), *_ = pairs.items()
-        return pairs | {name: (note("end", total), weight)}
-
-    monkeypatch.setattr(steps, "_part_of", begin)
-    monkeypatch.setattr(PretrainingTask, "statistics", end)
-    one = dataclasses.replace(CONFIG, num_hidden_layers=1)
-    take_steps(train_step(one, gradient_accumulation_steps=2), same_batch(), 2)
-    assert seen == ["begin", "end"] * 4
 
 
 def test_each_micro_batch_draws_its_own_dropout():

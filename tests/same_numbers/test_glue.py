@@ -1,4 +1,4 @@
-"""The GLUE tasks: the original's examples, features and records; bad files refused."""
+"""The GLUE tasks: the original's examples, features, records and metrics; bad files refused."""
 
 import gzip
 import json
@@ -7,13 +7,14 @@ import jobs
 import numpy as np
 import pytest
 from helpers import features_of, golden_tokenizer
+from sklearn import metrics
 
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, run_states
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import glue
-from albert.tasks.classification import ClassificationTask
+from albert.tasks.classification import ClassificationTask, f1_by_label, several_label_scores
 from albert.tasks.fine_tuning_data import keep_records
 from albert.tasks.glue import TASKS, Example
 from albert.tokenization import FullTokenizer
@@ -238,3 +239,73 @@ def test_the_name_of_a_task_says_what_a_checkpoint_predicts():
         "mrpc": "MRPC.tsv", "qnli": "QNLI.tsv", "qqp": "QQP.tsv", "rte": "RTE.tsv",
         "sst-2": "SST-2.tsv", "sts-b": "STS-B.tsv", "wnli": "WNLI.tsv",
     }
+
+
+# --- Metrics ---
+
+
+def test_scores_equal_the_originals_without_its_padding_rows(golden_path):
+    data = np.load(golden_path("heads/classifier_metrics.npz"))
+    for task, keys in (
+        ("mnli", ["eval_accuracy"]), ("cola", ["eval_accuracy", "matthew_corr"]),
+        ("sts-b", ["pearson", "MSE"]),
+    ):
+        def rows(name):
+            return np.concatenate([data[f"{task}/batch{i}/{name}"] for i in range(3)])
+
+        real = rows("is_real_example") > 0
+        ours = glue.score(TASKS[task].metric, rows("label_ids")[real], rows("logits")[real])
+        ours["eval_loss"] = rows("per_example_loss")[real].mean()
+        for key in [*keys, "eval_loss"]:
+            theirs = float(data[f"{task}/result/{key}"])
+            assert ours[key] == pytest.approx(theirs, abs=2e-6), key
+
+
+def scores(metric, labels, guesses):
+    return glue.score(metric, np.array(labels), np.eye(max(guesses) + 1)[guesses])
+
+
+def test_each_metric_has_the_values_of_its_library_ties_and_all():
+    # f1 is of class 1, accuracy of all.
+    assert scores("accuracy_and_f1", [1, 1, 1, 0, 0, 0, 0], [1, 1, 0, 1, 0, 0, 0]) == {
+        "eval_accuracy": pytest.approx(5 / 7), "f1": pytest.approx(2 / 3)
+    }
+    found = scores("matthews", [0, 1, 1, 2, 2, 2, 0, 1, 2, 0], [0, 1, 2, 2, 2, 0, 0, 1, 1, 1])
+    assert found == {"eval_accuracy": 0.6, "matthew_corr": 0.4090909090909091}
+    labels = np.array([0.0, 1.0, 1.0, 2.0, 3.5, 5.0, 5.0, 5.0])
+    values = np.array([0.1, 0.3, 0.2, 2.0, 2.0, 4.0, 5.0, 3.0])
+    assert glue.score("regression", labels, values[:, None]) == pytest.approx({
+        "pearson": 0.9311247124513947, "spearman": 0.9632566387742928, "MSE": 1.04875,
+    }, abs=1e-14)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_undefined_is_zero_without_a_warning():
+    for metric, key in (("matthews", "matthew_corr"), ("accuracy_and_f1", "f1")):
+        for labels in ([0, 1, 1, 0], [0, 0]):
+            assert scores(metric, labels, [0] * len(labels))[key] == 0.0
+    for labels in ([0, 1, 1, 0], [1]):
+        found = glue.score("regression", np.array(labels), np.zeros(len(labels)))
+        assert found["pearson"] == found["spearman"] == 0.0
+    # Predictions that hardly vary can still be correlated.
+    labels = np.array([1.0, 2.0, 3.0])
+    assert glue.score("regression", labels, 1e6 + labels * 1e-8)["pearson"] > 0.9
+
+
+def test_scores_by_label_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        actual, found = rng.random((2, 12, 3)) < 0.3
+        results = several_label_scores(actual, found, "abc")
+        assert results["micro_f1"] == pytest.approx(
+            metrics.f1_score(actual, found, average="micro", zero_division=0))
+        assert results["eval_accuracy"] == pytest.approx(metrics.accuracy_score(actual, found))
+        # A label that is only predicted counts; one that neither occurs nor is predicted does not.
+        labels, guesses = rng.integers(0, 3, 12), rng.integers(0, 5, 12)
+        results = f1_by_label(np.eye(6, dtype=bool)[labels], np.eye(6, dtype=bool)[guesses], "abcdef")
+        assert results.pop("macro_f1") == pytest.approx(
+            metrics.f1_score(labels, guesses, average="macro", zero_division=0))
+        assert results == pytest.approx({
+            f"f1_{'abcdef'[label]}": metrics.f1_score(labels == label, guesses == label, zero_division=0)
+            for label in sorted({*labels.tolist()})
+        })
