@@ -340,19 +340,19 @@ def _evaluate(
     """Evaluates a checkpoint; if it is the best, but on other rows, looks for the best on these."""
     from albert.training import evaluate
 
-    directory, measured = run_config.output_dir, (task, config, run_config, source)
-    result = evaluate.evaluate(*measured, weights)
+    directory = run_config.output_dir
+    result = evaluate.evaluate(task, config, run_config, source, weights)
     log_results(result.results)
     prefix, best = os.path.join(directory, checkpoints.BEST), evaluate.read_best(directory)
     if weights.origin != prefix or not best:
         return result
-    changed = evaluate.differences(best, evaluate.what_is_measured(*measured))
-    evaluate.keep_if_best(*measured, prefix, result.results)
+    changed = evaluate.differences(best, evaluate.what_is_measured(task, source))
+    evaluate.keep_if_best(task, run_config, source, prefix, result.results)
     others = checkpoints.list_steps(directory) if changed and not run_config.keep_last else {}
     others.pop(best["step"], None)
     for other in others.values():
-        found = evaluate.evaluate(*measured, checkpoints.open_weights(other))
-        if evaluate.keep_if_best(*measured, other, found.results):
+        found = evaluate.evaluate(task, config, run_config, source, checkpoints.open_weights(other))
+        if evaluate.keep_if_best(task, run_config, source, other, found.results):
             result = found
     return result
 

@@ -277,7 +277,7 @@ def main(values: flags.FlagValues) -> None:
                 last = evaluate.evaluate(task, config, run, eval_files, weights)
                 log_results(last.results)
                 if saved:
-                    evaluate.keep_if_best(task, config, run, eval_files, saved[-1], last.results)
+                    evaluate.keep_if_best(task, run, eval_files, saved[-1], last.results)
             log.info("results: %s", write_results(files.make_dirs(run.output_dir), last.results))
 
         # === The model's card ===

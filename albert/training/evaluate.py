@@ -37,9 +37,7 @@ class Evaluation:
     predictions: dict[str, np.ndarray]  # [records, ...], in order, without padding
 
 
-def what_is_measured(
-    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles
-) -> dict[str, Any]:
+def what_is_measured(task: Task, source: RecordFiles) -> dict[str, Any]:
     """Returns what two evaluations must share for their results to be compared (as JSON)."""
     return {
         "task": task.name, "metric": task.best_metric,
@@ -48,8 +46,7 @@ def what_is_measured(
 
 
 def keep_if_best(
-    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, prefix: str,
-    results: Mapping[str, Any],
+    task: Task, run: RunConfig, source: RecordFiles, prefix: str, results: Mapping[str, Any]
 ) -> bool:
     """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
@@ -62,7 +59,7 @@ def keep_if_best(
     if not math.isfinite(value):
         log.warning("%s is not a finite number at step %d", task.best_metric, step)
         return False
-    best, measured = read_best(directory), what_is_measured(task, config, run, source)
+    best, measured = read_best(directory), what_is_measured(task, source)
     if best and (changed := differences(best, measured)):
         log.warning("the best checkpoint so far, of step %s, was evaluated differently (%s): the search "
                     "for the best starts again at step %d", best["step"], changed, step)

@@ -133,7 +133,7 @@ def train(
             last = evaluate.measure(
                 eval_task, *prepared, eval_files, step, lambda: is_alone and signals and end()
             )
-            if evaluate.keep_if_best(task, config, run, eval_files, newest, last.results):
+            if evaluate.keep_if_best(task, run, eval_files, newest, last.results):
                 evaluations.clear()
             elif len(evaluations) > 1:
                 evaluations.popitem()

@@ -8,7 +8,6 @@ import numpy as np
 from damage import flipped
 from helpers import LENGTH, PREDICTIONS, SIZES, results_of, write_pretraining_records
 
-from albert.config import AlbertConfig
 from albert.formats import run_states
 from albert.records.record_files import RecordFiles
 from albert.storage import files
@@ -17,7 +16,6 @@ from albert.training import evaluate
 from albert.training.run import RunConfig
 
 TASK = PretrainingTask(LENGTH, PREDICTIONS)
-CONFIG = AlbertConfig.from_dict(SIZES)
 
 
 def keep(folder, step, accuracy, path, task=TASK, **changes):
@@ -29,7 +27,7 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
     run = RunConfig(str(folder), max_eval_steps=3, **changes)
     results = {task.best_metric: accuracy, "global_step": step}
     return evaluate.keep_if_best(
-        task, CONFIG, run, RecordFiles([path]), str(folder / f"model.ckpt-{step}"), results
+        task, run, RecordFiles([path]), str(folder / f"model.ckpt-{step}"), results
     )
 
 
