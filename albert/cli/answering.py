@@ -71,7 +71,7 @@ def read_texts(path: str) -> list[str]:
     name, counts = source_name(path), text_files.ReadingCounts()
     with contextlib.ExitStack() as stack:
         if path == STDIN:
-            stream, _ = text_files.decode(sys.stdin.buffer, name)
+            stream = text_files.decode(sys.stdin.buffer, name)
         else:
             stream = stack.enter_context(text_files.open_text(path))
         lines = text_files.read_lines(stream, name, counts, longest=sys.maxsize)

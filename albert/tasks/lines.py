@@ -37,9 +37,8 @@ def read_text(path: str, flag: str, encoding: str | None = None) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         *before, line = content[:error.start].split(b"\n")
-        advice = text_files.advice_on_encoding(content[error.start - len(line):].partition(b"\n")[0])
         raise DataError(f"{path}:{len(before) + 1}: not UTF-8 text (byte {len(line) + 1} of the line); "
-                        f"{advice}") from error
+                        f"{text_files.CONVERT}") from error
 
 
 def too_large(path: str) -> DataError:
@@ -78,7 +77,7 @@ def decode_lines(stream: BinaryIO, name: str, is_strict: bool = True) -> Iterato
             if is_strict:
                 raise DataError(
                     f"{name}:{number}: not UTF-8 text (byte {error.start + 1} of the line); "
-                    f"{text_files.advice_on_encoding(raw)}"
+                    f"{text_files.CONVERT}"
                 ) from error
             text = raw.decode(errors="replace")
             num_bad += 1

@@ -167,11 +167,9 @@ def read_table(
             objects = list(_parquet_rows(path, flag) if kind == PARQUET else _json_rows(path, flag, encoding))
             names = list(dict.fromkeys(name for _, row in objects for name in row))
             rows = [(line, [row.get(name, "") for name in names]) for line, row in objects]
-    except text_files.Utf16Error as error:
-        raise DataError(f"{error}, or give --encoding=utf-16") from error
     except DataError as error:
         if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
-            raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error
+            raise DataError(f"{error}, or give --encoding=cp1252 (or utf-16) if Excel wrote it") from error
         raise
     if not rows:
         raise DataError(f"{path}: {'no rows below the header' if names else 'the file is empty'}")
@@ -231,7 +229,7 @@ def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int
 def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number, object) of each row."""
     number = size = 0
-    with text_files.open_file(path, flag) as stream:
+    with text_files.open_text(path, flag) as stream:
         for batch in structured_files.parquet_batches(stream, path):
             if (size := size + batch.nbytes) > lines.MAX_BYTES:
                 raise lines.too_large(path)

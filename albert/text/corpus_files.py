@@ -84,19 +84,3 @@ def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
     if not visible:
         raise DataError(f"{flag}: no file below the directory {directory}")
     return visible
-
-
-def has_lines_alone(path: str) -> bool:
-    """Whether a plain text file has several lines, and no blank one between them."""
-    with text_files.open_text(path) as stream:
-        lines, has_text, is_blank = 0, False, False
-        while part := stream.readline(text_files.LONGEST_LINE):
-            if part.decode("utf-8", "replace").strip():  # U+3000 is blank, too, as when it is read
-                if is_blank:
-                    return False
-                lines += not has_text
-                has_text = True
-            if part.endswith(b"\n"):
-                is_blank |= lines > 0 and not has_text
-                has_text = False
-    return lines > 1

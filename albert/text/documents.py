@@ -6,14 +6,13 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from albert.storage import filesystem
-from albert.text import corpus_files, text_files
+from albert.text import text_files
 from albert.text.corpus_files import BLANK_LINES, FILES, LINES, Form
 from albert.text.sentences import split_sentences
 from albert.text.text_files import ReadingCounts
 
 Document = list[str]  # its lines, none of them blank
 
-_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 LONGEST_DOCUMENT = 8 << 20  # characters; longer ones are divided, so that memory stays bounded
 
 
@@ -44,9 +43,6 @@ def read_documents(
     for text, is_end in lines:
         if text:
             document.append(text)
-            counts.sentences += 1
-            counts.words += text.count(" ") + 1
-            counts.tags += len(_TAG.findall(text)) if "<" in text else 0
             size += len(text)
         if document and (is_end or size >= LONGEST_DOCUMENT):
             counts.documents += 1
@@ -62,13 +58,12 @@ def _read_files(
 ) -> Iterator[tuple[str, bool]]:
     """Yields (text, whether a document ends after it) for each line; the text may be empty."""
     for path in paths:
-        with text_files.open_file(path) as file:
-            stream, head = text_files.decode(file, path)
+        with text_files.open_text(path) as stream:
+            head = text_files.head_of(stream)
             layout, reader = form.layout or BLANK_LINES, form.reader(head, path)
-            if not (reader or form.layout) and corpus_files.has_lines_alone(path):
+            if not (reader or form.layout) and _has_lines_alone(head):
                 layout = LINES
-                counts.files_of_lines += 1
-                counts.first_of_lines = counts.first_of_lines or path
+                counts.files_of_lines.append(path)
             if reader:
                 for place, content in reader(stream, path, form.text_field):
                     lines = text_files.read_lines(io.BytesIO(content), place, counts)
@@ -80,6 +75,12 @@ def _read_files(
         if break_between_files or layout == FILES:
             yield "", True
     yield "", True
+
+
+def _has_lines_alone(head: bytes) -> bool:
+    """Whether there are several lines, and no blank one between them."""
+    text = head.decode("utf-8", "replace").strip()
+    return "\n" in text and not re.search(r"\n\s*\n", text)
 
 
 def _drop_blank(
@@ -107,16 +108,17 @@ def _drop_blank(
 def size_of_text(path: str, form: Form = Form()) -> int:
     """Returns the size of a file's text in bytes of UTF-8.
 
-    Files of other encodings or formats are read, which takes little time compared with what follows.
+    Compressed files and other formats are read, which takes little time compared with what follows.
 
     Raises:
       DataError: see `read_documents`.
     """
-    with text_files.open_file(path) as file:
-        stream, head = text_files.decode(file, path)
-        if reader := form.reader(head, path):
+    with text_files.open_text(path) as stream:
+        if reader := form.reader(text_files.head_of(stream), path):
             return sum(len(content) for _, content in reader(stream, path, form.text_field))
-        return filesystem.size(path) if stream is file else sum(map(len, text_files.chunks(stream)))
+        if stream.seekable():
+            return filesystem.size(path)
+        return sum(map(len, iter(lambda: stream.read(1 << 16), b"")))
 
 
 def split_documents(documents: Sequence[Document], language: str | None) -> list[Document]:

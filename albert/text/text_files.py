@@ -5,18 +5,15 @@ it may be a pipe.
 """
 
 import bz2
-import codecs
 import contextlib
 import dataclasses
 import gzip
 import io
-import itertools
 import logging
 import lzma
 import re
 import sys
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from albert.errors import DataError
@@ -26,17 +23,8 @@ log = logging.getLogger("albert")
 
 LONGEST_LINE = 1 << 20  # bytes; longer lines are divided, so that memory stays bounded
 MAX_BAD = 0.05  # maximum fraction of a text's lines that are not UTF-8
-MAX_TAGS = 0.01  # fraction of the words, from which on HTML is warned about
-_HOPELESS = 1 << 20  # bad lines after which a mostly bad text is not read to its end
-
 PARQUET = b"PAR1"  # the first bytes of such a file, which is not text
-_CHUNK = 1 << 16
-_COMPRESSED = (
-    (re.compile(rb"\x1f\x8b\x08"), "gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
-    (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bzip2", bz2.BZ2File),
-    (re.compile(rb"\xfd7zXZ\x00"), "xz", lzma.LZMAFile),
-    (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", lambda stream: as_stream(_unzstd(stream))),
-)
+CONVERT = "convert it first, for example with iconv -f WINDOWS-1252 -t UTF-8"
 
 
 # === Lines ===
@@ -47,17 +35,13 @@ class ReadingCounts:
     """A reader's counts."""
 
     documents: int = 0
-    sentences: int = 0  # lines with text
-    words: int = 0
-    tags: int = 0  # of HTML
     lines: int = 0  # blank ones included
     bytes: int = 0  # of the text as UTF-8
     cuts: int = 0  # positions at which very long lines were divided
     cut_documents: int = 0  # positions at which very long documents were divided
     bad_utf8_lines: int = 0  # decoded with U+FFFD
-    first_bad: str = ""  # file, line and likely encoding of the first of them
-    files_of_lines: int = 0  # files without blank lines, whose lines are documents
-    first_of_lines: str = ""
+    first_bad: str = ""  # file and line of the first of them
+    files_of_lines: list[str] = dataclasses.field(default_factory=list)  # each line is a document
 
     def check(self, max_bad: float | None = None) -> None:
         """Raises a DataError if more than a fraction of the lines (by default `MAX_BAD`) are bad."""
@@ -67,15 +51,12 @@ class ReadingCounts:
                             "are not UTF-8")
 
     def warn(self) -> None:
-        """Logs unusual properties: no blank lines, HTML, lines that are not UTF-8."""
-        if self.tags > MAX_TAGS * self.words:
-            log.warning("%s of %s words are HTML tags, which would be trained on: extract the text first "
-                        "(pip install trafilatura)", f"{self.tags:,}", f"{self.words:,}")
+        """Logs unusual properties: no blank lines, lines that are not UTF-8."""
         if self.files_of_lines:
-            more = f" (and {self.files_of_lines - 1:,} more files)" if self.files_of_lines > 1 else ""
+            first, *others = self.files_of_lines
+            more = f" (and {len(others):,} more files)" if others else ""
             log.warning("%s%s: no blank line separates documents, so each line is one; "
-                        "--document_layout=files or blank_lines decides otherwise",
-                        self.first_of_lines, more)
+                        "--document_layout=files or blank_lines decides otherwise", first, more)
         if self.bad_utf8_lines:
             log.warning("%s of %s lines had invalid UTF-8, replaced by U+FFFD: %s",
                         f"{self.bad_utf8_lines:,}", f"{self.lines:,}", self.first_bad)
@@ -108,18 +89,16 @@ def read_lines(
             part, rest = part[:cut], part[cut:]
             counts.cuts += 1
         if b"\0" in part:
-            number = counts.lines - before + 1
-            raise DataError(f"{name}:{number}: a NUL byte: {_advice_on_binary(part)}")
+            raise DataError(f"{name}:{counts.lines - before + 1}: a NUL byte: this is not UTF-8 text; "
+                            "convert it first (iconv -f UTF-16 -t UTF-8), or remove them (tr -d '\\000')")
         try:
             text = part.decode("utf-8")
         except UnicodeDecodeError:
             text = part.decode("utf-8", "replace")
             counts.bad_utf8_lines += 1
             counts.first_bad = counts.first_bad or (
-                f"{name}:{counts.lines - before + 1}: not UTF-8 text; {advice_on_encoding(part)}"
+                f"{name}:{counts.lines - before + 1}: not UTF-8 text; {CONVERT}"
             )
-            if counts.bad_utf8_lines == _HOPELESS:
-                counts.check(0.5)
         if text[0] == "\ufeff":
             text = text.lstrip("\ufeff")
         counts.lines += is_end
@@ -135,145 +114,103 @@ def _last_character(line: bytes) -> int:
     return position
 
 
-def _advice_on_binary(line: bytes) -> str:
-    if line[257:262] == b"ustar":
-        return "this is a tar archive; unpack it first"
-    if 3 * line.count(0) > len(line):
-        order = "LE" if line[0] else "BE"
-        return f"it looks like UTF-16; convert it first (iconv -f UTF-16{order} -t UTF-8)"
-    return "this is not UTF-8 text; convert it (iconv), or remove them (tr -d '\\000')"
-
-
-def advice_on_encoding(line: bytes) -> str:
-    """Returns advice on a line that is not UTF-8."""
-    if 3 * sum(byte > 127 for byte in line) > len(line):
-        return ("it looks like another script's encoding (GB18030, Shift_JIS, KOI8-R, ...); "
-                "convert it first (iconv -f GB18030 -t UTF-8)")
-    return "it looks like Latin-1; convert it first (iconv -f WINDOWS-1252 -t UTF-8)"
-
-
 # === Files ===
-
-
-class Utf16Error(DataError):
-    """A text begins with the mark of UTF-16."""
-
-
-def open_file(path: str, flag: str = "input_file") -> BinaryIO:
-    """Opens a file, a pipe or a device.
-
-    Raises:
-      DataError: it cannot be read (names the flag).
-    """
-    try:
-        return filesystem.open_read(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{flag}: no such file: {path}") from error
-    except OSError as error:
-        raise DataError(f"{flag}: cannot read {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
 def open_text(
     path: str, flag: str = "input_file", encoding: str | None = None
 ) -> Iterator[BinaryIO]:
-    """Yields a file as a stream of UTF-8; see `decode` and `open_file`."""
-    with open_file(path, flag) as stream:
-        yield decode(stream, path, encoding)[0]
+    """Yields a file, a pipe or a device as a stream of UTF-8; see `decode`.
+
+    Raises:
+      DataError: it cannot be read (names the flag).
+    """
+    try:
+        stream = filesystem.open_read(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{flag}: no such file: {path}") from error
+    except OSError as error:
+        raise DataError(f"{flag}: cannot read {path}: {error.strerror}") from error
+    with stream:
+        yield decode(stream, path, encoding)
 
 
-def decode(
-    stream: BinaryIO, name: str, encoding: str | None = None
-) -> tuple[BinaryIO, bytes]:
-    """Decompresses a stream.
+def decode(stream: BinaryIO, name: str, encoding: str | None = None) -> BinaryIO:
+    """Returns a stream of UTF-8; `stream` itself if that is not compressed, and can seek.
 
     Args:
       name: the file, for messages.
       encoding: of the text, if not UTF-8; then it is read into memory.
 
-    Returns:
-      A stream of UTF-8 at its beginning, and its first bytes. It is `stream` itself if that is not
-      compressed, and can seek.
-
     Raises:
       DataError: it is damaged or truncated, needs a package, or its lines end with CR alone; also
         while it is read.
     """
-    stream, head = _peek(stream)
-    for magic, kind, decompress in _COMPRESSED:
+    head = head_of(stream)
+    for magic, decompress in _COMPRESSED:
         if magic.match(head):
-            stream, head = _peek(as_stream(_checked(decompress(stream), name, kind)))
+            stream = io.BufferedReader(_Decompressed(decompress, stream, name), LONGEST_LINE)
+            head = head_of(stream)
             break
     if encoding:
         try:
-            stream, head = _peek(io.BytesIO(stream.read().decode(encoding).encode()))
+            return io.BytesIO(stream.read().decode(encoding).encode())
         except UnicodeDecodeError as error:
             raise DataError(f"{name}: not {encoding} text ({error.reason} at byte {error.start:,})") from error
-    elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise Utf16Error(f"{name}: it begins with the mark of UTF-16; convert it first (iconv -f UTF-16 "
-                         "-t UTF-8)")
     if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
         raise DataError(f"{name}: its lines end with CR alone: convert them (tr '\\r' '\\n')")
-    return stream, head
+    return stream
 
 
-def _peek(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
-    """Returns the stream at its beginning, and its first `LONGEST_LINE` bytes."""
+def head_of(stream: BinaryIO) -> bytes:
+    """Returns the first mebibyte of a stream at its beginning, or less of a pipe, without reading on."""
+    if not stream.seekable():
+        return stream.peek(LONGEST_LINE)
     head = stream.read(LONGEST_LINE)
-    if stream.seekable():
-        stream.seek(-len(head), io.SEEK_CUR)
-        return stream, head
-    # Don't read a terminal again after the end of its input.
-    rest = chunks(stream) if len(head) == LONGEST_LINE else ()
-    return as_stream(itertools.chain([head], rest)), head
-
-
-def chunks(stream: BinaryIO, size: int = _CHUNK) -> Iterator[bytes]:
-    """Yields the content of a stream."""
-    return iter(lambda: stream.read(size), b"")
-
-
-def as_stream(parts: Iterable[bytes]) -> BinaryIO:
-    """Returns a stream of the bytes that an iterator yields; it cannot seek."""
-    return io.BufferedReader(_Chunks(parts), _CHUNK)
-
-
-class _Chunks(io.RawIOBase):
-    def __init__(self, chunks: Iterable[bytes]):
-        self._chunks = filter(None, chunks)
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        if not self._rest:
-            self._rest = memoryview(next(self._chunks, b""))
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
+    stream.seek(-len(head), io.SEEK_CUR)
+    return head
 
 
 # === Compression ===
 
 
-def _checked(stream: BinaryIO, name: str, kind: str) -> Iterator[bytes]:
-    """Yields a decompressed stream; reports damage."""
-    try:
-        yield from chunks(stream)
-    except ImportError as error:
-        raise DataError(f"{name}: zstd needs a package: pip install backports.zstd") from error
-    except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
-        detail = " ".join(str(error).split())
-        raise DataError(f"{name}: damaged or truncated {kind} data ({detail})") from error
-
-
-def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
+def _open_zstd(stream: BinaryIO) -> BinaryIO:
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd
-    try:
-        yield from chunks(zstd.ZstdFile(stream))
-    except zstd.ZstdError as error:
-        raise ValueError(str(error)) from error
+    return zstd.ZstdFile(stream)
+
+
+_COMPRESSED = (
+    (re.compile(rb"\x1f\x8b\x08"), lambda stream: gzip.GzipFile(fileobj=stream)),
+    (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), bz2.BZ2File),
+    (re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), _open_zstd),
+)
+
+
+class _Decompressed(io.RawIOBase):
+    """A decompressed stream, which reports damage with the file's name."""
+
+    def __init__(self, decompress: Callable[[BinaryIO], BinaryIO], stream: BinaryIO, name: str):
+        self._name = name
+        try:
+            self._stream = decompress(stream)
+        except ImportError as error:
+            raise DataError(f"{name}: zstd needs a package: pip install backports.zstd") from error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        """Fills the buffer, as far as there is text."""
+        view, size = memoryview(buffer), 0
+        try:
+            while size < len(view) and (count := self._stream.readinto(view[size:])):
+                size += count
+        except Exception as error:  # each library has its own
+            detail = " ".join(str(error).split())
+            raise DataError(f"{self._name}: damaged or truncated compressed data ({detail})") from error
+        return size

@@ -104,7 +104,7 @@ def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[st
         if line := restore_symbols(line, symbols):
             too_long += len(line.encode("utf-8", "surrogatepass")) > _MAX_SENTENCE_BYTES
             yield line
-    counts.files_of_lines = 0  # of no importance here
+    counts.files_of_lines.clear()  # of no importance here
     counts.warn()
     marks.warn(", ".join(paths))
     if too_long:

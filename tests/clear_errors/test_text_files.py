@@ -146,27 +146,10 @@ def test_a_nul_is_refused_with_its_line(read, tmp_path):
     assert f"{path}:{line}: a NUL byte: this is not UTF-8 text" in refused(read, path)
 
 
-def test_what_holds_nuls_is_told_by_its_look(tmp_path):
-    tar = b"a.txt".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + TEXT.encode()
-    utf_16 = "UTF-16; convert it first (iconv -f UTF-16"
-    for content, look in (
-        (TEXT.encode("utf-16-le"), f"{utf_16}LE "), (TEXT.encode("utf-16-be"), f"{utf_16}BE "),
-        (tar, "a tar archive"),
-    ):
-        for pack in (bytes, gzip.compress):
-            (tmp_path / "text").write_bytes(pack(content))
-            message = refused(as_documents, tmp_path / "text")
-            assert f"{tmp_path}/text:1: a NUL byte" in message and look in message
-
-
 @pytest.mark.parametrize("read", TEXT_READERS[:3])
 def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(read, tmp_path):
     path = tmp_path / "text"
-    for encoding, word, look in (
-        ("latin-1", "café au lait", "looks like Latin-1"),
-        ("gb18030", "日本語", "looks like another script's"),
-        ("koi8-r", "слово", "looks like another script's"),
-    ):
+    for encoding, word in (("latin-1", "café au lait"), ("gb18030", "日本語"), ("koi8-r", "слово")):
         lines = [f"w{i} w{i + 1}." for i in range(400)]
         lines[1:21] = [word] * 20
         path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
@@ -174,7 +157,7 @@ def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(read, tmp_path)
         lines[21] = word
         path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
         message = refused(read, path)
-        assert f"{path}:2: not UTF-8 text; it {look}" in message and "iconv -f " in message
+        assert f"{path}:2: not UTF-8 text; convert it first, for example with iconv -f " in message
         assert message.endswith("; 21 of 400 lines are not UTF-8")
 
 
@@ -198,22 +181,13 @@ def test_invalid_lines_are_counted_over_the_corpus(tmp_path, caplog, capsys):
     capsys.readouterr()
     assert jobs.create_data(*data_flags(tmp_path, two, one)) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert f"{two}:1: not UTF-8 text; it looks like Latin-1" in line
+    assert f"{two}:1: not UTF-8 text; convert it first" in line
     assert "iconv -f WINDOWS-1252 -t UTF-8" in line and "20 of 20 lines" in line
-
-
-def test_a_large_text_that_is_mostly_bad_is_not_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "_HOPELESS", 100)
-    (tmp_path / "text").write_bytes(b"good\n" + b"caf\xe9\n" * 200)
-    counts = ReadingCounts()
-    with pytest.raises(DataError, match="text:2: not UTF-8 text"):
-        list(read_documents([str(tmp_path / "text")], str, counts))
-    assert counts.lines < 110
 
 
 def test_other_encodings_and_line_ends_are_refused_with_the_conversion(tmp_path):
     for content, message in (
-        (TEXT.encode("utf-16"), "iconv -f UTF-16"), ("字\n".encode("utf-16") * 9, "iconv -f UTF-16"),
+        (TEXT.encode("utf-16"), "a NUL byte: this is not UTF-8 text; convert it first (iconv -f UTF-16"),
         (TEXT.replace("\n", "\r").encode(), "its lines end with CR alone: convert them (tr"),
     ):
         (tmp_path / "text").write_bytes(content)
@@ -232,7 +206,7 @@ def test_packed_text_that_unpacks_to_very_much_is_not_held(form):
     words = b"w" if form == "bz2" else b"w1 w2\n"  # bzip2 compresses this slowly
     packed = io.BytesIO(PACK[form](words * ((24 << 20) // len(words))))
     tracemalloc.start()
-    stream, _ = text_files.decode(packed, "text")
+    stream = text_files.decode(packed, "text")
     while stream.read(1 << 16):
         pass
     assert tracemalloc.get_traced_memory()[1] < 16 << 20

@@ -95,7 +95,7 @@ def test_unusable_input_is_one_clear_line_and_nothing_is_written(tmp_path, capsy
         (b"", "0 sentences"),
         (b"\n \n\n", "0 sentences"),
         (b"Too little. Text.\n", "2 sentences; at least 30"),
-        ("Wide text.\n".encode("utf-16-le"), "it looks like UTF-16; convert it first"),
+        ("Wide text.\n".encode("utf-16-le"), "a NUL byte: this is not UTF-8 text; convert it first"),
     ):
         if content is not None:
             source.write_bytes(content)
@@ -106,17 +106,6 @@ def test_unusable_input_is_one_clear_line_and_nothing_is_written(tmp_path, capsy
 
 
 # === Texts that need a look ===
-
-
-def test_html_is_warned_about_with_the_remedy(tmp_path, caplog):
-    source = write_text(tmp_path / "in.txt", documents=12)
-    source.write_text(source.read_text() + "\nA <b>bold</b> word, 3 < 4.\n")
-    assert prepare(source, tmp_path / "a") == 0 and "HTML" not in caplog.text
-    page = "".join(f"<p>Sentence {i} has a <a href='x'>link</a>.</p>\n" for i in range(40))
-    source.write_text(page)
-    assert prepare(source, tmp_path / "b") == 0
-    assert "160 of" in caplog.text and "are HTML tags, which would be trained on" in caplog.text
-    assert "pip install trafilatura" in caplog.text
 
 
 @pytest.mark.parametrize(("language", "hint"), [
