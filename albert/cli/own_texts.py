@@ -118,6 +118,10 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
     elif not values.regression:
         labels = tuple(several or labels_of([texts[split] for split in texts if split != "test"]))
     has_several = texts["train"].has_several
+    for one in texts.values():
+        if one.labels and one.has_several != has_several:
+            raise DataError(f"{one.table.path}: {'one label' if has_several else 'a list of labels'} per text, "
+                            "unlike --train_file")
     if has_several and values.regression:
         raise FlagError("--regression takes one number per text, not lists")
     if flags.given(values, "threshold") and not has_several:
