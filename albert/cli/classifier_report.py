@@ -69,7 +69,7 @@ class Rows:
         difference of paired proportions (Agresti and Min 2005, Statistics in Medicine 24), which
         counts half a row more of each of the four outcomes.
         """
-        gains = self.scores(self.predicted) - self.scores(answers)
+        gains = np.subtract(self.scores(self.predicted), self.scores(answers), dtype=float)
         most = 1.0 if self.expected.dtype.kind != "f" else np.abs(gains).mean()
         count = len(gains) + 2
         middle = gains.sum() / count

@@ -118,13 +118,15 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
     elif not values.regression:
         labels = tuple(several or labels_of([texts[split] for split in texts if split != "test"]))
     has_several = texts["train"].has_several
+    if "dev" in texts and texts["dev"].has_several != has_several:
+        raise DataError(f"{values.dev_file}: {'one label' if has_several else 'a list of labels'} per text, "
+                        "unlike --train_file")
     if has_several and values.regression:
         raise FlagError("--regression takes one number per text, not lists")
     if flags.given(values, "threshold") and not has_several:
         raise FlagError("--threshold has no effect: every text has one label")
-    missing: Any = () if has_several else labels[0] if labels else 0.0
     examples = {
-        split: one.examples(labels, tokenizer.preprocess, missing if split == "test" else None)
+        split: one.examples(labels, tokenizer.preprocess, is_strict=split != "test")
         for split, one in texts.items()
     }
 
@@ -152,9 +154,17 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
         examples |= {"train": train, "dev": dev}
 
     # === Labels of the test rows, except for those that are trained on ===
-    test_labels: list[Any] = []
+    test_labels = [
+        one.label if isinstance(one.label, tuple) == has_several else None for one in examples.get("test", ())
+    ]
+    missing: Any = () if has_several else labels[0] if labels else 0.0
+    if "test" in texts:
+        examples["test"] = [dataclasses.replace(one, label=missing) for one in examples["test"]]
     if "test" in texts and texts["test"].labels:
-        test_labels = texts["test"].known_labels(labels, tokenizer.preprocess)
+        if None in test_labels:
+            flags.log.warning("%s: %s of %s rows have none of the labels, the first at %s, and are not scored",
+                              values.test_file, f"{test_labels.count(None):,}", f"{len(test_labels):,}",
+                              texts["test"].place(test_labels.index(None)))
         seen = set(map(texts_of, examples["train"]))
         copied = [i for i, one in enumerate(examples["test"]) if texts_of(one) in seen]
         for number in copied:

@@ -360,44 +360,33 @@ class LabelledTexts:
         return self.table.place(self.rows[number])
 
     def examples(
-        self, labels: Sequence[str], normalize: Callable[[str], str], default: Any = None
+        self, labels: Sequence[str], normalize: Callable[[str], str], is_strict: bool = True
     ) -> list[Example]:
         """Returns the rows as examples.
 
         Args:
           labels: in the order of their ids; empty for a regression.
           normalize: preprocesses an unknown label before it is looked up again.
-          default: the label of rows without labels; if given, of all.
+          is_strict: whether a missing or unknown label, or for a regression no number, is an error;
+            else the label of the example is None.
 
         Raises:
-          DataError: a label is unknown or, for a regression, not a number (file:line).
+          DataError: such a label (file:line).
         """
-        return [
-            Example(str(number), text[0], text[1] if text[1:] else None,
-                    self._label(number, labels, normalize) if default is None else default)
-            for number, text in enumerate(self.texts)
-        ]
-
-    def known_labels(self, labels: Sequence[str], normalize: Callable[[str], str]) -> list[Any]:
-        """Returns each row's label like `examples`, but None where it is missing or unknown; logs it."""
-        found: list[Any] = []
-        for number in range(len(self.labels)):
+        examples = []
+        for number, text in enumerate(self.texts):
+            label = self.labels[number] if self.labels else None
+            names = label if isinstance(label, tuple) else (label or "",)
             try:
-                found.append(self._label(number, labels, normalize))
+                known: Any = [glue.gold_label(name, labels, self.place(number), normalize) for name in names]
             except DataError:
-                found.append(None)
-        if None in found:
-            log.warning("%s: %s of %s rows have none of the labels, the first at %s, and are not scored",
-                        self.table.path, f"{found.count(None):,}", f"{len(found):,}",
-                        self.place(found.index(None)))
-        return found
-
-    def _label(self, number: int, labels: Sequence[str], normalize: Callable[[str], str]) -> Any:
-        def known(name: str | None) -> str | float:
-            return glue.gold_label(name or "", labels, self.place(number), normalize)
-
-        label = self.labels[number]
-        return tuple(map(known, label)) if isinstance(label, tuple) else known(label)
+                if is_strict:
+                    raise
+                known = None
+            else:
+                known = tuple(known) if isinstance(label, tuple) else known[0]
+            examples.append(Example(str(number), text[0], text[1] if text[1:] else None, known))
+        return examples
 
 
 def read_texts(table: Table, columns: Columns, is_complete: bool = True) -> LabelledTexts:
@@ -437,8 +426,11 @@ def _labels(table: Table, column: int, is_complete: bool) -> list[Any]:
     if all(isinstance(cell, str) and _ARRAY.fullmatch(cell) for cell in cells):
         raise DataError(f"{table.place(0)}: the label {cells[0]!r:.60} is a list: write JSON lines, or a "
                         "column for each label (--label_columns)")
+    if not is_complete:
+        return [tuple(map(label_name, map(str, cell))) if isinstance(cell, list) else label_name(str(cell))
+                for cell in cells]
     if not all(isinstance(cell, list) for cell in cells):
-        return [label_name(cell) for cell in (table.texts(column) if is_complete else map(str, cells))]
+        return list(map(label_name, table.texts(column)))
     for number, row in enumerate(table.rows):
         if odd := [one for one in row[column] if not isinstance(one, str)]:
             raise DataError(f"{table.place(number)}: a list of labels has their names, not {odd[0]!r}: "

@@ -18,6 +18,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import run_states
 from albert.tasks import glue
 from albert.tasks import table as tables
+from albert.tasks.fine_tuning_data import warn_of_labels
 from albert.tasks.glue import Example
 from albert.training import evaluate
 
@@ -270,6 +271,12 @@ def test_labels_are_taken_as_they_are_written_or_as_texts_are_cleaned():
     assert [example.label for example in found] == ["Yes", "no"]
     for label, is_number in (("1e-3", True), ("-2", True), ("nan", False), ("b", False)):
         assert (glue.number(label) is not None) == is_number
+
+
+def test_a_label_whose_rows_are_all_held_out_is_named_so(caplog):
+    warn_of_labels("my.csv", ["a"] * 5 + ["b"] * 5, ["a", "b", "loc", "org"], ["a", "loc"])
+    assert caplog.messages == ["my.csv: every example of the label is held out: loc",
+                               "my.csv: no training example has the label: org"]
 
 
 def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():

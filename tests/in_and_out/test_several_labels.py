@@ -124,17 +124,22 @@ def test_sessions_commands_and_exports_give_the_same_labels(trained, tmp_path):
     assert [one["labels"] for one in again] == [one["labels"] for one in answers]
 
 
-def test_lists_of_labels_are_read_as_columns_are(start, tmp_path, begin):
+def test_lists_and_columns_of_labels_are_the_same_whether_a_flag_names_them_or_not(
+    start, tmp_path, begin, capsys
+):
     written = []
-    for kind in ("json", "columns"):
+    for kind in ("json", "columns", "found"):
         out = tmp_path / kind
         columns = [f"--label_columns={','.join(NAMES)}"] if kind == "columns" else []
-        path, other = write(tmp_path, kind), write(tmp_path, kind, "other", seed=1)
+        path, other = (write(tmp_path, kind.replace("found", "columns"), name, seed)
+                       for name, seed in ((None, 0), ("other", 1)))
         begin(classify, start, f"--train_file={path}", f"--dev_file={other}", *columns,
               f"--output_dir={out}")
         (records,) = (tmp_path / f".{kind}.work").glob("tsv_train*.tf_record")
         written.append(records.read_bytes())
-    assert written[0] == written[1]
+        is_said = f"columns text, {', '.join(NAMES)}; a label each: 3 (--label_column" in capsys.readouterr().err
+        assert is_said == (kind == "found")
+    assert written[0] == written[1] == written[2]
 
 
 REFUSED = [
