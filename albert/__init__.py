@@ -17,7 +17,6 @@ Compute with a model, which is a Keras 3 model:
     AlbertForTokenClassification                           labels of words
     AlbertForQuestionAnswering, ...BeamQuestionAnswering   SQuAD 1.1, SQuAD 2.0
     AlbertForMultipleChoice                                RACE
-    compiled                                               compiles a model's call
 
 Each command, such as `python -m albert.run_classifier`, has `--help`. docs/reference/python.md has
 an example of each of the main names.
@@ -53,7 +52,6 @@ _MODULE_OF = {
     "AlbertTokenizer": "albert_tokenizer",
     "AlbertTokenizerFast": "albert_tokenizer",
     "AnsweringSession": "inference.answering_session",
-    "compiled": "inference.compiled_call",
     "from_pretrained": "modeling",
     "open_session": "inference.answering_session",
 }

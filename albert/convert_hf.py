@@ -23,7 +23,7 @@ from albert.formats import (
     run_states,
 )
 from albert.formats.known_tasks import split_labels
-from albert.formats.model_classes import AT_HUGGING_FACE, CHOICE, ENCODER, MODEL_CLASSES
+from albert.formats.model_classes import CHOICE, ENCODER, MODEL_CLASSES
 from albert.storage import files
 
 if TYPE_CHECKING:
@@ -38,14 +38,6 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define_vocabulary_flags(values)
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
-    flags.define("enum", values, "architecture", None,
-                 "Hugging Face class. Default: according to weights and config.",
-                 enum_values=list(AT_HUGGING_FACE))
-    flags.define("enum", values, "gelu", "auto",
-                 "Meaning of hidden_act \"gelu\" in their config: the exact function (erf), as their "
-                 "library computes it, or the tanh form of the released models; auto: tanh for the "
-                 "released sizes without a fine-tuned head, else erf.",
-                 enum_values=["auto", "tanh", "erf"])
     flags.define("enum", values, "dtype", "float32",
                  "Precision of the weights in their layout; float16 halves the file.",
                  enum_values=["float32", "float16"])
@@ -61,7 +53,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("--dtype needs --albert_directory: checkpoints are float32")
     files.refuse_existing(values.output_dir, "output_dir")
     which = "hf_directory" if values.hf_directory else "albert_directory"
-    source = pretrained.open_path(getattr(values, which), which, values.gelu)
+    source = pretrained.open_path(getattr(values, which), which)
     tokenizer = source.tokenizer(*flags.vocabulary_given(values))
     flags.start_engine()
     model = _load(values, source)
@@ -86,12 +78,12 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _load(values: flags.FlagValues, source: pretrained.Pretrained) -> "keras.Model":
-    """Returns the model of the class that --architecture or the source names."""
+    """Returns the model of the class that the source names, or its weights."""
     import keras
 
     from albert import modeling
 
-    architecture = values.architecture or pretrained.class_of(source)
+    architecture = pretrained.class_of(source)
     if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
         # Their question-answering class scores last tokens regardless of the first, so no weights
         # make it compute the same.

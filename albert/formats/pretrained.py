@@ -91,11 +91,10 @@ class Pretrained:
 
 
 @filesystem.addresses_in_errors()
-def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
+def open_path(path: str, flag: str = "path") -> Pretrained:
     """Returns the model in a directory of any layout, or at a checkpoint's prefix.
 
-    See `layouts.locate` for other paths. `flag` is named in errors; `gelu`: see
-    `huggingface.config_from_theirs`.
+    See `layouts.locate` for other paths. `flag` is named in errors.
 
     Raises:
       CheckpointError: it has none of the layouts; ConfigError, DataError: a malformed file.
@@ -103,7 +102,7 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     path, layout = layouts.locate(path, flag)
     match layout:
         case Layout.HUGGING_FACE:
-            return open_hugging_face(path, gelu=gelu)
+            return open_hugging_face(path)
         case Layout.HUB_MODULE:
             return open_module(path, flag)
         case Layout.ALBERT:
@@ -173,11 +172,11 @@ def open_named(directory: str, checkpoint_name: str, config_file: str | None) ->
     return open_archive(directory, prefix, "checkpoint_name", config_file)
 
 
-def open_hugging_face(directory: str, gelu: str = "auto") -> Pretrained:
+def open_hugging_face(directory: str) -> Pretrained:
     """Returns the model in a directory of Hugging Face's layout."""
     origin = os.path.join(directory, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
-    config = huggingface.config_from_theirs(values, origin, gelu)
+    config = huggingface.config_from_theirs(values, origin)
     metadata = huggingface.metadata_from_theirs(values, origin)
     metadata = dataclasses.replace(metadata, **sentence_files.read(directory))
     return Pretrained(

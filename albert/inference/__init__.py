@@ -7,8 +7,6 @@
     question_answering  answers from passages
     mask_filling        the most likely tokens for each [MASK]
     embedding           embeddings of texts
-    scoring             pseudo-log-likelihoods of sentences
-    compiled_call       compiles a model's call with TensorFlow or JAX
     onnx_model          writes a model as an ONNX graph
     onnx_graph          the format of ONNX files
     onnx_file           runs such a file with onnxruntime

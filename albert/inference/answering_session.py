@@ -12,35 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from albert import engines
 from albert.errors import DataError, FlagError
 from albert.formats import model_hub, pretrained
 from albert.inference import embedding, predictors, question_answering
 from albert.inference.fine_tuned import predictor_of
 from albert.inference.mask_filling import MaskFiller
 from albert.inference.predictors import TaskPredictor, TextClassifier
-from albert.inference.scoring import SentenceScorer
 from albert.inference.session import DTYPES, Predictor, Session
-from albert.runtime.named_dict import NamedDict
 from albert.runtime.progress import Progress
 from albert.text import encodings
-
-
-class Answer(NamedDict):
-    """An answer whose values also have the names of transformers' pipelines."""
-
-    also = {"score": "probability", "token_str": "piece", "token": "id", "entity_group": "type",
-            "word": "text"}
-
-
-def _as_answer(value: Any) -> Any:
-    """Returns a value whose dicts are `Answer`s, except {label: number}."""
-    if isinstance(value, list):
-        return [_as_answer(part) for part in value]
-    if not isinstance(value, dict):
-        return value
-    by_label = ("probabilities", "values")
-    return Answer({k: v if k in by_label else _as_answer(v) for k, v in value.items()})
 
 
 class AnsweringSession(Session):
@@ -145,17 +125,6 @@ class AnsweringSession(Session):
             return vectors
         return np.stack(list(vectors)) if answers else np.zeros((0, embedder.size), np.float32)
 
-    def score(self, texts: Any, *, progress: bool = False) -> Any:
-        """Computes the pseudo-log-likelihood of a text (arXiv 1910.14659).
-
-        Args:
-          texts: a string, or an iterable of strings.
-
-        Returns:
-          {"log_probability", "pieces"}: the sum over all tokens, and their number.
-        """
-        return _predictions(SentenceScorer(self), texts, isinstance(texts, str), _text_and_origin, progress)
-
     def _fine_tuned(
         self, inputs: Any, kinds: Sequence[type[TaskPredictor]], progress: bool,
         top_k: int | None = None,
@@ -200,9 +169,8 @@ def open_session(
     """Opens a model that answers texts.
 
     The model's task decides which of `classify`, `answer`, `choose` and `tag` the session supports.
-    `embed` works with every model, `fill_mask` and `score` with those that have a masked-LM head.
-    In float32, onnxruntime computes if it is installed (the extra `onnx`) and there is no GPU: the
-    first answer comes sooner. To use an engine, set KERAS_BACKEND before the start.
+    `embed` works with every model, `fill_mask` with those that have a masked-LM head. onnxruntime
+    computes, on a GPU if the package `onnxruntime-gpu` is installed instead.
 
     Args:
       path, revision: as in `albert.from_pretrained`.
@@ -211,13 +179,11 @@ def open_session(
       batch_size: number of sequences computed together.
       spm_model_file, vocab_file: the vocabulary, if the model's directory has none.
       do_lower_case, keep_accents: as in `AlbertTokenizer.from_pretrained`.
-      dtype: "float32"; "bfloat16", which halves the memory, is faster on hardware that supports
-        it, and changes answers in the third digit; or "int8", which needs onnxruntime, a quarter of
-        the memory, and changes answers in the second digit.
+      dtype: "float32", or "int8", which needs a quarter of the memory, and changes answers in the
+        second digit.
 
     Raises:
-      UserError: model or vocabulary are missing or don't fit each other, or Keras's backend is
-        neither TensorFlow nor JAX.
+      UserError: model or vocabulary are missing or don't fit each other.
 
     Example:
       >>> session = albert.open_session("small_en")
@@ -226,8 +192,6 @@ def open_session(
         {'piece': 'are', 'id': 577, 'probability': 0.258}]]
       >>> session.embed(["A text.", "Another one."]).shape
       (2, 384)
-      >>> session.score("The boys were playing in the garden.")
-      {'log_probability': -18.110, 'pieces': 8}
     """
     opened_with = dict(locals())
     if dtype not in DTYPES:
@@ -240,8 +204,6 @@ def open_session(
     tokenizer = source.required_tokenizer(spm_model_file, vocab_file, settings)
     session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size)
     session.dtype, session.opened_with = dtype, opened_with
-    if not session.runs_onnx:
-        engines.require_backend()
     return session
 
 
@@ -256,13 +218,13 @@ def _predictions(
     """
     if is_single:
         [answer] = predictor.predict([checked(inputs, 1)])
-        return _as_answer(answer)
+        return answer
     inputs = encodings.collection(inputs, "input")
     total = len(inputs) if isinstance(inputs, Sized) else None
-    answers = map(_as_answer, predictor.predict(
+    answers = predictor.predict(
         map(checked, inputs, itertools.count(1)),
         Progress("answered", total, "texts") if progress else None,
-    ))
+    )
     return list(answers) if isinstance(inputs, list | tuple) else answers
 
 

@@ -52,8 +52,7 @@ class MaskFiller(Predictor):
         """
         rows = [_row(self._tokenizer, text, origin) for text, origin in inputs]
         counts = [len(row["masked_lm_positions"]) for row in rows]
-        # A power of 2, so that few shapes are compiled.
-        width = 1 << (max(counts, default=1) - 1).bit_length()
+        width = max(counts, default=1)
         for row, count in zip(rows, counts, strict=True):
             # [P, 1], so that they aren't padded like arrays [L]
             positions = np.pad(row["masked_lm_positions"], (0, width - count))

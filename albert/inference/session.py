@@ -1,6 +1,6 @@
 """An opened model that computes inputs in batches.
 
-Imports no engine, so that commands check their input before they load one.
+onnxruntime computes: neither TensorFlow nor JAX is imported.
 
 Legend: B batch, L sequence.
 """
@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,19 +19,17 @@ import numpy as np
 
 from albert import tokenization
 from albert.errors import DataError, FlagError
-from albert.formats import pretrained
-from albert.formats.model_classes import ENCODER, MODEL_CLASSES
+from albert.formats.model_classes import MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
 from albert.inference import onnx_file, onnx_model
-from albert.inference.compiled_call import compiled_function
-from albert.records import features, packing
+from albert.records import features
 
 log = logging.getLogger("albert")
 
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES = ("float32", "int8")
 CHUNK = 4096  # number of inputs that are encoded and sorted by length together
-# Tokens of padding in a batch. One more call costs as much as 12 tokens in onnxruntime and 50 in
-# TensorFlow, for small models and for the base model.
+# Tokens of padding in a batch. One more call costs as much as 12 tokens, in small models and in the
+# base model.
 MOST_PADDING = 24
 
 Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
@@ -65,7 +62,7 @@ class Session:
     tokenizer: tokenization.FullTokenizer
     max_seq_length: int
     batch_size: int
-    dtype: str = "float32"  # one of DTYPES: of weights and computation
+    dtype: str = "float32"  # one of DTYPES, of large matrices
 
     # The arguments of `open_session`, by which another process opens the same.
     opened_with: Mapping[str, Any] = dataclasses.field(init=False, default_factory=dict)
@@ -88,47 +85,16 @@ class Session:
         default = source.metadata.max_seq_length or source.vocabulary.max_length or limit
         return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
 
-    @property
-    def runs_onnx(self) -> bool:
-        """Whether onnxruntime computes, and no engine."""
-        if self.dtype != "float32" or not onnx_file.is_preferred():
-            return self.dtype == "int8"
-        shapes = self.source.weights().shapes.values()  # the optimizer's included, in a run's directory
-        return sum(map(math.prod, shapes)) < onnx_model.MAX_PARAMETERS
-
     def model(self, class_name: str) -> Call:
         """Returns the call of the model as one of albert's classes, which is loaded once."""
         return self.once(class_name, lambda: self.load(class_name))
 
     def load(self, class_name: str) -> Call:
         """Loads the model as one of albert's classes; returns its call, see `model`."""
-        kind, source = MODEL_CLASSES[class_name], self.source
-        if self.runs_onnx:
-            return onnx_file.opened(onnx_model.model_file(
-                kind, source, is_int8=self.dtype == "int8", has_positions=kind.head == "masked_lm"
-            ))
-        model = self.keras_model(class_name)
-
-        def outputs_of(batch):
-            outputs = model(batch, training=False)
-            return {name: outputs[name] for name in kind.outputs}
-
-        call = compiled_function(outputs_of, model.variables)
-        return lambda batch: {name: _numbers(value) for name, value in call(batch).items()}
-
-    def keras_model(self, class_name: str) -> Any:
-        """Loads the model as one of albert's classes."""
-        from albert import modeling
-        from albert.model.encoder_options import loop_engine
-
-        is_encoder = class_name == ENCODER.name
-        encoder_options = modeling.EncoderOptions(
-            engine=loop_engine(), needed_outputs_only=not is_encoder
-        )
-        return pretrained.load(
-            getattr(modeling, class_name), self.source, encoder_options, complete=not is_encoder,
-            dtype=self.dtype,
-        )
+        kind = MODEL_CLASSES[class_name]
+        return onnx_file.opened(onnx_model.model_file(
+            kind, self.source, is_int8=self.dtype == "int8", has_positions=kind.head == "masked_lm"
+        ))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Returns the result of `make` for this key, which only the first thread calls.
@@ -166,15 +132,6 @@ class Session:
         packed = features.join_texts(first, second, length, *ids)
         return model_inputs(packed), needed > length
 
-    def lengths(self) -> Sequence[int]:
-        """Returns the lengths of batches: any, but a few with JAX, which compiles each."""
-        if not self.runs_onnx:
-            from albert.model.encoder_options import loop_engine
-
-            if loop_engine() == "scan":
-                return packing.row_lengths(self.max_seq_length)
-        return range(1, self.max_seq_length + 1)
-
 
 class Predictor:
     """Answers inputs with a session's model.
@@ -204,10 +161,7 @@ class Predictor:
         Args:
           progress: a `Progress` over the inputs.
         """
-        compute = batched(
-            functools.partial(self.compute, self.model()), self.session.batch_size,
-            self.session.lengths(),
-        )
+        compute = batched(functools.partial(self.compute, self.model()), self.session.batch_size)
         inputs, num_done, num_cut, num_counted = iter(inputs), 0, 0, 0
         while chunk := list(itertools.islice(inputs, CHUNK)):
             batch, computed = self.encode(chunk), {}
@@ -248,14 +202,12 @@ def model_inputs(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
-def batched(function: Call, batch_size: int, lengths: Sequence[int]) -> Compute:
+def batched(function: Call, batch_size: int) -> Compute:
     """Returns a function from sequences to (index, outputs), the longest sequence first.
 
-    A batch has sequences of similar length, padded to one of `lengths`. Where these are all
-    lengths (a range), a batch has fewer sequences than `batch_size` rather than more padding than
+    A batch has sequences of similar length: fewer than `batch_size` rather than more padding than
     MOST_PADDING. Arrays are padded if they are as long as the `input_ids`.
     """
-    most = MOST_PADDING if isinstance(lengths, range) else batch_size * lengths[-1]
 
     def compute(rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
         sizes = [row["input_ids"].shape[-1] for row in rows]
@@ -263,11 +215,10 @@ def batched(function: Call, batch_size: int, lengths: Sequence[int]) -> Compute:
         while order:
             longest = sizes[order[0]]
             padding = list(itertools.accumulate(longest - sizes[i] for i in order[:batch_size]))
-            count = bisect.bisect_right(padding, most)
+            count = bisect.bisect_right(padding, MOST_PADDING)
             chosen, order = order[:count], order[count:]
-            length = lengths[bisect.bisect_left(lengths, longest)]
             batch = {
-                name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
+                name: np.stack([_padded(rows[i][name], sizes[i], longest) for i in chosen])
                 for name in rows[chosen[0]]
             }
             outputs = function(batch)
@@ -275,12 +226,6 @@ def batched(function: Call, batch_size: int, lengths: Sequence[int]) -> Compute:
                 yield index, {name: value[position] for name, value in outputs.items()}
 
     return compute
-
-
-def _numbers(values: Any) -> np.ndarray:
-    """Returns an array of one of NumPy's own types: bfloat16 becomes float32."""
-    array = np.asarray(values)
-    return array if array.dtype.kind in "iufb" else array.astype(np.float32)
 
 
 def _padded(values: np.ndarray, size: int, length: int) -> np.ndarray:

@@ -113,7 +113,7 @@ OUT_OF_RANGE = {
 }
 
 
-@pytest.mark.parametrize("how", ["arrays", "int64 arrays", "tensors", "fit", "predict", "compiled"])
+@pytest.mark.parametrize("how", ["arrays", "int64 arrays", "tensors", "fit", "predict"])
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 def test_values_out_of_range_are_refused_wherever_they_are_known(case, how, classifier):
     inputs, what = OUT_OF_RANGE[case]
@@ -127,7 +127,6 @@ def test_values_out_of_range_are_refused_wherever_they_are_known(case, how, clas
         "arrays": lambda: classifier(inputs), "int64 arrays": lambda: classifier(arrays),
         "tensors": lambda: classifier(arrays), "fit": lambda: classifier.fit(arrays, verbose=0),
         "predict": lambda: classifier.predict(arrays, verbose=0),
-        "compiled": lambda: albert.compiled(classifier)(arrays),
     }[how]
     with pytest.raises(ValueError, match=what):
         call()

@@ -1,4 +1,4 @@
-"""onnxruntime behind sessions, exported ONNX files: the same answers, without TensorFlow or JAX."""
+"""Sessions and exported ONNX files give the answers of the Keras models, without TensorFlow or JAX."""
 
 import dataclasses
 import json
@@ -9,17 +9,15 @@ import sys
 import numpy as np
 import pytest
 from answers import CONFIG, FINE_TUNED, LENGTHS, METHODS, TEXTS, assert_same_answer, method_of, passage, saved
-from apart import needs
 from helpers import run_here
 
 import albert
-from albert import engines, export_model, predict
+from albert import export_model, modeling, predict
 from albert.errors import UserError
-from albert.inference import onnx_file, onnx_model, session
+from albert.formats import pretrained
+from albert.inference import onnx_model, session
 
 # Not imported here: onnxruntime starts a thread, which the forks of tests/support/parallel.py would lose.
-needs("onnxruntime", extra="onnx")
-
 # Answers where no backend can be imported.
 WITHOUT_ENGINE = """
 import json, sys, albert
@@ -29,15 +27,13 @@ assert not {"tensorflow", "keras", "jax", "onnx"} & set(sys.modules)
 """
 
 
-@pytest.fixture(autouse=True)
-def no_engine_chosen(monkeypatch):
-    monkeypatch.setattr(engines, "CHOSEN", None)
-    monkeypatch.setattr(onnx_file.glob, "glob", lambda _: [])  # no GPU
+def by_keras(folder, monkeypatch):
+    """Returns a session that the Keras model computes."""
+    def load(self, class_name):
+        model = pretrained.load(getattr(modeling, class_name), self.source)
+        return lambda batch: {name: np.asarray(value) for name, value in model(batch).items()}
 
-
-def by_engine(folder, monkeypatch):
-    """Returns a session that an engine computes."""
-    monkeypatch.setattr(engines, "CHOSEN", "tensorflow")
+    monkeypatch.setattr(session.Session, "load", load)
     return albert.open_session(folder, batch_size=4)
 
 
@@ -50,15 +46,12 @@ def inputs_of(name, text_of) -> list:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_gives_the_answers_of_the_engine(name, tmp_path, monkeypatch):
+def test_every_method_gives_the_answers_of_keras(name, tmp_path, monkeypatch):
     kind, arguments, facts, text_of = METHODS[name]
     _, quick = saved(tmp_path, kind, *arguments, layers=2, **facts)
     inputs = inputs_of(name, text_of)
     found = list(method_of(quick, name)(inputs))
-    assert quick.runs_onnx
-    other = by_engine(tmp_path, monkeypatch)
-    assert_same_answer(found, list(method_of(other, name)(inputs)))
-    assert not other.runs_onnx
+    assert_same_answer(found, list(method_of(by_keras(tmp_path, monkeypatch), name)(inputs)))
 
 
 ARCHITECTURES = {
@@ -71,37 +64,24 @@ ARCHITECTURES = {
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_gives_the_vectors_and_predictions_of_the_engine(name, tmp_path, monkeypatch):
+def test_every_architecture_gives_the_vectors_and_predictions_of_keras(name, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["answers"], "CONFIG", dataclasses.replace(CONFIG, **ARCHITECTURES[name]))
     layers = ARCHITECTURES[name].get("num_hidden_layers", 1)
     _, quick = saved(tmp_path, "AlbertForPreTraining", layers=layers)
     found, masks = quick.embed(TEXTS, pooling="mean"), quick.fill_mask("w1 [MASK] [MASK]")
-    other = by_engine(tmp_path, monkeypatch)
+    other = by_keras(tmp_path, monkeypatch)
     np.testing.assert_allclose(found, other.embed(TEXTS, pooling="mean"), atol=1e-5)
     assert_same_answer(masks, other.fill_mask("w1 [MASK] [MASK]"))
 
 
-def test_onnxruntime_answers_unless_an_engine_a_precision_or_a_gpu_asks_for_another(tmp_path, monkeypatch):
+def test_a_model_too_large_for_the_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
     _, quick = saved(tmp_path, "AlbertForSequenceClassification", 2)
-    expected = albert.open_session(tmp_path).classify("w1")
-    assert quick.runs_onnx
-    assert not albert.open_session(tmp_path, dtype="bfloat16").runs_onnx
-    for kind, name, value in (
-        (onnx_file.glob, "glob", lambda _: ["/dev/nvidia0"]), (onnx_model, "MAX_PARAMETERS", 100),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(kind, name, value)
-            assert not quick.runs_onnx
-    assert quick.runs_onnx
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "onnxruntime", None)  # as if it could not be imported
-        assert not quick.runs_onnx
-        assert_same_answer(quick.classify("w1"), expected)
-    code = "from albert.inference import onnx_file; print(onnx_file.is_preferred())"
-    for chosen in ("tensorflow", "jax"):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              env=os.environ | {"KERAS_BACKEND": chosen})
-        assert done.stdout == "False\n"
+    monkeypatch.setattr(onnx_model, "_MAX_BYTES", 10_000)
+    with pytest.raises(UserError, match=r"ONNX files.*hold 2: choose int8.*from_pretrained\(.*\)\.predict"):
+        quick.classify("w1")
+    monkeypatch.setattr(onnx_model, "_MAX_BYTES", 100)
+    with pytest.raises(UserError, match="hold 2: compute with the Keras model"):
+        albert.open_session(tmp_path, dtype="int8").classify("w1")
 
 
 def test_a_model_that_was_trained_further_answers_with_its_new_weights(tmp_path):
@@ -139,17 +119,15 @@ def test_a_head_that_was_not_trained_is_named(tmp_path):
         quick.fill_mask("[MASK]")
 
 
-def test_int8_answers_nearly_the_same(monkeypatch):
+def test_int8_answers_nearly_the_same():
     texts = ["The ship left the harbour at dawn.", "She was born in Paris in 1912.", "a day"]
     quick, small = albert.open_session("small_en"), albert.open_session("small_en", dtype="int8")
     found, expected = (one.embed(texts, pooling="pooled") for one in (small, quick))
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.995
     assert not np.allclose(found, expected, atol=1e-5)
-    for mine, other in zip(small.score(texts), quick.score(texts), strict=True):
-        assert mine["log_probability"] == pytest.approx(other["log_probability"], rel=0.03)
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if not installed
-    with pytest.raises(UserError, match="pip install onnxruntime"):
-        albert.open_session("small_en", dtype="int8").embed("w1")
+    [[mine]], [[other]] = (one.fill_mask("a [MASK] day", top_k=1) for one in (small, quick))
+    assert mine["piece"] == other["piece"]
+    assert mine["probability"] == pytest.approx(other["probability"], abs=0.03)
 
 
 @pytest.mark.parametrize("name", FINE_TUNED)

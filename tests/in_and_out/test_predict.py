@@ -139,9 +139,9 @@ def test_how_many_texts_a_line_has_is_the_tasks():
 def test_the_flags_of_a_session_arrive_there(classifier, tmp_path, monkeypatch):
     opened, of = [], answering.Session.of
     monkeypatch.setattr(answering.Session, "of", lambda *given: opened.append(of(*given)) or opened[-1])
-    ask(tmp_path, classifier, ["w1\tw2"], "--max_seq_length=11", "--batch_size=3", "--mixed_precision=bfloat16")
+    ask(tmp_path, classifier, ["w1\tw2"], "--max_seq_length=11", "--batch_size=3", "--mixed_precision=int8")
     [session] = opened
-    assert (session.max_seq_length, session.batch_size, session.dtype) == (11, 3, "bfloat16")
+    assert (session.max_seq_length, session.batch_size, session.dtype) == (11, 3, "int8")
 
 
 # --- The output file ---
@@ -279,7 +279,7 @@ def test_labels_are_numbers_or_given_or_those_of_hugging_faces_layout(saved, tmp
     assert {label for answer in ours for label in answer["labels"]} <= {"O", "B-X", "I-X"}
     assert 0 == run_here(
         convert_hf, f"--albert_directory={words}", f"--output_dir={tmp_path}/hf",
-        "--architecture=AlbertForTokenClassification", f"--vocab_file={words}/vocab.txt",
+        f"--vocab_file={words}/vocab.txt",
     )
     jobs.change_json(tmp_path / "hf/config.json", id2label={"0": "O", "1": "B-X", "2": "I-X"})
     assert ask(tmp_path, tmp_path / "hf", lines) == ours

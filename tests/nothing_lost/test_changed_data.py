@@ -434,8 +434,7 @@ def test_a_head_of_words_starts_no_head_of_texts(tuned, tmp_path):
 def test_a_pooler_that_nobody_trained_is_not_written(tmp_path):
     """As Hugging Face's class for masked tokens has none, its files would hold a random one."""
     source = save(random_model("AlbertForMaskedLM"), tmp_path / "source")
-    assert 0 == run_here(convert_hf, f"--albert_directory={source}", f"--output_dir={tmp_path / 'theirs'}",
-                         "--architecture=AlbertForMaskedLM")
+    assert 0 == run_here(convert_hf, f"--albert_directory={source}", f"--output_dir={tmp_path / 'theirs'}")
     model = albert.AlbertForMaskedLM.from_pretrained(str(tmp_path / "theirs"))
     model.save_pretrained(str(tmp_path / "saved"))
     assert 0 == run_here(convert_hf, f"--hf_directory={tmp_path / 'theirs'}", f"--output_dir={tmp_path / 'ours'}")

@@ -11,7 +11,7 @@ from helpers import run_here
 import albert
 from albert import convert_hf, modeling
 from albert.config import AlbertConfig
-from albert.formats import checkpoint_files
+from albert.formats import checkpoint_files, pretrained
 
 SIZES = {
     "vocab_size": 60, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,
@@ -50,6 +50,13 @@ def save(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
     (folder / "albert_config.json").write_text(model.config.to_json_string())
     tensors = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
     checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
+    return folder
+
+
+def save_with_metadata(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
+    """Writes what `convert_hf` writes: the file beside the checkpoint names the class."""
+    folder.mkdir()
+    pretrained.write_archive(str(folder), model)
     return folder
 
 

@@ -178,7 +178,7 @@ ROWS = [
     ('export/hub_export.py', '{"default": outputs["pooled_output"]}', '{"default": outputs["sequence_output"][:, 0]}', 'test_export_to_tfhub'),
     ('export/model_conversion.py', '"".join(f"{name}\\n" for name in names)', '"".join(f"{name}\\n" for name in sorted(names, reverse=True))', 'test_export_model'),
     ("inference/session.py", "chosen, order = order[:count]", "chosen, order = sorted(order[:count])", "test_session"),
-    ("inference/session.py", "bisect.bisect_right(padding, most)", "len(padding)", "test_session"),
+    ("inference/session.py", "bisect.bisect_right(padding, MOST_PADDING)", "len(padding)", "test_session"),
     # Several runs, and which checkpoint of a run is used
     ("finetune.py",
      'evaluation = evaluated.get(run_states.read_run_state(weights.origin).get("step"))',
