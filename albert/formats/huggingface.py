@@ -34,7 +34,7 @@ log = logging.getLogger("albert")
 CONFIG_FILE = "config.json"
 # Files with weights, in order of preference.
 WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
+WEIGHTS_FILES = (WEIGHTS_FILE, hf_tensors.INDEX_FILE, "pytorch_model.bin")
 METADATA_KEY = "albert_facts"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from albert.errors import DataError, FlagError
-from albert.formats import archives, tokenizer_json
+from albert.formats import cache, tokenizer_json
 from albert.records.manifests import Manifest
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
@@ -278,7 +278,7 @@ def _from_fast(path: str) -> tuple[str | None, str | None, TextSettings, dict[st
         with files.atomic_write(os.path.join(folder, name), "wb") as stream:
             stream.write(content)
 
-    folder = archives.cached("tokenizer", hashlib.sha256(content).hexdigest(), write)
+    folder = cache.cached("tokenizer", hashlib.sha256(content).hexdigest(), write)
     file = os.path.join(folder, name)
     return file if is_spm else None, None if is_spm else file, settings, _added(tokens, path)
 

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import tarfile
 
 import keras
 import numpy as np
@@ -62,13 +61,6 @@ def save_with_metadata(model: keras.Model, folder: pathlib.Path) -> pathlib.Path
 
 def load(kind: str, folder: str | os.PathLike, **options) -> keras.Model:
     return getattr(albert, kind).from_pretrained(str(folder), **options)
-
-
-def packed(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Packs a folder like a released archive, inside a top-level folder."""
-    with tarfile.open(target, "w:gz") as archive:
-        archive.add(folder, arcname="albert_tiny")
-    return target
 
 
 def batch(choices: int | None = None) -> dict[str, np.ndarray]:
