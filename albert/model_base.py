@@ -262,7 +262,7 @@ class PretrainedModel(KerasMethods):
             "frozen": [path for path, part in self._parts().items() if not part.trainable],
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "encoder_options": dataclasses.asdict(self.encoder_options),
-            "facts": self.metadata.to_dict(),
+            "metadata": self.metadata.to_dict(),
         }
 
     def _argument(self, name: str) -> Any:
@@ -280,7 +280,7 @@ class PretrainedModel(KerasMethods):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         values = dict(config)
-        metadata, options = values.pop("facts", {}), values.pop("encoder_options", {})
+        metadata, options = values.pop("metadata", {}), values.pop("encoder_options", {})
         is_trainable, frozen = values.pop("trainable", True), set(values.pop("frozen", ()))
         policy = values.pop("dtype", None)
         values["config"] = AlbertConfig.from_dict(values["config"])
@@ -289,7 +289,7 @@ class PretrainedModel(KerasMethods):
         # The engine depends on the backend, which may have changed.
         options = EncoderOptions.from_dict(options | {"engine": "unrolled"})
         model = cls(**values, dtype=policy, encoder_options=options)
-        model.metadata, model.trainable = Metadata.from_dict(metadata, "facts"), is_trainable
+        model.metadata, model.trainable = Metadata.from_dict(metadata, "metadata"), is_trainable
         if frozen or not is_trainable:
             for path, part in model._parts().items():
                 part.trainable = path not in frozen

@@ -137,9 +137,9 @@ def check_architecture(
     Raises:
       MismatchError: lists the differences.
     """
-    if task is not None and run_state.get("task", task) != task:
-        raise MismatchError(f"{origin} was trained for {run_state['task']}, not {task}: use another "
-                            "--output_dir")
+    trained = run_state.get("metadata", {}).get("task", task)
+    if task is not None and trained != task:
+        raise MismatchError(f"{origin} was trained for {trained}, not {task}: use another --output_dir")
     theirs = run_state.get("config")
     if theirs is None:
         return

@@ -35,7 +35,7 @@ CONFIG_FILE = "config.json"
 # Files with weights, in order of preference.
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_FILES = (WEIGHTS_FILE, hf_tensors.INDEX_FILE, "pytorch_model.bin")
-METADATA_KEY = "albert_facts"  # in their config.json; their library preserves and ignores it
+METADATA_KEY = "albert"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
     "linear": "linear", "gelu_python": "gelu_erf",

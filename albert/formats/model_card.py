@@ -111,7 +111,7 @@ def of_weights(path: str, weights: "Weights", config: AlbertConfig, **parts: Any
         "metadata": run_states.metadata_of(run_state),
         "parameters": sum(map(math.prod, shapes)),
         "run_state": run_state,
-        "results": run_states.results_beside(weights.origin, run_state.get("step")),
+        "results": run_state.get("results"),
     }
     return write(path, config, **known | parts)
 
@@ -143,10 +143,11 @@ def _table(values: Mapping[str, Any]) -> str:
 
 
 def _origin(run_state: Mapping[str, Any] | None) -> str:
-    if not run_state or "task" not in run_state:
+    if not run_state or "flags" not in run_state:
         return "Data and settings are not recorded.\n"
     flags = {k: v for k, v in run_state.get("flags", {}).items() if v not in (None, False, "")}
     flags.pop("labels", None)  # of the data; the card lists them elsewhere
     listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
-    step, task, version = (run_state.get(k, "unknown") for k in ("step", "task", "version"))
+    step, version = (run_state.get(k, "unknown") for k in ("step", "version"))
+    task = run_states.metadata_of(run_state).task
     return f"Step {step} of the task `{task}`, version {version} of this toolkit:\n\n```\n{listing}```\n"

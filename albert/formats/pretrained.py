@@ -132,13 +132,9 @@ def open_archive(
         run_state = run_states.read_run_state(prefix)
     except CheckpointError:  # raised again when the weights are needed
         prefix, run_state = path, {}
-    metadata = run_states.metadata_of(run_state)
-    if (threshold := run_states.null_threshold(prefix, run_state)) is not None:
-        settings = {**metadata.settings, "null_score_diff_threshold": threshold}
-        metadata = dataclasses.replace(metadata, settings=settings)
     config = huggingface.read_config(config_file or os.path.join(directory, layouts.CONFIG_FILE))
     checkpoints.check_architecture(run_state, config, prefix)
-    metadata, units = model_metadata.without_units(metadata)
+    metadata, units = model_metadata.without_units(run_states.metadata_of(run_state))
 
     def weights() -> Weights:
         opened = checkpoints.open_weights(prefix, flag)

@@ -203,12 +203,13 @@ def train(
                     writer.upload()  # first, so that a checkpoint has all metrics up to its step
                     store.check_is_there(run.output_dir)
                     run_state = {
-                        "records_seen": history.records_seen, "task": task.name,
-                        "architecture": state.model.metadata.architecture, "config": config.to_dict(),
+                        "records_seen": history.records_seen, "config": config.to_dict(),
                         "loss_scale": state.loss_scale.numpy().tolist(), "flags": dict(flags),
+                        "metadata": run_states.metadata_of_run(
+                            task.name, flags, state.model.metadata.architecture
+                        ).to_dict(),
                         "version": __version__,
                     }
-                    run_state["facts"] = run_states.metadata_of(run_state).to_dict()
                     store.save(run.output_dir, step, tensors, run_state, run.keep_checkpoint_max)
                 tensors = None
             if must_stop:

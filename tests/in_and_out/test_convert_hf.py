@@ -290,7 +290,7 @@ def in_8_bits(folder: pathlib.Path) -> None:
 def change_config(change):
     def spoil(folder: pathlib.Path) -> None:
         values = json.loads((folder / "config.json").read_text())
-        del values["albert_facts"]
+        del values["albert"]
         (folder / "config.json").write_text(json.dumps(values | change))
 
     return spoil

@@ -108,7 +108,7 @@ def test_a_card_says_what_the_hub_reads_and_asks_for_answers_not_logits(kind, pi
     (tmp_path / "vocab.txt").write_text("\n".join(jobs.SPECIALS))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, None)
     metadata = Metadata(kind, label_names=("a", "b"), settings={"num_choices": 2})
-    state = {"task": "tsv", "step": 7, "flags": {"init_checkpoint": "albert/albert-base-v2"}}
+    state = {"metadata": {"task": "tsv"}, "step": 7, "flags": {"init_checkpoint": "albert/albert-base-v2"}}
     model_card.write(str(tmp_path), AlbertConfig(**SIZES), metadata, name="mine", tokenizer=tokenizer,
                      run_state=state)
     card = (tmp_path / "README.md").read_text()

@@ -248,11 +248,11 @@ def shuffle_vocabulary(folder):
     path.write_text("\n".join([*others, two, one]))
 
 
-def pretend(out, flags, **facts) -> None:
+def pretend(out, flags, **metadata) -> None:
     """Changes the metadata in a run's checkpoints."""
     for path in out.glob("model.ckpt-*.json"):
-        recorded = run_states.read_run_state(str(path)[:-5])["flags"]
-        jobs.change_json(path, "facts", flags=recorded | flags, **facts)
+        state = run_states.read_run_state(str(path)[:-5])
+        jobs.change_json(path, flags=state["flags"] | flags, metadata=state["metadata"] | metadata)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def trained(classified, tuned, whole, tmp_path):
             run, command, flags = tuned(name), jobs.TUNERS[name].run, jobs.TUNERS[name].flags
         copy = run.copy(tmp_path / "out")
         if name == "own file":
-            pretend(copy.out, {"labels": ["bad", "good"]}, task="tsv")
+            pretend(copy.out, {}, task="tsv", label_names=["bad", "good"])
         more = [] if name in ("own file", "pretraining") else jobs.TUNERS[name].asked
         return command, copy.out, [*flags(tmp_path), *more]
 
