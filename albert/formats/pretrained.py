@@ -313,7 +313,7 @@ def assign(
             f"{list(shapes[name])}: for a new head, give ignore_mismatched_sizes=True"
         )
     matching = {name: shape for name, shape in shapes.items() if name not in misfits}
-    tensors, summary = checkpoints.warm_start(matching, weights, may_lack_pooler=True)
+    tensors, summary = checkpoints.warm_start(matching, weights)
     summary["new"] += misfits
     for name, value in tensors.items():
         named[name].assign(value)

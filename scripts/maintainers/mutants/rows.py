@@ -298,7 +298,7 @@ ROWS = [
     ("run_pretraining.py", '| {"num_warmup_steps": warmup}\n', '| {"num_warmup_steps": values.num_warmup_steps}\n', "test_run_pretraining"),
     ("run_pretraining.py", 'RecordFiles.of_flag(values.eval_input_file, "eval_input_file")',
      'RecordFiles.of_flag(values.input_file, "eval_input_file")', "test_run_pretraining test_pair_records"),
-    ("run_pretraining.py", "warm_start_options=options,", "warm_start_options={},",
+    ("run_pretraining.py", "warm_start_mode=mode, ", "",
      "test_refusals"),
     ("run_pretraining.py", "eval_files=eval_files, init=init,\n", "eval_files=None, init=init,\n", f"{EFFECT}[pretraining]"),
     ("run_pretraining.py", "predictions, values.masked_lm_budget, **", "predictions, 0.15, **", "test_pair_records"),
