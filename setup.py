@@ -97,7 +97,6 @@ setup(
             "albert-export-checkpoints = albert.export_checkpoints:cli",
             "albert-export-model = albert.export_model:cli",
             "albert-export-to-tfhub = albert.export_to_tfhub:cli",
-            "albert-extend-vocabulary = albert.extend_vocabulary:cli",
             "albert-extract-features = albert.extract_features:cli",
             "albert-fill-mask = albert.fill_mask:cli",
             "albert-predict = albert.predict:cli",

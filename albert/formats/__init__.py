@@ -22,5 +22,5 @@
     hub                  TF-Hub modules, read as data
     saved_model          the errors of writing SavedModels
     model_card           the README.md of a model's directory
-    vocabulary_transfer  another vocabulary for the same model
+    used_vocabulary      the part of a vocabulary that a text uses
 """

@@ -104,7 +104,7 @@ def _anchor(heading: str) -> str:
 # --- commands.md ---
 
 MODEL_FLAGS = {  # those whose value is a model
-    "model": "the model that answers, or whose vocabulary is extended",
+    "model": "the model that answers",
     "init_checkpoint": "weights to start from; its configuration and vocabulary are found next to them",
     "albert_config_file": "an architecture alone, with random weights: `base_v2`, `small_en` or a file",
     "albert_hub_module_handle": "a TF-Hub module to start from",

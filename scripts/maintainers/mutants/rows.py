@@ -346,8 +346,6 @@ ROWS = [
     ("model/losses.py", "/ ops.maximum(ops.sum(counts), 1.0)", "/ ops.sum(counts)", "test_call"),
     ("model/losses.py", "positions < ops.shape(logits)[-1])", "positions <= ops.shape(logits)[-1])",
      "test_call"),
-    ("formats/vocabulary_transfer.py", "tokens = [renamed.get(token, token) for token in tokens]",
-     "tokens = [*tokens]", "test_vocabulary_transfer"),
     ("formats/tokenizer_files.py", "default or TextSettings(**spm_model.trained_with(spm)))",
      "default or TextSettings())", "test_albert_tokenizer test_languages"),
     ("tasks/glue_metrics.py", "is_counted = occurs | predicted.any(0)", "is_counted = occurs",
