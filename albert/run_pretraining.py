@@ -283,7 +283,7 @@ def main(values: flags.FlagValues) -> None:
         # === The model's card ===
         if values.do_train:
             weights = checkpoints.open_weights(checkpoints.newest_or_best(run.output_dir))
-            model_card.of_weights(run.output_dir, weights, config, tokenizer=tokenizer)
+            model_card.of_weights(run.output_dir, weights, config, has_tokenizer=bool(tokenizer))
         log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 

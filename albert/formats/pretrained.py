@@ -335,7 +335,7 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     with model_card.publish_model(path, huggingface.WEIGHTS_FILE) as scratch:
         write(scratch, model, tokenizer)
         model_card.write(
-            scratch, model.config, model_metadata.of_model(model), tokenizer=tokenizer,
+            scratch, model.config, model_metadata.of_model(model), has_tokenizer=tokenizer is not None,
             name=os.path.basename(os.path.abspath(path)), parameters=model.count_params(),
         )
 

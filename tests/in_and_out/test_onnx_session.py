@@ -1,14 +1,17 @@
 """Sessions and exported ONNX files give the answers of the Keras models, without TensorFlow or JAX."""
 
+import ast
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from answers import CONFIG, FINE_TUNED, LENGTHS, METHODS, TEXTS, assert_same_answer, method_of, passage, saved
+from apart import needs
 from helpers import run_here
 
 import albert
@@ -142,6 +145,44 @@ def test_an_exported_file_is_valid_and_names_the_labels(name, tmp_path):
         onnx.checker.check_model(str(path), full_check=True)
     found = {one.key: one.value for one in onnx.load(path).metadata_props}
     assert tuple(json.loads(found.get("albert_label_names", "[]"))) == facts.get("label_names", ())
+
+
+CARD = """
+import sys
+exec(sys.argv[1])
+assert not {"albert", "tensorflow", "jax", "keras", "transformers"} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize("name", ["classify", "classify, pairs", "classify, several labels", "tag", "choose"])
+def test_the_lines_of_the_card_give_predicts_labels_without_albert(name, tmp_path):
+    needs("tokenizers", extra="test")
+    kind, arguments, facts, text_of = FINE_TUNED[name]
+    facts = facts | ({"label_names": ("no", "yes", "ä, b")[: arguments[0]]} if "classify" in name else {})
+    _, opened = saved(tmp_path / "model", kind, *arguments, **facts)
+    path = tmp_path / "model.onnx"
+    assert run_here(export_model, f"--model_dir={tmp_path}/model", f"--export_path={path}") == 0
+    code = (tmp_path / "model.onnx.README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) < 16
+    inputs = [text_of(n) for n in (3, 90, 7)]  # one is truncated
+    if name == "choose":
+        inputs = [("w1 w2", f"w3 w{n}") for n in range(4)]
+    done = subprocess.run(
+        [sys.executable, "-c", CARD, re.sub(r"encode_batch\(.*\)", lambda _: f"encode_batch({inputs})", code)],
+        cwd=tmp_path, capture_output=True, text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    if name == "choose":
+        [answer] = opened.choose([("w1 w2", "w3", *(f"w{n}" for n in range(4)))])
+        return assert_same_answer("ABCD"[int(done.stdout.strip("[]\n"))], answer["label"])
+    found = ast.literal_eval(done.stdout)
+    if name == "tag":  # the card labels tokens, of which each word here has one
+        expected = [answer["labels"] for answer in opened.tag(inputs)]
+        limit = opened.max_seq_length - 2
+        assert [row[1 : 1 + min(len(e), limit)] for row, e in zip(found, expected)] == [e[:limit] for e in expected]
+    else:
+        answers = opened.classify(inputs)
+        assert found == [answer.get("label", answer.get("labels")) for answer in answers]
 
 
 def test_probabilities_are_those_of_keras():

@@ -385,8 +385,7 @@ ROWS = [
     ("cli/answering.py", "    opened.dtype = values.mixed_precision\n", "",
      "test_predict::test_the_flags_of_a_session_arrive_there"),
     ("fill_mask.py", "MaskFiller(opened, values.top_k)", "MaskFiller(opened, 5)", "test_fill_mask"),
-    ("export_model.py", "length = values.max_seq_length or min(", "length = min(", "test_export_model"),
-    ("export_model.py",
-     "content = model_conversion.to_tflite(model, kind.outputs, length, values.quantize)",
+    ("export/forms.py", "length = length or min(", "length = min(", "test_export_model"),
+    ("export/forms.py", "content = model_conversion.to_tflite(model, kind.outputs, length, quantize)",
      "content = model_conversion.to_tflite(model, kind.outputs, length, False)", "test_export_model"),
 ]
