@@ -251,7 +251,7 @@ def _write_file(
             files.write_json(f"{path}.{tokenizer_files.FAST_FILE}", fast)
         model_card.of_weights(
             f"{path}.{model_card.NAME}", source.weights(), source.config, name=name, usage=usage,
-            metadata=metadata, note=f"A {form} file, {precision}. Its outputs, compared with the model's "
+            metadata=metadata, note=f"{name} has {precision}. Its outputs, compared with the model's "
             f"on four sequences: {outputs}.",
         )
     log.info("%s: %s, %s bytes", path, kind.name, f"{len(content):,}")

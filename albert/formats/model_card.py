@@ -123,7 +123,7 @@ def onnx_usage(name: str, metadata: Metadata, num_labels: int) -> str:
     labels = json.dumps(metadata.label_names or [*map(str, range(num_labels))], ensure_ascii=False)
     shown = "[output.shape for output in outputs]"
     if kind.task == model_classes.CHOICE:
-        texts, value = '[("A text.", "A question? One end."), ("A text.", "A question? Another end.")]', "value[None]"
+        texts, value = '[("A text.", "A question? One end."), ("A text.", "A question? Another end.")]', "[value]"
         shown = "outputs[0].argmax(-1)"
     elif kind.task == model_classes.QUESTIONS:
         texts = '[("A question?", "A text.")]'
