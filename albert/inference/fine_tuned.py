@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from albert.errors import CheckpointError, FlagError
+from albert.errors import CheckpointError, FlagError, some
 from albert.formats import model_metadata
 from albert.formats.model_classes import LABEL_HEAD, MODEL_CLASSES, class_of_weights
 from albert.inference.predictors import (
@@ -94,12 +94,11 @@ def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
     labels = tuple(given or known)
     if len(labels) != count:
         raise FlagError(
-            f"{path} has {count} labels, not {len(labels)} ({' '.join(labels)}): give "
-            "--label_list"
+            f"{path} has {count} labels, not {len(labels)} ({some(labels)}): give --label_list"
         )
     if len(set(labels)) < count:
-        raise FlagError(f"{path} names a label twice ({' '.join(labels)}): give --label_list")
+        raise FlagError(f"{path} names a label twice ({some(labels)}): give --label_list")
     if not are_ids and {*labels} != {*known}:
-        raise FlagError(f"{path} was trained for the labels {' '.join(known)}, not {' '.join(labels)}: "
-                        "leave --label_list out")
+        raise FlagError(f"{path} was trained for the labels {some(known)}, not {some(labels)}: leave "
+                        "--label_list out")
     return labels if are_ids else known

@@ -117,9 +117,9 @@ def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal()
 
 
 def test_words_keep_punctuation_inside_them():
-    found = predictors.WORD.findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major)')
+    found = predictors.word_pattern().findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major cafe\u0301)')
     assert found == ["He", "said", ":", '"', "don't", "pay", "$", "3.50", "in", "U.S.A", ".", "!",
-                     '"', "(", "état-major", ")"]
+                     '"', "(", "état-major", "cafe\u0301", ")"]
 
 
 def test_a_label_of_half_a_probability_is_given():
@@ -290,11 +290,11 @@ REFUSED = [
     (PRETRAINED, ["--task=classification"], "has no head for classification"),
     (PRETRAINED, [], "is pretrained, not fine-tuned: fine-tune it, or try"),
     ("untold", [], "does not say what it was fine-tuned for: give --task="),
-    ("twins", [], "names a label twice (same same other): give --label_list"),
+    ("twins", [], "names a label twice (same; same; other): give --label_list"),
     (PRETRAINED, ["--task=question_answering"], "has no head for question_answering"),
     (OF_TEXTS, ["--task=token_classification"], "was fine-tuned for classification"),
-    (OF_TEXTS, ["--label_list=a,b"], "has 3 labels, not 2 (a b)"),
-    ("pairs", ["--label_list=ham,spam"], "was trained for the labels yes no, not ham spam: leave"),
+    (OF_TEXTS, ["--label_list=a,b"], "has 3 labels, not 2 (a; b)"),
+    ("pairs", ["--label_list=ham,spam"], "was trained for the labels yes; no, not ham; spam: leave"),
     (OF_TEXTS, ["--is_tokenized"], "--is_tokenized has no effect"),
     ("AlbertForQuestionAnswering", ["--label_list=a,b"],
      "--label_list has no effect on question_answering"),
