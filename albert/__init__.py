@@ -51,9 +51,9 @@ _MODULE_OF = {
     "AlbertModel": "modeling",
     "AlbertTokenizer": "albert_tokenizer",
     "AlbertTokenizerFast": "albert_tokenizer",
-    "AnsweringSession": "inference.answering_session",
+    "AnsweringSession": "inference.session",
     "from_pretrained": "modeling",
-    "open_session": "inference.answering_session",
+    "open_session": "inference.session",
 }
 _MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
 __all__ = sorted(_MODULE_OF)

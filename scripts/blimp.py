@@ -33,7 +33,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # this che
 from albert.cli import answering, flags
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained
-from albert.inference.session import Batch, Predictor, Row, Session, masked_logits
+from albert.inference.predictor import Batch, Predictor, Row, masked_logits
+from albert.inference.session import AnsweringSession
 from albert.runtime.progress import Progress
 from albert.storage import files
 from albert.tasks import lines
@@ -92,7 +93,7 @@ class Scorer(Predictor):
 
     class_name = "AlbertForMaskedLM"
 
-    def __init__(self, session: Session, within_words: bool = False):
+    def __init__(self, session: AnsweringSession, within_words: bool = False):
         self.session, self.within_words = session, within_words
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
@@ -162,7 +163,7 @@ def pair_scores(scorer: Scorer, pairs: Sequence["Pair"]) -> dict[str, Any]:
     return accuracies(pairs, scores[::2], scores[1::2])
 
 
-def _untrained(values: flags.FlagValues, opened: Session, pairs: Sequence["Pair"]) -> dict[str, Any]:
+def _untrained(values: flags.FlagValues, opened: AnsweringSession, pairs: Sequence["Pair"]) -> dict[str, Any]:
     """Returns the result for random weights."""
     import keras
 
@@ -173,7 +174,7 @@ def _untrained(values: flags.FlagValues, opened: Session, pairs: Sequence["Pair"
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "random")
         modeling.AlbertForMaskedLM(opened.source.config).save_pretrained(path)
-        untrained = Session.of(
+        untrained = AnsweringSession(
             pretrained.open_path(path), opened.tokenizer, opened.max_seq_length, opened.batch_size
         )
         return _short(pair_scores(Scorer(untrained, values.within_words), pairs))

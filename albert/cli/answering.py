@@ -10,7 +10,7 @@ from typing import Any
 from albert.cli import flags
 from albert.errors import DataError
 from albert.formats import checkpoint_files, layouts, pretrained
-from albert.inference.session import DTYPES, Session
+from albert.inference.session import DTYPES, AnsweringSession
 from albert.storage import files
 from albert.text import text_files
 
@@ -50,14 +50,14 @@ def check_flags(values: flags.FlagValues) -> None:
         )
 
 
-def open_model(values: flags.FlagValues) -> Session:
+def open_model(values: flags.FlagValues) -> AnsweringSession:
     """Opens the model and vocabulary that the flags name, and checks that they match."""
     source = pretrained.open_path(values.model, "model")
     tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
-    opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
-    opened.dtype = values.mixed_precision
-    source.weights()
-    return opened
+    source.weights()  # a damaged file is found before any input is read
+    return AnsweringSession(
+        source, tokenizer, values.max_seq_length, values.batch_size, values.mixed_precision
+    )
 
 
 def read_texts(path: str) -> list[str]:

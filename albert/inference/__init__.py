@@ -1,7 +1,7 @@
 """Answers from a model that is opened once.
 
-    answering_session   the session that people use from Python
-    session             an opened model, batches of few lengths, the base class of predictors
+    session             an opened model, which people use from Python
+    predictor           the base class of predictors: batches of sequences of similar length
     fine_tuned          chooses the predictor for a fine-tuned model
     predictors          classification of texts and tokens, regression, multiple choice
     question_answering  answers from passages

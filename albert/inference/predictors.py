@@ -13,8 +13,8 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.formats.tokenizer_json import combining_characters
-from albert.inference.session import (
-    Batch, Predictor, Session, model_inputs, numbers, sigmoid, softmax,
+from albert.inference.predictor import (
+    Batch, Predictor, model_inputs, numbers, sigmoid, softmax,
 )
 from albert.records.features import encode_pairs
 from albert.tasks import race, words
@@ -32,7 +32,7 @@ def word_pattern() -> re.Pattern[str]:
 class TaskPredictor(Predictor):
     """The base class of predictors for fine-tuned models. An input is the texts of a line."""
 
-    session: Session
+    session: Any
     labels: Sequence[str] = ()  # C
     min_texts: int = 1  # of an input
     max_texts: int = 2

@@ -10,7 +10,7 @@ import numpy as np
 
 from albert.errors import FlagError
 from albert.inference.predictors import TaskPredictor, without_padding
-from albert.inference.session import Batch, model_inputs, numbers
+from albert.inference.predictor import Batch, model_inputs, numbers
 from albert.tasks import squad, squad_answers
 from albert.text.offsets import with_marks
 

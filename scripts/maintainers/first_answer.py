@@ -22,7 +22,7 @@ SESSION = """
 import sys, time
 begin = float(sys.argv[1])
 import albert
-import albert.inference.answering_session, onnxruntime
+import albert.inference.session, onnxruntime
 marks = {"imports": time.time()}
 session = albert.open_session(sys.argv[2])
 answer = session.classify(sys.argv[3])

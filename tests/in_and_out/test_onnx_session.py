@@ -18,7 +18,7 @@ import albert
 from albert import export_model, modeling, predict
 from albert.errors import UserError
 from albert.formats import pretrained
-from albert.inference import onnx_model, session
+from albert.inference import onnx_model, predictor, session
 
 # Not imported here: onnxruntime starts a thread, which the forks of tests/support/parallel.py would lose.
 # Answers where no backend can be imported.
@@ -36,7 +36,7 @@ def by_keras(folder, monkeypatch):
         model = pretrained.load(getattr(modeling, class_name), self.source)
         return lambda batch: {name: np.asarray(value) for name, value in model(batch).items()}
 
-    monkeypatch.setattr(session.Session, "load", load)
+    monkeypatch.setattr(session.AnsweringSession, "load", load)
     return albert.open_session(folder, batch_size=4)
 
 
@@ -191,5 +191,5 @@ def test_probabilities_are_those_of_keras():
     values = np.array([[-1000.0, -3, 0, 2], [80, -80, 1000, 0]], np.float32)
     for name in ("softmax", "sigmoid"):
         np.testing.assert_allclose(
-            getattr(session, name)(values), getattr(ops, name)(values), rtol=1e-6, atol=1e-30
+            getattr(predictor, name)(values), getattr(ops, name)(values), rtol=1e-6, atol=1e-30
         )

@@ -137,8 +137,10 @@ def test_how_many_texts_a_line_has_is_the_tasks():
 
 
 def test_the_flags_of_a_session_arrive_there(classifier, tmp_path, monkeypatch):
-    opened, of = [], answering.Session.of
-    monkeypatch.setattr(answering.Session, "of", lambda *given: opened.append(of(*given)) or opened[-1])
+    opened, kind = [], answering.AnsweringSession
+    monkeypatch.setattr(
+        answering, "AnsweringSession", lambda *given: opened.append(kind(*given)) or opened[-1]
+    )
     ask(tmp_path, classifier, ["w1\tw2"], "--max_seq_length=11", "--batch_size=3", "--mixed_precision=int8")
     [session] = opened
     assert (session.max_seq_length, session.batch_size, session.dtype) == (11, 3, "int8")

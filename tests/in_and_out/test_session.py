@@ -24,7 +24,7 @@ from helpers import REPO
 
 import albert
 from albert.errors import DataError, UserError
-from albert.inference.session import batched
+from albert.inference.predictor import batched
 
 try:
     import pandas
@@ -295,7 +295,7 @@ def test_a_session_is_pickled_as_its_path_and_refused_after_a_fork(tmp_path):
 
 
 def test_a_session_needs_no_absl():
-    code = ("import sys, albert.inference.answering_session\n"
+    code = ("import sys, albert.inference.session\n"
             "assert not any('absl' in m for m in sys.modules)")
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -185,9 +185,9 @@ def _predict(spec, rows):
 
 def _predict_by_file(spec, rows):
     """Predicts as a session does: sorted by length, each batch as long as its longest text."""
-    from albert.inference import session
+    from albert.inference import predictor
 
-    compute = session.batched(_onnx_file(spec, "sequence_classification"), spec["batch_size"])
+    compute = predictor.batched(_onnx_file(spec, "sequence_classification"), spec["batch_size"])
     texts = [{name: value[i, :length] for name, value in _model_inputs(rows).items()}
              for i, length in enumerate(rows["input_mask"].sum(axis=1))]
 
