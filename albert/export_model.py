@@ -12,8 +12,9 @@ encoder of a pretrained model. Inputs are `input_ids`, `input_mask` and `segment
 [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX; for multiple choice
 [1, C, max_seq_length] and [B, C, L] with C choices. Label names are in ONNX's metadata as
 `albert_label_names`, in `.tflite` files as `labels.txt`
-(`unzip -p classifier.tflite labels.txt`). Before publication, the file's outputs are compared
-with the model's.
+(`unzip -p classifier.tflite labels.txt`). Next to an `.onnx` file are its tokenizer,
+`NAME.onnx.tokenizer.json`, and a card with code that answers texts. Before publication, the file's
+outputs are compared with the model's.
 """
 
 import os
