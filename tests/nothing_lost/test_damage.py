@@ -80,7 +80,7 @@ WRONG = ([1], {"a": 1}, "x", -1, 3.5, True)
 KINDS = {
     "version": (str,), **{key: (dict,) for key in ("config", "metadata", "results")},
     "flags.text_column": (str,), "flags.do_lower_case": (bool,),
-    **{key: () for key in ("records_seen", "step", "loss_scale", "flags.label_mean")},
+    **{key: () for key in ("records_seen", "step", "loss_scale")},
     **{f"metadata.{key}": (str,) for key in ("task", "architecture")},
     **{f"metadata.{key}": () for key in (
         "label_names", "problem_type", "num_texts", "max_seq_length", "settings.num_choices",
