@@ -11,6 +11,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
 README = HERE / "README.md"
 TEST = [
+    "tokenizers>=0.20",  # runs the code of an ONNX file's card
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
     "backports.zstd>=1; python_version < '3.14'", "pyarrow>=17", "matplotlib>=3.9",
     "jax>=0.7; python_version >= '3.11'",
@@ -97,7 +98,6 @@ setup(
             "albert-export-checkpoints = albert.export_checkpoints:cli",
             "albert-export-model = albert.export_model:cli",
             "albert-export-to-tfhub = albert.export_to_tfhub:cli",
-            "albert-extend-vocabulary = albert.extend_vocabulary:cli",
             "albert-extract-features = albert.extract_features:cli",
             "albert-fill-mask = albert.fill_mask:cli",
             "albert-predict = albert.predict:cli",

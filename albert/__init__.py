@@ -17,7 +17,6 @@ Compute with a model, which is a Keras 3 model:
     AlbertForTokenClassification                           labels of words
     AlbertForQuestionAnswering, ...BeamQuestionAnswering   SQuAD 1.1, SQuAD 2.0
     AlbertForMultipleChoice                                RACE
-    compiled                                               compiles a model's call
 
 Each command, such as `python -m albert.run_classifier`, has `--help`. docs/reference/python.md has
 an example of each of the main names.
@@ -52,10 +51,9 @@ _MODULE_OF = {
     "AlbertModel": "modeling",
     "AlbertTokenizer": "albert_tokenizer",
     "AlbertTokenizerFast": "albert_tokenizer",
-    "AnsweringSession": "inference.answering_session",
-    "compiled": "inference.compiled_call",
+    "AnsweringSession": "inference.session",
     "from_pretrained": "modeling",
-    "open_session": "inference.answering_session",
+    "open_session": "inference.session",
 }
 _MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
 __all__ = sorted(_MODULE_OF)

@@ -6,9 +6,8 @@ from albert import tokenization as tokenization
 from albert.albert_tokenizer import AlbertTokenizer as AlbertTokenizer
 from albert.albert_tokenizer import AlbertTokenizerFast as AlbertTokenizerFast
 from albert.config import AlbertConfig as AlbertConfig
-from albert.inference.answering_session import AnsweringSession as AnsweringSession
-from albert.inference.answering_session import open_session as open_session
-from albert.inference.compiled_call import compiled as compiled
+from albert.inference.session import AnsweringSession as AnsweringSession
+from albert.inference.session import open_session as open_session
 from albert.modeling import AlbertForBeamQuestionAnswering as AlbertForBeamQuestionAnswering
 from albert.modeling import AlbertForMaskedLM as AlbertForMaskedLM
 from albert.modeling import AlbertForMultipleChoice as AlbertForMultipleChoice

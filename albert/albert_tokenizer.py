@@ -124,7 +124,7 @@ class AlbertTokenizer:
 
         They are matched before all others and never split; case is ignored if texts are
         lower-cased. A new model's `vocab_size` is `len(tokenizer)`; a trained one gets another
-        vocabulary by `albert.extend_vocabulary`.
+        vocabulary by `scripts/extend_vocabulary.py`.
 
         Raises:
           DataError: a token is not a string, or only white space.

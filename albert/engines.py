@@ -1,6 +1,6 @@
 """Checks which engines, TensorFlow and JAX, are installed. Imports neither.
 
-Sessions and the commands that answer texts need neither if onnxruntime is installed.
+Sessions and the commands that answer texts need neither.
 """
 
 import importlib.util
@@ -10,7 +10,6 @@ import sys
 from albert.errors import FlagError
 
 ENGINES = ("tensorflow", "jax")
-CHOSEN = os.environ.get("KERAS_BACKEND")  # by the user; `require_backend` sets it too
 
 
 def is_installed(engine: str) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from albert.cli import answering, flags
 from albert.errors import FlagError
 from albert.inference.embedding import POOLINGS, Embedder
-from albert.inference.session import numbers
+from albert.inference.predictor import numbers
 from albert.runtime.progress import Progress
 from albert.storage import files
 

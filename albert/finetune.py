@@ -369,7 +369,7 @@ def _remove_records(settings: Settings, sources: Iterable[RecordFiles]) -> None:
 def _write_card(encoder: Encoder, directory: str) -> None:
     if newest := checkpoints.newest_or_best(directory):
         model_card.of_weights(
-            directory, checkpoints.open_weights(newest), encoder.config, tokenizer=encoder.tokenizer
+            directory, checkpoints.open_weights(newest), encoder.config, has_tokenizer=True
         )
 
 

@@ -354,9 +354,9 @@ def from_pretrained(
     """Loads a model as the class that it was saved as.
 
     Args:
-      path: a directory, an archive or its https:// URL, a checkpoint's prefix, a TF-Hub module,
-        the built-in model "small_en", or the name of a model on the Hugging Face Hub, such as
-        "albert/albert-base-v2", which is downloaded.
+      path: a directory, a checkpoint's prefix, a TF-Hub module, the built-in model "small_en", or
+        the name of a model on the Hugging Face Hub, such as "albert/albert-base-v2", which is
+        downloaded.
       revision: branch, tag or commit on the Hub; by default "main".
       options: further arguments of `from_pretrained` of the class.
 

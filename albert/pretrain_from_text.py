@@ -29,7 +29,7 @@ from albert.cli import (
 from albert.cli.text_plan import Size, Text
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import layouts, pretrained, vocabulary_transfer
+from albert.formats import layouts, pretrained, used_vocabulary
 from albert.records import manifests
 from albert.runtime import processor, workers
 from albert.runtime.progress import duration
@@ -215,7 +215,7 @@ class _Plan:
         }
         if self._teacher:
             prefix = os.path.join(os.path.dirname(self.path), "vocabulary")
-            self.chosen["vocab_size"] = vocabulary_transfer.write_used(
+            self.chosen["vocab_size"] = used_vocabulary.write_used(
                 self._teacher.required_tokenizer(), corpus, prefix)
         else:
             self.chosen["vocab_size"] = text_plan.vocabulary_size(size, text)

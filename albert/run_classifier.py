@@ -123,7 +123,7 @@ def main(values: flags.FlagValues) -> None:
         if task.untrained_weights:
             weights = weights.in_units(task.label_mean, task.label_deviation)
         metadata, _ = model_metadata.without_units(
-            run_states.metadata_of({"task": task.name, "flags": result.recorded}))
+            run_states.metadata_of_run(task.name, result.recorded))
         source = pretrained.Pretrained(
             weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), metadata,
             lambda: weights,

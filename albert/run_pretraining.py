@@ -235,17 +235,17 @@ def main(values: flags.FlagValues) -> None:
             )
 
         # === Weights to start from ===
-        init, options = None, flags.select(values, ("init_from_group0", "allow_partial_init"))
+        init, mode = None, "encoder"
         if values.init_embeddings == "cooccurrence":
             counted = cooccurrence.Start(
                 train_files, task.feature_spec(), tokenizer.special_ids, config, values.seed
             )
-            init, options = Weights("co-occurrence", counted, list(counted.shapes)), {"is_part": True}
+            init, mode = Weights("co-occurrence", counted, list(counted.shapes)), "any"
         elif values.init_from_teacher and not checkpoints.newest_or_best(values.output_dir):
-            init = teachers.initial_weights(task.teacher, config, train_files)
-            options = {"is_part": True}
+            init, mode = teachers.initial_weights(task.teacher, config, train_files), "any"
         elif values.init_checkpoint:
             init = start.weights() if start else pretrained.open_any_weights(values.init_checkpoint)
+            mode = "group0" if values.init_from_group0 else "partial" if values.allow_partial_init else mode
 
         # === Train ===
         last = None
@@ -261,7 +261,7 @@ def main(values: flags.FlagValues) -> None:
                 recorded["pooling"] = teacher.metadata.pooling
             evaluations = loop.train(
                 task, config, run, optimizer, train_files, eval_files=eval_files, init=init,
-                warm_start_options=options, flags=recorded,
+                warm_start_mode=mode, flags=recorded,
             )
             last = evaluations[max(evaluations)] if evaluations else None
         if not current().is_chief:
@@ -283,7 +283,7 @@ def main(values: flags.FlagValues) -> None:
         # === The model's card ===
         if values.do_train:
             weights = checkpoints.open_weights(checkpoints.newest_or_best(run.output_dir))
-            model_card.of_weights(run.output_dir, weights, config, tokenizer=tokenizer)
+            model_card.of_weights(run.output_dir, weights, config, has_tokenizer=bool(tokenizer))
         log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 

@@ -3,12 +3,15 @@
   python scripts/blimp.py --model=albert_base --pairs_file=BLiMP.zip --output_file=blimp.json
 
 Reports how often the model gives the acceptable sentence of a minimal pair the higher score: the mean
-over the paradigms, where ties count half, and 0.5 is chance. The score is the pseudo-log-likelihood
-(`session.score`). Baselines are random weights, on part of the pairs, and the frequencies of the
-vocabulary's tokens.
+over the paradigms, where ties count half, and 0.5 is chance. The score is the pseudo-log-likelihood of
+a sentence (Salazar et al. 2020, arXiv 1910.14659): the sum of the log-probabilities of its tokens, each
+predicted with only that token masked; `[CLS]` and `[SEP]` are not scored. Baselines are random weights,
+on part of the pairs, and the frequencies of the vocabulary's tokens.
 
 The format is BLiMP's (Warstadt et al. 2020): JSON lines with `sentence_good`, `sentence_bad`, `UID`
 (the paradigm) and `linguistics_term` (its phenomenon).
+
+Legend: B batch, V vocabulary.
 """
 
 import collections
@@ -18,6 +21,7 @@ import math
 import os
 import pathlib
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -28,8 +32,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # this che
 
 from albert.cli import answering, flags
 from albert.errors import DataError, FlagError
-from albert.inference.scoring import SentenceScorer
-from albert.inference.session import Call, Row, Session
+from albert.formats import pretrained
+from albert.inference.predictor import Batch, Predictor, Row, masked_logits
+from albert.inference.session import AnsweringSession
 from albert.runtime.progress import Progress
 from albert.storage import files
 from albert.tasks import lines
@@ -76,27 +81,63 @@ def main(values: flags.FlagValues) -> None:
         print(json.dumps(results, indent=2, ensure_ascii=False))
 
 
-class Scorer(SentenceScorer):
-    """Scores sentences, also with later tokens of a word masked too, or by another model.
+class Scorer(Predictor):
+    """Computes pseudo-log-likelihoods of sentences, as natural logarithms.
+
+    An input is a text and its name in errors. An answer is `{"log_probability", "tokens"}`, the
+    latter their number.
 
     Args:
-      within_words: whether to mask the later tokens of a word too.
-      call: of an `AlbertForMaskedLM`, by default of the session's.
+      within_words: whether to mask the later tokens of a word together with the scored one.
     """
 
-    def __init__(self, session: Session, within_words: bool = False, call: Call | None = None):
-        super().__init__(session)
-        self.within_words, self._call = within_words, call
+    class_name = "AlbertForMaskedLM"
 
-    def model(self) -> Call:
-        return self._call or super().model()
+    def __init__(self, session: AnsweringSession, within_words: bool = False):
+        self.session, self.within_words = session, within_words
+
+    def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
+        """Returns, for each text, a sequence per token in which that token is masked.
+
+        Raises:
+          DataError: a text has more tokens than fit.
+        """
+        limit, all_rows = self.session.max_seq_length - 2, []
+        all_ids = self.session.tokenizer.encode_batch([text for text, _ in inputs])
+        for ids, (text, origin) in zip(all_ids, inputs, strict=True):
+            if len(ids) > limit:
+                raise DataError(f"{origin}: {len(ids)} tokens, at most {limit} fit: {text!r:.80}")
+            all_rows.append(self.rows(ids))
+        return Batch(all_rows)
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
-        rows = super().rows(ids)
-        if self.within_words:
-            for start, end in enumerate(word_ends(self.session.tokenizer, ids)):
-                rows[start]["input_ids"][1 + start : 1 + end] = self.session.tokenizer.mask_id
+        """Returns the sequence for each token of a text."""
+        tokenizer, rows = self.session.tokenizer, []
+        sequence = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+        ends = word_ends(tokenizer, ids) if self.within_words else range(1, len(ids) + 1)
+        for start, end in enumerate(ends):
+            masked = sequence.copy()
+            masked[1 + start : 1 + end] = tokenizer.mask_id
+            rows.append({
+                "input_ids": masked, "input_mask": np.ones_like(sequence),
+                "segment_ids": np.zeros_like(sequence),
+                # [1, 1], so that they aren't padded like the sequences
+                "masked_lm_positions": np.array([[1 + start]]),
+                "masked_lm_ids": np.array([[ids[start]]]),
+            })
         return rows
+
+    def compute(self, model, batch):
+        ids = batch["masked_lm_ids"][:, 0]  # [B, 1]
+        logits = masked_logits(model, batch)[:, 0]  # [B, V]
+        logits = logits - logits.max(axis=-1, keepdims=True)
+        scored = np.take_along_axis(logits, ids, -1)[:, 0]
+        return {"log_probability": scored - np.log(np.exp(logits).sum(axis=-1))}
+
+    def decode(self, context, outputs):
+        for rows in outputs:
+            total = np.sum([row["log_probability"] for row in rows], dtype=float)
+            yield {"log_probability": float(total), "tokens": len(rows)}
 
 
 def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
@@ -111,7 +152,7 @@ def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     return ends[::-1]
 
 
-def pair_scores(scorer: SentenceScorer, pairs: Sequence["Pair"]) -> dict[str, Any]:
+def pair_scores(scorer: Scorer, pairs: Sequence["Pair"]) -> dict[str, Any]:
     """Returns the `accuracies` of a scorer."""
     inputs = [
         (text, f"pair {number}")
@@ -122,17 +163,21 @@ def pair_scores(scorer: SentenceScorer, pairs: Sequence["Pair"]) -> dict[str, An
     return accuracies(pairs, scores[::2], scores[1::2])
 
 
-def _untrained(values: flags.FlagValues, opened: Session, pairs: Sequence["Pair"]) -> dict[str, Any]:
+def _untrained(values: flags.FlagValues, opened: AnsweringSession, pairs: Sequence["Pair"]) -> dict[str, Any]:
     """Returns the result for random weights."""
     import keras
 
-    import albert
     from albert import modeling
 
     keras.utils.set_random_seed(1)
-    call = albert.compiled(modeling.AlbertForMaskedLM(opened.source.config))
     pairs = first_of_each(pairs, UNTRAINED_PAIRS)
-    return _short(pair_scores(Scorer(opened, values.within_words, call), pairs))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "random")
+        modeling.AlbertForMaskedLM(opened.source.config).save_pretrained(path)
+        untrained = AnsweringSession(
+            pretrained.open_path(path), opened.tokenizer, opened.max_seq_length, opened.batch_size
+        )
+        return _short(pair_scores(Scorer(untrained, values.within_words), pairs))
 
 
 def _short(results: dict[str, Any]) -> dict[str, Any]:

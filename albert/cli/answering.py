@@ -10,7 +10,7 @@ from typing import Any
 from albert.cli import flags
 from albert.errors import DataError
 from albert.formats import checkpoint_files, layouts, pretrained
-from albert.inference.session import DTYPES, Session
+from albert.inference.session import DTYPES, AnsweringSession
 from albert.storage import files
 from albert.text import text_files
 
@@ -33,9 +33,8 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     flags.define("integer", values, "batch_size", batch_size,
                  "Inputs per batch; smaller batches need less memory.", lower_bound=1)
     flags.define("enum", values, "mixed_precision", "float32",
-                 "Precision of weights and matrix products; bfloat16 halves the memory, is faster on "
-                 "hardware that supports it, and changes answers in the third digit; int8 quarters it, "
-                 "needs onnxruntime, and changes answers in the second digit.",
+                 "Precision of weights and matrix products; int8 quarters the memory, and changes "
+                 "answers in the second digit.",
                  enum_values=list(DTYPES))
 
 
@@ -51,16 +50,14 @@ def check_flags(values: flags.FlagValues) -> None:
         )
 
 
-def open_model(values: flags.FlagValues) -> Session:
+def open_model(values: flags.FlagValues) -> AnsweringSession:
     """Opens the model and vocabulary that the flags name, and checks that they match."""
     source = pretrained.open_path(values.model, "model")
     tokenizer = source.required_tokenizer(*flags.vocabulary_given(values))
-    opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
-    opened.dtype = values.mixed_precision
-    if not opened.runs_onnx:
-        flags.start_engine()
-    source.weights()
-    return opened
+    source.weights()  # a damaged file is found before any input is read
+    return AnsweringSession(
+        source, tokenizer, values.max_seq_length, values.batch_size, values.mixed_precision
+    )
 
 
 def read_texts(path: str) -> list[str]:

@@ -90,7 +90,7 @@ class Identity:
             if is_compared and not files.is_same_json(before, now):
                 what = f"another {name} ({str(before)[:80]}, not {str(now)[:80]})"
                 raise FlagError(f"{origin} was trained with {what}: use another --output_dir")
-        if self.training and run_state.get("task") == self.task:
+        if self.training and metadata.task == self.task:
             self._check_training(origin, run_state, is_resumed)
 
     def _check_training(self, origin: str, run_state: Mapping[str, Any], is_resumed: bool) -> None:

@@ -40,8 +40,8 @@ _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|OOM when allocating|[Oo]ut of m
 _MEMORY = re.compile(r"(Used|OOM when|[Oo]ut of memory|[Tt]otal memory)[^\n]{0,150}")  # how much is missing
 _LONGEST_MESSAGE = 2_000  # characters of an error
 MAX_SEED = 2**32 - 1  # of NumPy and Keras
-A_MODEL = ("small_en, a name on Hugging Face's hub such as albert/albert-base-v2, a model's directory or "
-           "archive, or a checkpoint")
+A_MODEL = ("small_en, a name on Hugging Face's hub such as albert/albert-base-v2, a model's directory, or "
+           "a checkpoint")
 
 
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:

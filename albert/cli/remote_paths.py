@@ -3,7 +3,7 @@
 A path flag's `use` says what the command does with it:
 
     file        reads a file, or a directory with all that is in it
-    model       reads a model: a directory, an archive, a checkpoint's prefix or one of its files,
+    model       reads a model: a directory, a checkpoint's prefix or one of its files,
                 or one to download by its name on a hub
     texts       reads text files (comma-separated globs), streaming them
     records     reads record files (comma-separated globs), by ranges

@@ -13,7 +13,7 @@ import numpy as np
 from albert.cli import report_page, text_plan
 from albert.formats import run_states
 from albert.formats.model_card import table
-from albert.inference.answering_session import AnsweringSession, open_session
+from albert.inference.session import AnsweringSession, open_session
 from albert.pretraining_data.features import SEGMENT_LENGTHS, pair_features
 from albert.records import record_files
 from albert.records.examples import FeatureSpec, decode_examples

@@ -1,5 +1,6 @@
-"""Exports models for other runtimes: TF-Hub, LiteRT.
+"""Writes models in other forms, for this toolkit and for other runtimes.
 
-    hub_export        the SavedModel of `export_to_tfhub`
+    forms             `write`, behind the commands that convert and export
+    hub_export        the SavedModel of a TF-Hub module
     model_conversion  LiteRT files, and the comparison of files with models
 """

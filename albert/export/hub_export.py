@@ -55,6 +55,8 @@ def export_module(
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
     encode = tf.function(_encode(model))  # shared by all parts, so that it is traced once
     root = _part(encoder, encode, _HUB_INPUTS)
+    # What Keras 3's TFSMLayer calls.
+    root.serve = tf.function(lambda inputs: encode(inputs, training=False), input_signature=[_HUB_INPUTS])
     root.weights = {name: v.value for name, v in named.items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
     # Other trainable parts: the encoder with one head each.

@@ -13,14 +13,14 @@
     tokenizer_files      a model's vocabulary and its settings
     huggingface          Hugging Face's configuration and weights
     hf_names             Hugging Face's names of weights
-    hf_tensors           Hugging Face's tensor files: safetensors, HDF5
+    hf_tensors           Hugging Face's tensor files: safetensors
     tokenizer_json       Hugging Face's tokenizer.json
     sentence_files       embeddings of sentence-transformers
     torch_file           converts PyTorch's pytorch_model.bin to safetensors
-    model_hub            downloads a released model, by its hub name or its address
-    archives             packed models, and the cache that they are unpacked to
+    model_hub            downloads a released model by its hub name
+    cache                converted files, in the user's cache
     hub                  TF-Hub modules, read as data
     saved_model          the errors of writing SavedModels
     model_card           the README.md of a model's directory
-    vocabulary_transfer  another vocabulary for the same model
+    used_vocabulary      the part of a vocabulary that a text uses
 """

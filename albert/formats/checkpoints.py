@@ -6,7 +6,6 @@ The names in a checkpoint `model.ckpt-<step>` are the released ones, with `<vari
 """
 
 import dataclasses
-import difflib
 import logging
 import os
 import re
@@ -28,18 +27,6 @@ _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
 _SLOT = re.compile(r"/((adam|lamb)_[mv]|momentum|average)$|^global_step$")
 _GROUP = re.compile(r"/group_\d+/")
 _BLOCK = re.compile(r"bert/encoder/transformer/group_\d+/inner_group_\d+/")
-# Models of other architectures, by a scope that only they have.
-_OTHER_LAYOUTS = {
-    "bert/encoder/layer_shared/": (
-        "of the third-party albert_zh layout (one layer `bert/encoder/layer_shared`, word "
-        "embeddings multiplied by `word_embeddings_2` before the sum), which is not ALBERT's "
-        "architecture; Google's Chinese models are albert_base_zh to albert_xxlarge_zh"
-    ),
-    "bert/encoder/layer_0/": (
-        "a BERT in TensorFlow 1's format (layers `bert/encoder/layer_0`, `layer_1` ...), not an "
-        "ALBERT: convert it to Hugging Face's layout, in which BERTs are read"
-    ),
-}
 
 
 class MismatchError(CheckpointError):
@@ -54,7 +41,7 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     the released ones, see `released_names`.
 
     Raises:
-      CheckpointError: absent (with the nearest names), of another kind, or damaged.
+      CheckpointError: absent, of another kind, or damaged.
     """
     prefix = resolve_prefix(path, flag)
     reader = tensor_bundle.BundleReader(prefix)
@@ -64,9 +51,6 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
             f"{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
             "with names such as bert/embeddings/word_embeddings is needed"
         )
-    for scope, kind in _OTHER_LAYOUTS.items():
-        if any(scope in name for name in names):
-            raise CheckpointError(f"{flag}: {prefix} is {kind}")
     reader.check_complete()
     return Weights(prefix, reader, released_names(names))
 
@@ -106,9 +90,8 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     if os.path.isfile(path):
         raise CheckpointError(f"{flag}: {path} is not a TensorFlow checkpoint; expected a prefix with "
                               ".index and .data files")
-    folder, name = os.path.split(prefix)
-    near = difflib.get_close_matches(name, checkpoint_files.prefixes(folder or "."), n=3, cutoff=0.3)
-    hint = f"; there are: {', '.join(near)}" if near else ""
+    names = checkpoint_files.prefixes(os.path.dirname(prefix) or ".")
+    hint = f"; there are: {some(names)}" if names else ""
     raise CheckpointError(f"{flag}: no checkpoint at {path}{hint}")
 
 
@@ -137,9 +120,9 @@ def check_architecture(
     Raises:
       MismatchError: lists the differences.
     """
-    if task is not None and run_state.get("task", task) != task:
-        raise MismatchError(f"{origin} was trained for {run_state['task']}, not {task}: use another "
-                            "--output_dir")
+    trained = run_state.get("metadata", {}).get("task", task)
+    if task is not None and trained != task:
+        raise MismatchError(f"{origin} was trained for {trained}, not {task}: use another --output_dir")
     theirs = run_state.get("config")
     if theirs is None:
         return
@@ -213,37 +196,34 @@ def _misfits(
 
 
 def warm_start(
-    shapes: Mapping[str, tuple[int, ...]],
-    weights: Weights,
-    *,
-    init_from_group0: bool = False,
-    allow_partial_init: bool = False,
-    may_lack_pooler: bool = False,
-    is_part: bool = False,
+    shapes: Mapping[str, tuple[int, ...]], weights: Weights, mode: str = "encoder"
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns (tensors to assign, summary) for initializing weights only.
 
-    The checkpoint may lack heads, which keep their initial values, but no `bert/` variable, and no
-    shape may differ. With `init_from_group0`, every group takes the weights of group 0. With
-    `may_lack_pooler`, the pooler may be missing, as in Hugging Face's classes that do not read it.
-    With `is_part`, anything may be missing.
+    Heads may be missing, and keep their initial values, but no shape may differ. Of the `bert/`
+    variables, depending on the mode:
+
+      encoder  all must be there but the pooler, which Hugging Face's classes lack that do not read it
+      group0   the same, and every group takes the weights of group 0
+      partial  some must be there
+      any      none must be there
 
     Raises:
       CheckpointError: lists each variable that is missing or has another shape.
     """
-    source = {n: _GROUP.sub("/group_0/", n) if init_from_group0 else n for n in shapes}
+    source = {n: _GROUP.sub("/group_0/", n) if mode == "group0" else n for n in shapes}
     matches = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
     new = [n for n in shapes if n not in matches]
     ignored = sorted(set(weights.shapes) - set(matches.values()))
     problems = _misfits(matches, shapes, weights)
     encoder = [n for n in shapes if n.startswith("bert/")]
-    absent = [n for n in encoder if n not in matches and not is_part]
+    absent = [n for n in encoder if n not in matches and mode != "any"]
     pooler = [n for n in encoder if n.startswith("bert/pooler/")]
-    if may_lack_pooler and pooler and set(pooler) <= set(absent) and absent != encoder:
+    if pooler and set(pooler) <= set(absent) and absent != encoder:
         log.warning("%s has no pooler: the pooled output is random until it is trained",
                     weights.origin)
         absent = [n for n in absent if n not in pooler]
-    if absent and (not allow_partial_init or absent == encoder):
+    if absent and (mode != "partial" or absent == encoder):
         problems += [f"{n} {list(shapes[n])}: not in the checkpoint" for n in absent]
     if not (matches or problems):
         problems = ["it has none of the model's weights"]

@@ -1,5 +1,6 @@
 """Reads Hugging Face's tensor files as data: safetensors and PyTorch's pickles."""
 
+import os
 from collections.abc import Callable
 
 import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type, which safetensors needs)
@@ -8,17 +9,22 @@ import safetensors
 
 from albert.errors import CheckpointError
 from albert.formats import torch_file
+from albert.storage import files
 
+INDEX_FILE = "model.safetensors.index.json"  # of weights in several files, `SHARDS`
+SHARDS = "model-*.safetensors"
 Shapes = dict[str, tuple[int, ...]]
 Read = Callable[[str], np.ndarray]
 
 
 def open_tensors(path: str) -> tuple[Shapes, Read]:
-    """Returns ({name: shape}, read) of a .safetensors, .h5 or .bin file.
+    """Returns ({name: shape}, read) of a .safetensors or .bin file, or of the index of several.
 
     Raises:
       CheckpointError: it is damaged.
     """
+    if path.endswith(".json"):
+        return _open_shards(path)
     if path.endswith(".bin"):
         path = torch_file.converted(path)
     try:
@@ -34,3 +40,17 @@ def open_tensors(path: str) -> tuple[Shapes, Read]:
             raise CheckpointError(f"{path}: cannot read {name}: {error}") from error
 
     return shapes, read
+
+
+def _open_shards(index: str) -> tuple[Shapes, Read]:
+    shards = files.read_json_object(index).get("weight_map")
+    names = set(shards.values()) if isinstance(shards, dict) else {None}
+    if not all(isinstance(name, str) and os.path.basename(name) == name for name in names):
+        raise CheckpointError(f"{index}: weight_map must name the file of each tensor")
+    shapes: Shapes = {}
+    read_of: dict[str, Read] = {}
+    for name in sorted(names):
+        found, read = open_tensors(os.path.join(os.path.dirname(index), name))
+        shapes |= found
+        read_of |= dict.fromkeys(found, read)
+    return shapes, lambda name: read_of[name](name)

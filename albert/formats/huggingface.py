@@ -34,8 +34,8 @@ log = logging.getLogger("albert")
 CONFIG_FILE = "config.json"
 # Files with weights, in order of preference.
 WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
-METADATA_KEY = "albert_facts"  # in their config.json; their library preserves and ignores it
+WEIGHTS_FILES = (WEIGHTS_FILE, hf_tensors.INDEX_FILE, "pytorch_model.bin")
+METADATA_KEY = "albert"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
     "linear": "linear", "gelu_python": "gelu_erf",
@@ -114,12 +114,12 @@ def as_albert(values: Any, origin: str) -> Mapping[str, Any]:
     }
 
 
-def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto") -> AlbertConfig:
+def config_from_theirs(values: Mapping[str, Any], origin: str) -> AlbertConfig:
     """Returns the architecture of a Hugging Face `config.json`.
 
-    `gelu` is the meaning of their "gelu": "erf", the exact function, as their library computes it;
-    "tanh", the approximation with which all released models were trained, although the conversions
-    of version 1 say "gelu"; "auto": tanh for the released sizes without a fine-tuned head, else erf.
+    Their "gelu" is the exact function (erf), as their library computes it, except at the released
+    sizes without a fine-tuned head: those models were trained with the tanh form, although the
+    conversions of version 1 say "gelu".
 
     Raises:
       ConfigError: see `as_albert`.
@@ -132,7 +132,7 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
         return ours
     names = {f.name for f in dataclasses.fields(AlbertConfig)} - {"extra", "hidden_act"}
     known = _ALBERT | {k: v for k, v in values.items() if k in names}
-    known["hidden_act"] = _activation(values, origin, gelu)
+    known["hidden_act"] = _activation(values, origin)
     config = AlbertConfig.from_dict(known, origin)
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     if any(config.group_of_layer(i) != _their_group(i, layers, groups) for i in range(layers)):
@@ -151,7 +151,7 @@ def _our_config(values: Mapping[str, Any], origin: str) -> AlbertConfig | None:
     return config if is_same else None
 
 
-def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
+def _activation(values: Mapping[str, Any], origin: str) -> str:
     name = values.get("hidden_act", "gelu_new")
     if not isinstance(name, str):
         raise ConfigError(f"{origin}: hidden_act {name!r} is not a name")
@@ -159,19 +159,17 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
         return _ACTIVATIONS[name]
     if name != "gelu":
         raise ConfigError(f"{origin}: hidden_act {name!r} is not supported")
-    if gelu == "auto":
-        sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers",
-                 "num_attention_heads")
-        is_released = tuple(values.get(key) for key in sizes) in _RELEASED
-        names = set(values.get("architectures") or ()) & set(MODEL_CLASSES)
-        is_fine_tuned = any(MODEL_CLASSES[name].task for name in names)
-        gelu = "tanh" if is_released and not is_fine_tuned else "erf"
-        log.warning(
-            "%s says hidden_act \"gelu\", which PyTorch computes exactly (erf), while the released "
-            "models were trained with the tanh form: using %s; to convert the model to another form, "
-            "use albert.convert_hf with --gelu=tanh or --gelu=erf", origin, gelu,
-        )
-    return "gelu" if gelu == "tanh" else "gelu_erf"
+    sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    is_released = tuple(values.get(key) for key in sizes) in _RELEASED
+    names = set(values.get("architectures") or ()) & set(MODEL_CLASSES)
+    is_fine_tuned = any(MODEL_CLASSES[name].task for name in names)
+    is_tanh = is_released and not is_fine_tuned
+    log.warning(
+        '%s says hidden_act "gelu", which PyTorch computes exactly (erf), while the released models '
+        "were trained with the tanh form: using %s. To decide yourself, change it to gelu_python (erf) "
+        "or gelu_new (tanh)", origin, "tanh" if is_tanh else "erf",
+    )
+    return "gelu" if is_tanh else "gelu_erf"
 
 
 def metadata_from_theirs(values: Mapping[str, Any], origin: str) -> Metadata:

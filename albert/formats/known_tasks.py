@@ -11,7 +11,7 @@ _ENTAILMENT = ("entailment", "not_entailment")
 GLUE_LABELS: dict[str, tuple[str, ...]] = {
     "ax": _INFERENCE, "cola": _BINARY, "mismnli": _INFERENCE, "mnli": _INFERENCE,
     "mrpc": _BINARY, "qnli": _ENTAILMENT, "qqp": _BINARY, "rte": _ENTAILMENT,
-    "snli": _INFERENCE, "sst-2": _BINARY, "sts-b": (), "wnli": _BINARY,
+    "sst-2": _BINARY, "sts-b": (), "wnli": _BINARY,
 }
 GLUE_OF_ONE_TEXT = ("cola", "sst-2")  # the others have pairs
 TSV, WORDS, RACE = "tsv", "token_classification", "race"

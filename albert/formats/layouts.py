@@ -5,7 +5,7 @@ import logging
 import os
 
 from albert.errors import CheckpointError
-from albert.formats import archives, checkpoint_files, checkpoints, hub, huggingface, model_hub
+from albert.formats import checkpoint_files, checkpoints, hub, huggingface, model_hub
 from albert.storage import filesystem, shipped
 
 log = logging.getLogger("albert")
@@ -40,16 +40,14 @@ def layout_of(path: str) -> Layout | None:
 def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     """Returns the local path of the model that a user's path means, and its layout.
 
-    A path may be a remote address, the name of a built-in model or of one on the hub, a packed
-    archive or its https:// address, or a directory that contains one model directory.
+    A path may be a remote address, the name of a built-in model or of one on the hub, or a
+    directory that contains one model directory.
 
     Raises:
-      CheckpointError: an archive is damaged, or a directory holds two models.
+      CheckpointError: it is a packed model, or a directory holds two models.
     """
     path = model_hub.local_path(shipped.path_of(path), flag)
     path = filesystem.local_copy(path, flag)
-    if archives.is_archive(path):
-        path = archives.unpacked(path, flag)
     layout = layout_of(path)
     if layout is None and os.path.isdir(path):
         below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]
@@ -70,10 +68,10 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
 def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
     """Returns the error for a path without a model and its configuration."""
     if os.path.isfile(path):
-        return CheckpointError(f"{flag}: {path} is neither a checkpoint nor a packed archive")
+        return CheckpointError(f"{flag}: {path} is not a checkpoint")
     if not os.path.isdir(path):
         return CheckpointError(
-            f"{flag}: no directory, checkpoint or archive {path!r}. Built-in models: "
+            f"{flag}: no directory or checkpoint {path!r}. Built-in models: "
             f"{', '.join(shipped.names())}. To download a released one: albert/albert-base-v2"
         )
     if layout is Layout.CHECKPOINTS:
@@ -81,9 +79,8 @@ def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
     if os.path.isfile(os.path.join(path, huggingface.CONFIG_FILE)):
         return CheckpointError(
             f"{flag}: {path} has a {huggingface.CONFIG_FILE}, but none of "
-            f"{', '.join(huggingface.WEIGHTS_FILES)}. Weights in several files, or tf_model.h5: save the "
-            "model again with transformers: from_pretrained(FOLDER), of TensorFlow's weights with "
-            "from_tf=True, then save_pretrained(FOLDER, max_shard_size='10GB')"
+            f"{', '.join(huggingface.WEIGHTS_FILES)}. Save a tf_model.h5 again with transformers: "
+            "from_pretrained(FOLDER, from_tf=True), then save_pretrained(FOLDER)"
         )
     wanted = Layout.ALBERT, Layout.HUGGING_FACE, Layout.HUB_MODULE
     return CheckpointError(

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, model_classes, run_states
-from albert.formats.model_classes import ModelClass
-from albert.formats.model_metadata import Metadata
+from albert.formats.model_metadata import MULTI_LABEL, Metadata
 from albert.storage import files, filesystem
-from albert.tokenization import FullTokenizer
 
 if TYPE_CHECKING:
     from albert.formats.weights import Weights
@@ -29,6 +27,9 @@ _PIPELINES = {
     model_classes.QUESTIONS: ("question-answering", 'answer([("A question?", "A text.")])'),
     model_classes.CHOICE: ("multiple-choice", 'choose([("A text.", "A question?", {options})])'),
 }
+# The flags of a run that a card shows: all of them have an effect.
+_FLAGS = ("init_checkpoint", "data_dir", "train_file", "input_file", "max_seq_length", "train_batch_size",
+          "learning_rate", "seed")
 
 
 @contextlib.contextmanager
@@ -55,50 +56,54 @@ def filled(template: str, **values: Any) -> str:
 
 
 def write(
-    path: str, config: AlbertConfig, metadata: Metadata, *, name: str | None = None,
-    usage: str | None = None, note: str = "", parameters: int | None = None,
-    tokenizer: FullTokenizer | None = None, run_state: Mapping[str, Any] | None = None,
-    results: Mapping[str, Any] | None = None,
-) -> str:
-    """Publishes a card in Markdown, as a file or as a directory's README.md; returns its path.
+    path: str, config: AlbertConfig, metadata: Metadata, *, parameters: int, name: str | None = None,
+    usage: str | None = None, note: str = "", has_tokenizer: bool = False,
+    run_state: Mapping[str, Any] = {},
+) -> None:
+    """Publishes a card in Markdown, as a file or as a directory's README.md.
 
     Args:
       name: of the model; by default that of the directory.
       usage: Python code that uses it; by default a session's.
       note: one more sentence of the summary.
       run_state: the JSON next to the checkpoint, if a run saved it.
-      results: evaluation results, {name: value}.
     """
     path = os.path.join(path, NAME) if os.path.isdir(path) else path
     if _is_of_the_user(path):
         log.warning("no model card written: %s is not one of this toolkit, and stays", path)
-        return path
+        return
     name = name or os.path.basename(os.path.dirname(os.path.abspath(path)))
     kind = model_classes.MODEL_CLASSES.get(metadata.architecture or "", model_classes.ENCODER)
-    sizes = config.to_dict() | ({} if parameters is None else {"parameters": parameters})
-    start = (run_state or {}).get("flags", {}).get("init_checkpoint") or ""
-    is_public = start.count("/") == 1 and not os.path.exists(start)
-    labels = json.dumps(list(metadata.label_names or ()), ensure_ascii=False)  # escapes line feeds
-    pipeline, call = _pipeline(kind, metadata)
+    pipeline, call = "fill-mask", 'fill_mask(["A [MASK]."])'
+    if kind.task:
+        options = ", ".join(f'"{n}"' for n in range(1, 1 + metadata.settings.get("num_choices", 4)))
+        pipeline, call = _PIPELINES[kind.task][0], _PIPELINES[kind.task][1].format(options=options)
+    elif kind is model_classes.ENCODER:
+        pipeline, call = "feature-extraction", 'embed(["A text."])'
     usage = usage or (
-        f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})' if tokenizer
+        f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})' if has_tokenizer
         else f'import albert\n\nmodel = albert.{kind.name}.from_pretrained("{name}")  # takes ids'
     )
-    content = filled(
-        "card.md", pipeline=pipeline, base=f"base_model: {start}\n" if is_public else "",
-        title=name, summary=f"{kind.name}: an ALBERT that gives {kind.gives}. {note}".strip(),
-        usage=f"```python\n{usage.strip()}\n```",
-        architecture=_table({key.removeprefix("num_").replace("_", " "): x for key, x in sizes.items()}),
-        labels=f"\nLabels, in order: `{labels}`\n" if metadata.label_names else "",
-        origin=_origin(run_state), max_length=config.max_position_embeddings,
-        results=_table(results) if results else "No evaluation of this checkpoint was recorded.\n",
-    )
+    flags, results = run_state.get("flags", {}), run_state.get("results")
+    shown = {f"--{key}": str(flags[key]) for key in _FLAGS if flags.get(key) not in (None, "")}
+    start = str(flags.get("init_checkpoint") or "")
+    is_public = start.count("/") == 1 and not os.path.exists(start)
+    labels = json.dumps(list(metadata.label_names or ()), ensure_ascii=False)  # escapes line feeds
+    sizes = config.to_dict() | {"parameters": parameters}
     with files.atomic_write(path) as stream:
-        stream.write(_BEGINNING + content)
-    return path
+        stream.write(_BEGINNING + filled(
+            "card.md", pipeline=pipeline, base=f"base_model: {start}\n" if is_public else "", title=name,
+            summary=f"{kind.name}: an ALBERT that gives {kind.gives}. {note}".strip(), usage=usage.strip(),
+            architecture=_table({key.removeprefix("num_").replace("_", " "): x for key, x in sizes.items()}),
+            labels=f"\nLabels, in order: `{labels}`\n" if metadata.label_names else "",
+            origin=f"Step {run_state.get('step')}, version {run_state.get('version')} of albert:\n\n"
+                   f"{_table(shown)}" if shown else "Data and settings are not recorded.\n",
+            results=_table(results) if results else "No evaluation of this checkpoint was recorded.\n",
+            max_length=config.max_position_embeddings,
+        ))
 
 
-def of_weights(path: str, weights: "Weights", config: AlbertConfig, **parts: Any) -> str:
+def of_weights(path: str, weights: "Weights", config: AlbertConfig, **parts: Any) -> None:
     """Publishes the card of a model whose run state, if it has one, is next to its weights.
 
     Args:
@@ -107,24 +112,32 @@ def of_weights(path: str, weights: "Weights", config: AlbertConfig, **parts: Any
     """
     run_state = run_states.read_run_state(weights.origin)
     shapes = (shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n))
-    known = {
-        "metadata": run_states.metadata_of(run_state),
-        "parameters": sum(map(math.prod, shapes)),
-        "run_state": run_state,
-        "results": run_states.results_beside(weights.origin, run_state.get("step")),
-    }
-    return write(path, config, **known | parts)
+    known = {"metadata": run_states.metadata_of(run_state), "run_state": run_state,
+             "parameters": sum(map(math.prod, shapes))}
+    write(path, config, **known | parts)
 
 
-def _pipeline(kind: ModelClass, metadata: Metadata) -> tuple[str, str]:
-    """Returns the hub's name of a class's task, and the call of a session that answers."""
-    options = ", ".join(f'"{n}"' for n in range(1, 1 + int(metadata.settings.get("num_choices", 4))))
-    if kind.task:
-        pipeline, call = _PIPELINES[kind.task]
-        return pipeline, call.format(options=options)
-    if kind is model_classes.ENCODER:
-        return "feature-extraction", 'embed(["A text."])'
-    return "fill-mask", 'fill_mask(["A [MASK]."])'
+def onnx_usage(name: str, metadata: Metadata, num_labels: int) -> str:
+    """Returns code that answers texts with an ONNX file, onnxruntime and tokenizers alone."""
+    kind, texts, value = model_classes.MODEL_CLASSES[metadata.architecture], '["A text."]', "value"
+    labels = json.dumps(metadata.label_names or [*map(str, range(num_labels))], ensure_ascii=False)
+    shown = "[output.shape for output in outputs]"
+    if kind.task == model_classes.CHOICE:
+        texts, value = '[("A text.", "A question? One end."), ("A text.", "A question? Another end.")]', "[value]"
+        shown = "outputs[0].argmax(-1)"
+    elif kind.task == model_classes.QUESTIONS:
+        texts = '[("A question?", "A text.")]'
+    elif kind.task == model_classes.TOKENS:
+        shown = f"[[{labels}[i] for i in row] for row in outputs[0].argmax(-1)]"
+    elif kind.task and metadata.problem_type == MULTI_LABEL:
+        threshold = metadata.settings.get("label_threshold", 0.5)
+        logit = round(math.log(threshold / (1 - threshold)), 6) if threshold else -math.inf
+        shown = f"[[label for label, x in zip({labels}, row) if x >= {logit}] for row in outputs[0]]"
+    elif kind.task and num_labels > 1:
+        shown = f"[{labels}[i] for i in outputs[0].argmax(-1)]"
+    if metadata.num_texts == 2:
+        texts = '[("A text.", "Another text.")]'
+    return filled("onnx_texts.txt", name=name, texts=texts, value=value, shown=shown)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -137,16 +150,6 @@ def _table(values: Mapping[str, Any]) -> str:
     rows = []
     for name, value in sorted(values.items()):
         if isinstance(value, int | float):
-            value = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+            value = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
         rows.append([str(cell).replace("|", "\\|") for cell in (name, value)])
     return table(("", ""), rows)
-
-
-def _origin(run_state: Mapping[str, Any] | None) -> str:
-    if not run_state or "task" not in run_state:
-        return "Data and settings are not recorded.\n"
-    flags = {k: v for k, v in run_state.get("flags", {}).items() if v not in (None, False, "")}
-    flags.pop("labels", None)  # of the data; the card lists them elsewhere
-    listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
-    step, task, version = (run_state.get(k, "unknown") for k in ("step", "task", "version"))
-    return f"Step {step} of the task `{task}`, version {version} of this toolkit:\n\n```\n{listing}```\n"

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 CLASSIFICATION, TOKENS = "classification", "token_classification"
 QUESTIONS, CHOICE = "question_answering", "multiple_choice"
 LABEL_HEAD = "output_weights"  # of three classes: metadata say which
-_QUESTION_EXAMPLE = '"A question?", "A text."'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +25,6 @@ class ModelClass:
     has_labels: bool = False  # whether its outputs have names
     reads_pooler: bool = False  # otherwise Hugging Face's class has no pooler
     is_at_hugging_face: bool = True
-    example: str = '"A text."'  # in the model card: the tokenizer's arguments
 
 
 _ALL = (
@@ -57,13 +55,13 @@ _ALL = (
     ModelClass(
         "AlbertForMultipleChoice", ("logits",), "a score for each of several choices",
         head="multiple_choice", weight=LABEL_HEAD, task=CHOICE, run_tasks=("race",),
-        reads_pooler=True, example='["A text."] * 2, ["One end.", "Another end."]',
+        reads_pooler=True,
     ),
     ModelClass(
         "AlbertForQuestionAnswering", ("start_logits", "end_logits"),
         "scores of the first and the last token of an answer in a text",
         head="question_answering", weight="cls/squad/output_weights", task=QUESTIONS,
-        run_tasks=("squad_v1",), example=_QUESTION_EXAMPLE,
+        run_tasks=("squad_v1",),
     ),
     ModelClass(
         "AlbertForBeamQuestionAnswering",
@@ -71,13 +69,12 @@ _ALL = (
          "end_top_index"),
         "the likeliest answers in a text, and whether there is none",
         head="beam_question_answering", weight="answer_class/dense_0/kernel", task=QUESTIONS,
-        run_tasks=("squad_v2",), is_at_hugging_face=False, example=_QUESTION_EXAMPLE,
+        run_tasks=("squad_v2",), is_at_hugging_face=False,
     ),
 )
 MODEL_CLASSES = {one.name: one for one in _ALL}
 ENCODER = MODEL_CLASSES["AlbertModel"]
 EXPORT_HEADS = {one.head: one for one in _ALL if one.head}
-AT_HUGGING_FACE = tuple(one.name for one in _ALL if one.is_at_hugging_face)
 CLASS_OF_RUN = {task: one.name for one in _ALL for task in one.run_tasks}
 
 

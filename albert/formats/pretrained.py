@@ -89,11 +89,10 @@ class Pretrained:
 
 
 @filesystem.addresses_in_errors()
-def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
+def open_path(path: str, flag: str = "path") -> Pretrained:
     """Returns the model in a directory of any layout, or at a checkpoint's prefix.
 
-    See `layouts.locate` for other paths. `flag` is named in errors; `gelu`: see
-    `huggingface.config_from_theirs`.
+    See `layouts.locate` for other paths. `flag` is named in errors.
 
     Raises:
       CheckpointError: it has none of the layouts; ConfigError, DataError: a malformed file.
@@ -101,7 +100,7 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     path, layout = layouts.locate(path, flag)
     match layout:
         case Layout.HUGGING_FACE:
-            return open_hugging_face(path, gelu=gelu)
+            return open_hugging_face(path)
         case Layout.HUB_MODULE:
             return open_module(path, flag)
         case Layout.ALBERT:
@@ -131,13 +130,9 @@ def open_archive(
         run_state = run_states.read_run_state(prefix)
     except CheckpointError:  # raised again when the weights are needed
         prefix, run_state = path, {}
-    metadata = run_states.metadata_of(run_state)
-    if (threshold := run_states.null_threshold(prefix, run_state)) is not None:
-        settings = {**metadata.settings, "null_score_diff_threshold": threshold}
-        metadata = dataclasses.replace(metadata, settings=settings)
     config = huggingface.read_config(config_file or os.path.join(directory, layouts.CONFIG_FILE))
     checkpoints.check_architecture(run_state, config, prefix)
-    metadata, units = model_metadata.without_units(metadata)
+    metadata, units = model_metadata.without_units(run_states.metadata_of(run_state))
 
     def weights() -> Weights:
         opened = checkpoints.open_weights(prefix, flag)
@@ -171,11 +166,11 @@ def open_named(directory: str, checkpoint_name: str, config_file: str | None) ->
     return open_archive(directory, prefix, "checkpoint_name", config_file)
 
 
-def open_hugging_face(directory: str, gelu: str = "auto") -> Pretrained:
+def open_hugging_face(directory: str) -> Pretrained:
     """Returns the model in a directory of Hugging Face's layout."""
     origin = os.path.join(directory, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
-    config = huggingface.config_from_theirs(values, origin, gelu)
+    config = huggingface.config_from_theirs(values, origin)
     metadata = huggingface.metadata_from_theirs(values, origin)
     metadata = dataclasses.replace(metadata, **sentence_files.read(directory))
     return Pretrained(
@@ -313,7 +308,7 @@ def assign(
             f"{list(shapes[name])}: for a new head, give ignore_mismatched_sizes=True"
         )
     matching = {name: shape for name, shape in shapes.items() if name not in misfits}
-    tensors, summary = checkpoints.warm_start(matching, weights, may_lack_pooler=True)
+    tensors, summary = checkpoints.warm_start(matching, weights)
     summary["new"] += misfits
     for name, value in tensors.items():
         named[name].assign(value)
@@ -335,7 +330,7 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     with model_card.publish_model(path, huggingface.WEIGHTS_FILE) as scratch:
         write(scratch, model, tokenizer)
         model_card.write(
-            scratch, model.config, model_metadata.of_model(model), tokenizer=tokenizer,
+            scratch, model.config, model_metadata.of_model(model), has_tokenizer=tokenizer is not None,
             name=os.path.basename(os.path.abspath(path)), parameters=model.count_params(),
         )
 

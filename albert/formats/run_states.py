@@ -1,7 +1,13 @@
-"""`model.ckpt-<step>.json`, next to a checkpoint: a run's state, or a finished model's metadata.
+"""`model.ckpt-<step>.json`, next to a checkpoint: a model's metadata and, of a run's, its state.
 
-A run writes its state and flags, `export_checkpoints` the model's metadata. The file may be edited by
-hand or come from elsewhere, so the type of every value is checked. No TensorFlow.
+    metadata     see `model_metadata.Metadata`
+    config       the architecture
+    results      of the checkpoint's evaluation, if there was one
+    flags        of the run
+    step, records_seen, window, loss_scale, version    where the run was
+
+The file may be edited by hand or come from elsewhere, so the type of every value is checked. No
+TensorFlow.
 """
 
 import contextlib
@@ -17,24 +23,10 @@ from albert.formats import model_metadata
 from albert.formats.known_tasks import GLUE_LABELS, GLUE_OF_ONE_TEXT, TSV
 from albert.formats.model_classes import CLASS_OF_RUN
 from albert.formats.model_metadata import (
-    MULTI_LABEL,
-    BOOL,
-    COUNT,
-    FINITE,
-    LABELS,
-    OBJECT,
-    POSITIVE,
-    REGRESSION,
-    SETTINGS,
-    SINGLE_LABEL,
-    TEXT,
-    Kind,
-    Metadata,
-    is_number,
+    COUNT, FINITE, MULTI_LABEL, OBJECT, REGRESSION, SINGLE_LABEL, TEXT, BOOL, Kind, Metadata, is_number,
 )
 from albert.storage import files, filesystem
 from albert.tokenization import TextSettings
-
 
 _THRESHOLD = "null_score_diff_threshold"
 
@@ -44,15 +36,14 @@ def _is_numbers(value: Any) -> bool:
 
 
 _KINDS: dict[str, Kind] = {
-    "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": OBJECT,
-    "flags": OBJECT, "facts": OBJECT, "records_seen": COUNT,
+    "step": COUNT, "version": TEXT, "config": OBJECT, "flags": OBJECT, "metadata": OBJECT,
+    "results": OBJECT, "records_seen": COUNT,
     "loss_scale": (lambda v: _is_numbers(v) and len(v) == 2, "two numbers"),
 }
 # The flags of a run that other code reads.
 _FLAGS: dict[str, Kind] = {
-    **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT,
-    "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT,
-    "vocab_file": TEXT, "training_data": OBJECT,
+    "do_lower_case": BOOL, "training_data": OBJECT, "label_mean": FINITE, "label_deviation": FINITE,
+    "text_column": TEXT, "text_pair_column": TEXT,
 }
 
 
@@ -73,22 +64,8 @@ def read_run_state(prefix: str) -> dict[str, Any]:
     if absent := [key for key in _KINDS if key in run_state and run_state[key] is None]:
         raise DataError(f"{path}: {absent[0]} must be {_KINDS[absent[0]][1]}, got None")
     model_metadata.check(run_state.get("flags", {}), _FLAGS, f"{path}: flags")
-    if "facts" in run_state:
-        Metadata.from_dict(run_state["facts"], f"{path}: facts")
+    Metadata.from_dict(run_state.get("metadata", {}), f"{path}: metadata")
     return run_state
-
-
-def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
-    """Returns the evaluation of a checkpoint: eval_results.json, or the step's line of metrics.jsonl."""
-    directory = os.path.dirname(prefix)
-    path = os.path.join(directory, "eval_results.json")
-    results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
-    if results.get("global_step") == step:
-        return results
-    for line in evaluations(directory):
-        if line["step"] == step:
-            return {name: x for name, x in line.items() if name not in ("kind", "step")}
-    return {}
 
 
 def evaluations(directory: str) -> list[dict[str, Any]]:
@@ -102,57 +79,54 @@ def evaluations(directory: str) -> list[dict[str, Any]]:
     return [line for line in lines if isinstance(line, dict) and line.get("kind") == "eval"]
 
 
-def null_threshold(prefix: str, run_state: Mapping[str, Any]) -> float | None:
-    """Returns the odds above which a SQuAD 2.0 checkpoint leaves a question unanswered.
-
-    That is --null_score_diff_threshold of its run, else the threshold with the best F1 in the
-    checkpoint's evaluation, else None. Runs before version 0.4 have the latter in other files.
-    """
-    threshold = metadata_of(run_state).settings.get(_THRESHOLD)
-    if threshold is None:
-        threshold = results_beside(prefix, run_state.get("step")).get("best_f1_thresh")
-    return threshold if threshold is not None and FINITE[0](threshold) else None
-
-
 def complete(prefix: str, results: Mapping[str, Any]) -> None:
-    """Stores what an evaluation determines of a model in the JSON next to its checkpoint.
+    """Stores the results of a checkpoint's evaluation, and what they determine of the model.
 
-    So whoever copies the checkpoint has it, too.
+    That is the threshold with the best F1 of SQuAD 2.0, unless --null_score_diff_threshold set one.
     """
     run_state, threshold = read_run_state(prefix), results.get("best_f1_thresh")
-    if threshold is None or not run_state or run_state.get("flags", {}).get(_THRESHOLD) is not None:
+    if not run_state:  # of the original toolkit
         return
     metadata = metadata_of(run_state)
-    settings = {**metadata.settings, _THRESHOLD: threshold}
-    metadata = dataclasses.replace(metadata, settings=settings)
-    files.write_sealed_json(prefix + ".json", {**run_state, "facts": metadata.to_dict()})
+    if threshold is not None and run_state.get("flags", {}).get(_THRESHOLD) is None:
+        settings = {**metadata.settings, _THRESHOLD: threshold}
+        metadata = dataclasses.replace(metadata, settings=settings)
+    completed = {"metadata": metadata.to_dict(), "results": dict(results)}
+    files.write_sealed_json(prefix + ".json", run_state | completed)
 
 
 def of_metadata(metadata: Metadata, config: AlbertConfig) -> dict[str, Any]:
     """Returns the contents of the file for a checkpoint that no run wrote."""
-    architecture = metadata.architecture or "AlbertModel"
-    return {"architecture": architecture, "config": config.to_dict(), "facts": metadata.to_dict()}
+    return {"config": config.to_dict(), "metadata": metadata.to_dict()}
 
 
 def metadata_of(run_state: Mapping[str, Any]) -> Metadata:
     """Returns the metadata in a result of `read_run_state`."""
-    if "facts" in run_state:
-        return Metadata.from_dict(run_state["facts"], "facts")
-    task, flags = run_state.get("task"), run_state.get("flags", {})
+    return Metadata.from_dict(run_state.get("metadata", {}), "metadata")
+
+
+def metadata_of_run(
+    task: str, flags: Mapping[str, Any], architecture: str | None = None
+) -> Metadata:
+    """Returns the metadata of a model that a run with these flags trains.
+
+    Args:
+      architecture: by default the class of the task.
+    """
     labels, lower = flags.get("labels"), flags.get("do_lower_case")
-    is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
+    is_regression, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
     if task in GLUE_LABELS:
         labels, is_pair = GLUE_LABELS[task], task not in GLUE_OF_ONE_TEXT
-        is_number = not labels
-    is_of_texts = task == TSV or task in GLUE_LABELS
+        is_regression = not labels
+    problem, is_of_texts = None, task == TSV or task in GLUE_LABELS
+    if is_of_texts:
+        several = MULTI_LABEL if "label_threshold" in flags else SINGLE_LABEL
+        problem = REGRESSION if is_regression else several
     return Metadata(
-        CLASS_OF_RUN.get(TSV if task in GLUE_LABELS else task) or run_state.get("architecture"),
+        architecture or CLASS_OF_RUN[TSV if task in GLUE_LABELS else task],
         task,
         label_names=tuple(labels) if labels else None,
-        problem_type=(
-            None if not is_of_texts else REGRESSION if is_number
-            else MULTI_LABEL if "label_threshold" in flags else SINGLE_LABEL
-        ),
+        problem_type=problem,
         num_texts=1 + is_pair if is_of_texts else None,
         max_seq_length=flags.get("max_seq_length"),
         text=None if lower is None else TextSettings(lower),

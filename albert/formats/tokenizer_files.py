@@ -1,67 +1,45 @@
 """Reads and writes a vocabulary and its settings in a model's directory. No TensorFlow.
 
 A directory in our layout or Hugging Face's holds one `*.model` or `*vocab*.txt`, and
-`tokenizer_config.json`. Each setting there is either respected or refused by name: ignoring one could
-silently change the ids.
+`tokenizer_config.json`. A setting there that changes the ids of a text is either respected or refused by
+name; others are ignored.
 """
 
 import dataclasses
 import hashlib
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from albert.errors import DataError, FlagError
-from albert.formats import archives, tokenizer_json
+from albert.formats import cache, tokenizer_json
 from albert.records.manifests import Manifest
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
 from albert.text import spm_model
 from albert.tokenization import SPECIAL, FullTokenizer, TextSettings
 
-log = logging.getLogger("albert")
-
 SETTINGS_FILE = "tokenizer_config.json"
+ADDED_FILE = "added_tokens.json"
 FAST_FILE = "tokenizer.json"  # of Hugging Face's tokenizers library
 # The tokenizer files that a model on Hugging Face's hub may have.
 NAMES = (
-    "spiece.model", "vocab.txt", FAST_FILE, SETTINGS_FILE, "special_tokens_map.json",
-    "added_tokens.json",
+    "spiece.model", "vocab.txt", FAST_FILE, SETTINGS_FILE, ADDED_FILE,
 )
 # Our key for the vocabulary's file, if there are several.
 _FILE_KEY = "vocabulary_file"
 # Hugging Face writes a number of 31 digits for "no limit".
 _NO_LIMIT = 1 << 30
 _TEXT_KEYS = tuple(field.name for field in dataclasses.fields(TextSettings))
-_CLASSES = (
-    "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast",
-    "PreTrainedTokenizerFast", "TokenizersBackend", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast",
-)
-# The supported values; others would change how texts are split or sequences are built.
+# The supported values of the settings that change the ids of a text.
 _FIXED: dict[str, tuple[Any, ...]] = {
-    "tokenizer_class": _CLASSES,
-    "cls_token": ("[CLS]",), "sep_token": ("[SEP]",), "mask_token": ("[MASK]",),
-    "bos_token": ("[CLS]",), "eos_token": ("[SEP]",),
-    "pad_token": ("<pad>", "[PAD]"), "unk_token": ("<unk>", "[UNK]"),
-    "padding_side": ("right",), "truncation_side": ("right",),
+    "tokenizer_class": (
+        "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast",
+        "PreTrainedTokenizerFast", "TokenizersBackend", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast",
+    ),
     "sp_model_kwargs": ({},), "add_prefix_space": (True,), "do_basic_tokenize": (True,),
-    "never_split": ([],), "additional_special_tokens": ([],), "extra_special_tokens": ([], {}),
-    "auto_map": ({},),
-}
-# These do not change the ids of a text.
-_IRRELEVANT = {
-    "added_tokens_decoder", "backend", "chat_template", "clean_up_tokenization_spaces",
-    "from_slow", "full_tokenizer_file", "init_inputs", "is_local", "local_files_only", "max_length",
-    "model_input_names", "name_or_path", "pad_to_multiple_of", "pad_token_type_id",
-    "padding", "processor_class", "return_tensors", "special_tokens_map_file",
-    "tokenizer_file", "truncation", "truncation_strategy", "use_fast", "vocab_file",
-}
-# Of BERTs with the vocabulary of XLM-R.
-_TAGS = {
-    "cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>", "bos_token": "<s>",
-    "eos_token": "</s>",
+    "never_split": ([],), "additional_special_tokens": ([],),
 }
 # Of XLM-R, whose models number tokens differently from their tokenizer.json.
 _OTHER_NUMBERS = "sentencepiece.bpe.model"
@@ -148,7 +126,6 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     if not os.path.isdir(directory):
         return Vocabulary()
     path, values = _settings_in(directory)
-    of_bert = bool(values.get("as_in_bert"))
     spm, vocab = _files(directory, values.get(_FILE_KEY), path)
     problem, fast, added = "", os.path.join(directory, FAST_FILE), {}
     if not (spm or vocab) and os.path.isfile(fast):
@@ -157,19 +134,16 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
             default = default or of_file
         except DataError as error:  # irrelevant to callers that have a vocabulary or need none
             problem = str(error)
-    for name in ("special_tokens_map.json", "added_tokens.json"):
-        file = os.path.join(directory, name)
-        if os.path.isfile(file) and name.startswith("special"):
-            _check_fixed(files.read_json_object(file), file, of_bert)
-        elif os.path.isfile(file):
-            tokens = files.read_json_object(file).items()
-            added |= _added([{"content": token, "id": i} for token, i in tokens], file)
-    _check_fixed(values, path, of_bert)
+    file = os.path.join(directory, ADDED_FILE)
+    if os.path.isfile(file):
+        tokens = files.read_json_object(file).items()
+        added |= _added([{"content": token, "id": i} for token, i in tokens], file)
+    for key, supported in _FIXED.items():
+        if values.get(key) not in (None, *supported):
+            raise DataError(f"{path}: {key} is {values[key]!r}; supported: "
+                            f"{' and '.join(map(repr, supported))}")
     added |= _added(_decoder(values.get("added_tokens_decoder") or {}, path), path)
     text = text_settings(values, path, default or TextSettings(**spm_model.trained_with(spm)))
-    known = {*_FIXED, *_IRRELEVANT, *_TEXT_KEYS, "model_max_length", _FILE_KEY}
-    if unknown := sorted(set(values) - known):
-        log.warning("%s: ignored settings: %s", path, ", ".join(unknown))
     max_length = _max_length(values.get("model_max_length"), path)
     return Vocabulary(spm, vocab, text, max_length, problem, added)
 
@@ -278,7 +252,7 @@ def _from_fast(path: str) -> tuple[str | None, str | None, TextSettings, dict[st
         with files.atomic_write(os.path.join(folder, name), "wb") as stream:
             stream.write(content)
 
-    folder = archives.cached("tokenizer", hashlib.sha256(content).hexdigest(), write)
+    folder = cache.cached("tokenizer", hashlib.sha256(content).hexdigest(), write)
     file = os.path.join(folder, name)
     return file if is_spm else None, None if is_spm else file, settings, _added(tokens, path)
 
@@ -301,16 +275,6 @@ def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | N
     if spm and os.path.basename(spm) == _OTHER_NUMBERS:
         spm = None
     return spm, None if spm else vocab
-
-
-def _check_fixed(values: Mapping[str, Any], origin: str, of_bert: bool) -> None:
-    for key, supported in _FIXED.items():
-        value = values.get(key)
-        if isinstance(value, dict) and "content" in value:
-            value = value["content"]
-        if value not in (None, *supported) and not (of_bert and value == _TAGS.get(key)):
-            raise DataError(f"{origin}: {key} is {value!r}; supported: "
-                            f"{' and '.join(map(repr, supported))}")
 
 
 def _decoder(values: Any, origin: str) -> list[dict[str, Any]]:

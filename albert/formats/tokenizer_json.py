@@ -152,23 +152,28 @@ def combining_characters() -> str:
     return "[" + "".join(f"{chr(a)}-{chr(b)}" if b > a else chr(a) for a, b in ranges) + "]"
 
 
-def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
+def contents(tokenizer: FullTokenizer, max_length: int | None = None) -> dict[str, Any] | None:
     """Returns the file: our preprocessing, then the model's normalization and vocabulary.
 
-    Only Unigram models have one; None for others.
-    """
-    from sentencepiece import sentencepiece_model_pb2
+    None for SentencePiece models of other kinds than Unigram.
 
-    model = sentencepiece_model_pb2.ModelProto.FromString(
-        tokenizer.sp_model.serialized_model_proto()
-    )
-    if model.trainer_spec.model_type != model.trainer_spec.UNIGRAM:
-        return None
+    Args:
+      max_length: in tokens, to which texts are truncated; then those of a batch are padded, too.
+    """
+    parts = _unigram(tokenizer) if tokenizer.is_spm else _word_piece(tokenizer)
     special = tokenizer.convert_ids_to_tokens(tokenizer.special_ids)
-    return {
+    limits = {"truncation": None, "padding": None} if max_length is None else {
+        "truncation": {
+            "direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0,
+        },
+        "padding": {
+            "strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None,
+            "pad_id": tokenizer.pad_id, "pad_type_id": 0, "pad_token": special[3],
+        },
+    }
+    return parts and {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **limits,
         "added_tokens": [
             {
                 "id": tokenizer.vocab[token], "content": token, "single_word": False,
@@ -176,12 +181,43 @@ def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
             }
             for token in sorted(special, key=tokenizer.vocab.__getitem__)
         ] + added_tokens(tokenizer),
+        "post_processor": _template(tokenizer),
+        **parts,
+    }
+
+
+def _word_piece(tokenizer: FullTokenizer) -> dict[str, Any]:
+    settings = tokenizer.settings
+    return {
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": True, "lowercase": settings.do_lower_case,
+            "handle_chinese_chars": settings.tokenize_chinese_chars,
+            "strip_accents": settings.strip_accents,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100 if settings.as_in_bert else 200,
+            "vocab": {t: i for t, i in tokenizer.vocab.items() if t not in tokenizer.added.ids},
+        },
+    }
+
+
+def _unigram(tokenizer: FullTokenizer) -> dict[str, Any] | None:
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(
+        tokenizer.sp_model.serialized_model_proto()
+    )
+    if model.trainer_spec.model_type != model.trainer_spec.UNIGRAM:
+        return None
+    return {
         "normalizer": {
             "type": "Sequence",
             "normalizers": _normalizers(model.normalizer_spec, tokenizer),
         },
         "pre_tokenizer": _pre_tokenizer(tokenizer.settings),
-        "post_processor": _template(tokenizer),
         "decoder": _METASPACE,
         "model": {
             "type": "Unigram", "unk_id": tokenizer.vocab["<unk>"], "byte_fallback": False,

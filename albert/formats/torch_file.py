@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from albert.errors import CheckpointError
-from albert.formats import archives
+from albert.formats import cache
 from albert.storage import files
 
 # The error prints it, to be run elsewhere. weights_only builds tensors and nothing else; that of earlier
@@ -41,7 +41,7 @@ def converted(path: str) -> str:
             )
 
     try:
-        folder = archives.cached("pytorch", files.sha256(path), fill)
+        folder = cache.cached("pytorch", files.sha256(path), fill)
     except OSError as error:
         raise CheckpointError(f"cannot convert {path}: {error}") from error
     return os.path.join(folder, "model.safetensors")

@@ -3,11 +3,13 @@
 Legend: B batch, L sequence, D size of an embedding.
 """
 
+from typing import Any
+
 import numpy as np
 
 from albert.errors import CheckpointError
 from albert.formats import sentence_files
-from albert.inference.session import Batch, Predictor, Session
+from albert.inference.predictor import Batch, Predictor
 
 POOLINGS = ("mean", "cls", "pooled")
 _POOLER = "bert/pooler/dense/kernel"
@@ -32,7 +34,7 @@ class Embedder(Predictor):
 
     class_name = "AlbertModel"
 
-    def __init__(self, session: Session, pooling: str | None):
+    def __init__(self, session: Any, pooling: str | None):
         own = session.source.metadata.pooling or "mean"
         if not pooling and own not in (*sentence_files.SUPPORTED, *POOLINGS):
             raise CheckpointError(f"{session.source.path} makes embeddings by {own!r}, which is not "

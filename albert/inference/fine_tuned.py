@@ -1,15 +1,15 @@
 """Chooses the predictor for a fine-tuned model. No TensorFlow."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from albert.errors import CheckpointError, FlagError
+from albert.errors import CheckpointError, FlagError, some
 from albert.formats import model_metadata
 from albert.formats.model_classes import LABEL_HEAD, MODEL_CLASSES, class_of_weights
 from albert.inference.predictors import (
     ChoicePredictor, MultiLabelClassifier, Regressor, TaskPredictor, TextClassifier, TokenClassifier,
 )
 from albert.inference.question_answering import BeamQuestionAnswerer, QuestionAnswerer
-from albert.inference.session import Session
 
 _PREDICTORS = {kind.task: kind for kind in (
     TextClassifier, MultiLabelClassifier, Regressor, TokenClassifier, QuestionAnswerer,
@@ -24,7 +24,7 @@ _TASK_OF_PROBLEM = {
 
 
 def predictor_of(
-    session: Session, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False,
+    session: Any, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False,
     remedy: str = "save it again with save_pretrained of its class",
 ) -> TaskPredictor:
     """Returns the predictor for a task, by default for the one that the model was saved with.
@@ -59,7 +59,7 @@ def predictor_of(
     return kind(session, labels, count or 1, count or 2)
 
 
-def known_task(session: Session) -> str | None:
+def known_task(session: Any) -> str | None:
     """Returns the task that the model was saved with, if any."""
     metadata = session.source.metadata
     kind = MODEL_CLASSES.get(metadata.architecture)
@@ -71,7 +71,7 @@ def known_task(session: Session) -> str | None:
     return _TASK_OF_PROBLEM.get(metadata.problem_type, default)
 
 
-def _task(session: Session, task: str | None, remedy: str) -> str:
+def _task(session: Any, task: str | None, remedy: str) -> str:
     path, known = session.source.path, known_task(session)
     # Not every directory says which kind of classifier it holds.
     is_free = known == TextClassifier.task and not session.source.metadata.problem_type
@@ -86,7 +86,7 @@ def _task(session: Session, task: str | None, remedy: str) -> str:
     raise FlagError(f"{path} does not say what it was fine-tuned for: {remedy}")
 
 
-def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
+def _label_names(session: Any, given: Sequence[str]) -> tuple[str, ...]:
     path, count = session.source.path, session.source.weights().shapes[LABEL_HEAD][0]
     known = session.source.metadata.label_names or tuple(map(str, range(count)))
     # Labels that are their own ids may get names.
@@ -94,12 +94,11 @@ def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
     labels = tuple(given or known)
     if len(labels) != count:
         raise FlagError(
-            f"{path} has {count} labels, not {len(labels)} ({' '.join(labels)}): give "
-            "--label_list"
+            f"{path} has {count} labels, not {len(labels)} ({some(labels)}): give --label_list"
         )
     if len(set(labels)) < count:
-        raise FlagError(f"{path} names a label twice ({' '.join(labels)}): give --label_list")
+        raise FlagError(f"{path} names a label twice ({some(labels)}): give --label_list")
     if not are_ids and {*labels} != {*known}:
-        raise FlagError(f"{path} was trained for the labels {' '.join(known)}, not {' '.join(labels)}: "
-                        "leave --label_list out")
+        raise FlagError(f"{path} was trained for the labels {some(known)}, not {some(labels)}: leave "
+                        "--label_list out")
     return labels if are_ids else known

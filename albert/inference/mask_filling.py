@@ -12,7 +12,7 @@ import numpy as np
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats.model_classes import MODEL_CLASSES
-from albert.inference.session import Batch, Predictor, Session, masked_logits, numbers, softmax
+from albert.inference.predictor import Batch, Predictor, masked_logits, numbers, softmax
 
 MASK = "[MASK]"
 _HEAD = MODEL_CLASSES["AlbertForMaskedLM"].weight
@@ -30,7 +30,7 @@ class MaskFiller(Predictor):
 
     class_name = "AlbertForMaskedLM"
 
-    def __init__(self, session: Session, top_k: int):
+    def __init__(self, session: Any, top_k: int):
         vocab_size = session.tokenizer.vocab_size  # the model may have further rows
         if not 1 <= top_k <= vocab_size:
             raise FlagError(f"top_k={top_k}: the vocabulary has {vocab_size} tokens")
@@ -52,8 +52,7 @@ class MaskFiller(Predictor):
         """
         rows = [_row(self._tokenizer, text, origin) for text, origin in inputs]
         counts = [len(row["masked_lm_positions"]) for row in rows]
-        # A power of 2, so that few shapes are compiled.
-        width = 1 << (max(counts, default=1) - 1).bit_length()
+        width = max(counts, default=1)
         for row, count in zip(rows, counts, strict=True):
             # [P, 1], so that they aren't padded like arrays [L]
             positions = np.pad(row["masked_lm_positions"], (0, width - count))

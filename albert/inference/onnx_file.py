@@ -1,45 +1,29 @@
 """Runs ONNX files with onnxruntime, without TensorFlow and JAX."""
 
-import contextlib
-import glob
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
-from albert import engines
-from albert.errors import FlagError
-
-
-def is_preferred() -> bool:
-    """Whether onnxruntime answers: no engine was chosen, there is no GPU, and it can be imported."""
-    if not engines.CHOSEN and not glob.glob("/dev/nvidia[0-9]*"):
-        with contextlib.suppress(FlagError):
-            return bool(_onnxruntime())
-    return False
-
-
-def _onnxruntime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise FlagError(f"this needs onnxruntime ({error}): pip install onnxruntime") from error
-    return onnxruntime
+# In order of preference. Others that onnxruntime may offer compile a program for each shape.
+_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
 
 def opened(content: bytes) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
     """Returns a function that computes the outputs of an ONNX file from inputs by name.
 
+    On a GPU if the package `onnxruntime-gpu` is installed, else on the CPU.
+
     Args:
       content: of a file by `onnx_model`.
-
-    Raises:
-      FlagError: onnxruntime is not installed.
     """
-    onnxruntime = _onnxruntime()
+    import onnxruntime  # only here: every command would take longer to start
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    available = onnxruntime.get_available_providers()
+    session = onnxruntime.InferenceSession(
+        content, options, providers=[name for name in _PROVIDERS if name in available]
+    )
     inputs = [one.name for one in session.get_inputs()]
     outputs = [one.name for one in session.get_outputs()]
 

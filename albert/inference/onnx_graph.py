@@ -26,6 +26,7 @@ class Graph:
     def __init__(self):
         self._nodes: list[bytes] = []
         self._numbers = itertools.count()  # of values
+        self.num_bytes = 0  # of the constants
         self._constants: dict[str, list[Any]] = {}  # the parts of each one's bytes
 
     def constant(self, name: str, make: Callable[[], np.ndarray]) -> str:
@@ -38,6 +39,7 @@ class Graph:
             ])
             # Joined once at the end: weights are large.
             content = array.reshape(-1).view(np.uint8).data
+            self.num_bytes += array.nbytes
             self._constants[name] = [_start(5, len(start) + array.nbytes) + start, content]
         return name
 

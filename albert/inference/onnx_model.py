@@ -22,7 +22,7 @@ from albert.inference.onnx_graph import TYPES, Graph
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 POSITIONS = "masked_lm_positions"
-MAX_PARAMETERS = (1 << 29) - (1 << 18)  # a file has less than 2 GiB, the limit of its format
+_MAX_BYTES = (1 << 31) - (1 << 20)  # the limit of the format, without room for what isn't weights
 _OF_TOKENS = ("sequence_output", "prediction_logits")
 _ACTIVATIONS = {
     "gelu": ("Gelu", {"approximate": "tanh"}), "gelu_erf": ("Gelu", {}), "relu": ("Relu", {}),
@@ -43,7 +43,7 @@ def model_file(
       has_positions: whether a masked LM gives only the logits at an input `masked_lm_positions` [B, Q].
 
     Raises:
-      CheckpointError: a weight is missing.
+      CheckpointError: a weight is missing, or the file would exceed 2 GiB, the limit of its format.
     """
     model = _Model(source, is_int8)
     sizes = ("batch", "choices", "length") if kind.task == CHOICE else ("batch", "length")
@@ -56,6 +56,13 @@ def model_file(
         model.op("Identity", value, outputs=[name])
         rank = 1 if name == "cls_logits" else 3 if name in _OF_TOKENS or kind.task == TOKENS else 2
         shapes[name] = ["batch", *(f"{name}_{i}" for i in range(1, rank))]
+    if model.num_bytes > _MAX_BYTES:
+        remedy = "" if is_int8 else " choose int8, which needs a quarter, or"
+        raise CheckpointError(
+            f"{source.path}: weights of {model.num_bytes / 2**30:.1f} GiB, and ONNX files, with which "
+            f"sessions compute, hold 2:{remedy} compute with the Keras model, "
+            "albert.from_pretrained(...).predict(...)"
+        )
     names = json.dumps(list(label_names or ()), ensure_ascii=False)
     return model.serialized(inputs, shapes, {"albert_label_names": names} if label_names else {})
 

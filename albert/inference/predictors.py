@@ -4,6 +4,7 @@ Legend: B batch, L sequence, C labels or choices.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,22 +12,27 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.inference.session import (
-    Batch, Predictor, Session, model_inputs, numbers, sigmoid, softmax,
+from albert.formats.tokenizer_json import combining_characters
+from albert.inference.predictor import (
+    Batch, Predictor, model_inputs, numbers, sigmoid, softmax,
 )
 from albert.records.features import encode_pairs
 from albert.tasks import race, words
 
 Texts = Sequence[str]  # the columns of a line
-# Punctuation is separated at both ends of a word, not inside (U.S, don't, 3.5).
-WORD = re.compile(r"\w(?:\S*\w)?|\S")
+
+
+@functools.cache
+def word_pattern() -> re.Pattern[str]:
+    """Returns the pattern of words, from which punctuation is separated at both ends, not inside."""
+    return re.compile(rf"\w(?:\S*\w)?{combining_characters()}*|\S")  # U.S, don't, 3.5
 
 
 @dataclasses.dataclass
 class TaskPredictor(Predictor):
     """The base class of predictors for fine-tuned models. An input is the texts of a line."""
 
-    session: Session
+    session: Any
     labels: Sequence[str] = ()  # C
     min_texts: int = 1  # of an input
     max_texts: int = 2
@@ -141,7 +147,7 @@ class TokenClassifier(TaskPredictor):
         return [line]  # tabs separate words, as blanks do
 
     def encode(self, inputs):
-        pattern = re.compile(r"[^ \t]+") if self.is_tokenized else WORD
+        pattern = re.compile(r"[^ \t]+") if self.is_tokenized else word_pattern()
         all_rows, context, num_cut = [], [], 0
         tokenizer, length = self.session.tokenizer, self.session.max_seq_length
         for (text,) in inputs:

@@ -10,8 +10,9 @@ import numpy as np
 
 from albert.errors import FlagError
 from albert.inference.predictors import TaskPredictor, without_padding
-from albert.inference.session import Batch, model_inputs, numbers
+from albert.inference.predictor import Batch, model_inputs, numbers
 from albert.tasks import squad, squad_answers
+from albert.text.offsets import with_marks
 
 
 @dataclasses.dataclass
@@ -71,10 +72,12 @@ class QuestionAnswerer(TaskPredictor):
         for question in questions:
             parts = []
             for entry in nbest[question.qas_id][: self.top_k or 1]:
-                is_part = question.passage.startswith(entry.text, entry.start)  # unlike "empty"
+                text, start, end = entry.text, entry.start, entry.start
+                if question.passage.startswith(text, start):  # unlike "empty"
+                    [(start, end)] = with_marks(question.passage, [(start, start + len(text))])
+                    text = question.passage[start:end]
                 part = {
-                    "answer": entry.text, "probability": numbers([entry.probability])[0],
-                    "start": entry.start, "end": entry.start + len(entry.text) * is_part,
+                    "answer": text, "probability": numbers([entry.probability])[0], "start": start, "end": end,
                 }
                 if self.with_negative:
                     part["no_answer_score"] = numbers([null_odds[question.qas_id]])[0]

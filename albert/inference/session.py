@@ -1,100 +1,190 @@
-"""An opened model that computes inputs in batches.
+"""`open_session`: an opened model that answers texts.
 
-Imports no engine, so that commands check their input before they load one.
+onnxruntime computes: neither TensorFlow nor JAX is imported.
 
-Legend: B batch, L sequence.
+Legend: D size of an embedding, N texts.
 """
 
-import bisect
 import dataclasses
 import functools
 import itertools
-import logging
-import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 
-from albert import tokenization
 from albert.errors import DataError, FlagError
-from albert.formats import pretrained
-from albert.formats.model_classes import ENCODER, MODEL_CLASSES
+from albert.formats import model_hub, pretrained
+from albert.formats.model_classes import MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
-from albert.inference import onnx_file, onnx_model
-from albert.inference.compiled_call import compiled_function
-from albert.records import features, packing
+from albert.inference import embedding, onnx_file, onnx_model, predictors, question_answering
+from albert.inference.fine_tuned import predictor_of
+from albert.inference.mask_filling import MaskFiller
+from albert.inference.predictors import TaskPredictor, TextClassifier
+from albert.inference.predictor import Call, Predictor, Row, model_inputs
+from albert.records import features
+from albert.runtime.progress import Progress
+from albert.text import encodings
+from albert.tokenization import FullTokenizer
 
-log = logging.getLogger("albert")
-
-DTYPES = ("float32", "bfloat16", "int8")
-CHUNK = 4096  # number of inputs that are encoded and sorted by length together
-# Tokens of padding in a batch. One more call costs as much as 12 tokens in onnxruntime and 50 in
-# TensorFlow, for small models and for the base model.
-MOST_PADDING = 24
-
-Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
-Outputs = Mapping[str, np.ndarray]
-Call = Callable[[Mapping[str, np.ndarray]], Outputs]  # of a model
-# From sequences to (index of a sequence, its outputs), in any order.
-Compute = Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]
-
-
-class Batch(NamedTuple):
-    """Encoded inputs."""
-
-    rows: Sequence[Sequence[Row]]  # the unpadded sequences of each input
-    context: Any = None  # for `decode`
-    num_cut: int = 0  # number of truncated inputs, or of words that were cut off
-    num_counted: int | None = None  # number of words; None: `num_cut` counts inputs
-
-
-_Kind = TypeVar("_Kind", bound="Session")
+DTYPES = ("float32", "int8")
 
 
 @dataclasses.dataclass(eq=False)
-class Session:
-    """An opened model and its tokenizer, with the sizes of sequences and batches.
+class AnsweringSession:
+    """A session: an opened model that answers texts.
 
-    Threads may share a session: it has no state that belongs to a call.
+    Each method takes an input, a list of inputs, or any other iterable, and returns an answer, a
+    list of answers, or a generator that reads up to 4,096 inputs at a time. An answer is a dict.
+    `progress` shows progress on the terminal. The first call of a method loads the weights and
+    makes the graph. A warning says once how many inputs were truncated. An input that does not fit,
+    or a model for another task, is a UserError. Threads may share a session; processes open their
+    own, also by pickling it. `close()`, or `with albert.open_session(...) as session`, frees the model.
     """
 
     source: Pretrained
-    tokenizer: tokenization.FullTokenizer
-    max_seq_length: int
-    batch_size: int
-    dtype: str = "float32"  # one of DTYPES: of weights and computation
+    tokenizer: FullTokenizer
+    max_seq_length: int | None = None  # by default that of fine-tuning, else the model's
+    batch_size: int = 32
+    dtype: str = "float32"  # one of DTYPES, of large matrices
+    opened_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # see `__reduce__`
 
-    # The arguments of `open_session`, by which another process opens the same.
-    opened_with: Mapping[str, Any] = dataclasses.field(init=False, default_factory=dict)
-    _cache: dict = dataclasses.field(init=False, default_factory=dict)
-    _process: int = dataclasses.field(init=False, default_factory=os.getpid)
-    _lock: Any = dataclasses.field(init=False, default_factory=threading.RLock)
+    def __post_init__(self):
+        self.source.config.check_length(self.max_seq_length, self.source.path)
+        limit = self.source.config.max_position_embeddings
+        known = self.source.metadata.max_seq_length or self.source.vocabulary.max_length or limit
+        self.max_seq_length = self.max_seq_length or min(known, limit)
+        self._cache: dict[Any, Any] = {}
+        self._process, self._lock = os.getpid(), threading.RLock()
 
-    @classmethod
-    def of(
-        cls: type[_Kind], source: Pretrained, tokenizer: tokenization.FullTokenizer,
-        max_seq_length: int | None, batch_size: int,
-    ) -> _Kind:
-        """Creates the session of an opened model.
+    def classify(self, texts: Any, *, top_k: int | None = None, progress: bool = False) -> Any:
+        """Classifies a text, or a pair of texts.
 
         Args:
-          max_seq_length: maximum sequence length, by default that of fine-tuning, else the model's.
+          texts: a string, a tuple of two strings, or an iterable of these.
+          top_k: instead, return a list of this many {"label", "probability"}, the most likely first.
+
+        Returns:
+          {"label", "probability", "probabilities": {label: probability}}; of a multi-label model
+          {"labels", "probabilities"}; of a regression {"value"}.
         """
-        source.config.check_length(max_seq_length, source.path)
-        limit = source.config.max_position_embeddings
-        default = source.metadata.max_seq_length or source.vocabulary.max_length or limit
-        return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
+        kinds = TextClassifier, predictors.MultiLabelClassifier, predictors.Regressor
+        if top_k is not None:
+            kinds = kinds[:2]  # those that have labels
+        return self._fine_tuned(texts, kinds, progress, top_k)
+
+    def answer(
+        self, questions: Any = None, *, question: str | None = None, context: str | None = None,
+        top_k: int | None = None, progress: bool = False,
+    ) -> Any:
+        """Answers a question about a passage with a part of the passage.
+
+        Args:
+          questions: a tuple (question, passage), or an iterable of these.
+          question, context: instead, one question and its passage.
+          top_k: instead, return a list of at most this many parts of the passage, the most likely
+            first. No threshold withholds them.
+
+        Returns:
+          {"answer", "probability", "start", "end"}, start and end in characters of the passage. A
+          SQuAD 2.0 model adds "best_answer" and "no_answer_score". If this score exceeds the
+          threshold that was best in the model's evaluation (by default 0), "answer" is "".
+        """
+        if questions is None:
+            questions = _text(question, 1), _text(context, 1)
+        return self._fine_tuned(questions, (question_answering.QuestionAnswerer,), progress, top_k)
+
+    def choose(self, questions: Any, *, progress: bool = False) -> Any:
+        """Chooses the right one of 2 to 26 options: {"label", "probability", "probabilities"}.
+
+        Args:
+          questions: a tuple (passage, question, option, option, ...), or an iterable of these.
+        """
+        return self._fine_tuned(questions, (predictors.ChoicePredictor,), progress)
+
+    def tag(self, texts: Any, *, progress: bool = False) -> Any:
+        """Labels each word of a text, and finds the entities that the labels mark.
+
+        Returns:
+          {"words", "labels", "probabilities", "entities": [{"type", "text", "start", "end"}]}, start
+          and end in characters.
+        """
+        return self._fine_tuned(texts, (predictors.TokenClassifier,), progress)
+
+    def fill_mask(self, texts: Any, *, top_k: int = 5) -> Any:
+        """Predicts the tokens at each [MASK] of a text.
+
+        Args:
+          texts: a string, or an iterable of strings.
+          top_k: number of tokens for each [MASK].
+
+        Returns:
+          for each [MASK] a list of {"piece", "id", "probability"}, the most likely token first.
+        """
+        filler = MaskFiller(self, top_k)
+        return _predictions(filler, texts, isinstance(texts, str), _text_and_origin)
+
+    def embed(
+        self, texts: Any, *, pooling: str | None = None, progress: bool = False
+    ) -> Any:
+        """Computes embeddings: [D] of a text, [N, D] of a list of texts.
+
+        Args:
+          texts: a string, or an iterable of strings.
+          pooling: by default that of the files of sentence-transformers next to the model; without
+            these the "mean" over all tokens; the vector at "cls"; or "pooled", a trained layer on
+            it.
+        """
+        if pooling not in (None, *embedding.POOLINGS):
+            raise FlagError(
+                f"pooling must be one of {', '.join(embedding.POOLINGS)}, got {pooling!r}"
+            )
+        embedder = embedding.Embedder(self, pooling)
+        answers = _predictions(embedder, texts, isinstance(texts, str), _text, progress)
+        if isinstance(texts, str):
+            return answers["vector"]
+        vectors = (answer["vector"] for answer in answers)
+        if not isinstance(answers, list):
+            return vectors
+        return np.stack(list(vectors)) if answers else np.zeros((0, embedder.size), np.float32)
+
+    def _fine_tuned(
+        self, inputs: Any, kinds: Sequence[type[TaskPredictor]], progress: bool,
+        top_k: int | None = None,
+    ) -> Any:
+        predictor, tasks = self.predictor, [kind.task for kind in kinds]
+        if predictor.task not in tasks:
+            raise FlagError(
+                f"{self.source.path} was fine-tuned for {predictor.task}, not for "
+                f"{' or '.join(tasks)}"
+            )
+        if top_k is not None:
+            if top_k < 1:
+                raise FlagError(f"top_k must be at least 1, got {top_k}")
+            predictor = dataclasses.replace(predictor, top_k=top_k)
+
+        def checked(value: Any, number: int) -> tuple[str, ...]:
+            columns = _columns(value, number)
+            predictor.check(columns, f"input {number}")
+            return columns
+
+        is_single = isinstance(inputs, str) or (
+            isinstance(inputs, tuple) and inputs and all(isinstance(one, str) for one in inputs)
+        )
+        return _predictions(predictor, inputs, is_single, checked, progress)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the path and the settings: another process opens the model itself."""
+        return functools.partial(open_session, **self.opened_with), ()
 
     @property
-    def runs_onnx(self) -> bool:
-        """Whether onnxruntime computes, and no engine."""
-        if self.dtype != "float32" or not onnx_file.is_preferred():
-            return self.dtype == "int8"
-        shapes = self.source.weights().shapes.values()  # the optimizer's included, in a run's directory
-        return sum(map(math.prod, shapes)) < onnx_model.MAX_PARAMETERS
+    def predictor(self) -> TaskPredictor:
+        """The predictor for the model's task."""
+        return self.once("predictor", lambda: predictor_of(self, None))
+
+    # === For predictors ===
 
     def model(self, class_name: str) -> Call:
         """Returns the call of the model as one of albert's classes, which is loaded once."""
@@ -102,32 +192,10 @@ class Session:
 
     def load(self, class_name: str) -> Call:
         """Loads the model as one of albert's classes; returns its call, see `model`."""
-        kind, source = MODEL_CLASSES[class_name], self.source
-        if self.runs_onnx:
-            return onnx_file.opened(onnx_model.model_file(
-                kind, source, is_int8=self.dtype == "int8", has_positions=kind.head == "masked_lm"
-            ))
-        model = self.keras_model(class_name)
-
-        def outputs_of(batch):
-            outputs = model.of_batch(batch)
-            return {name: outputs[name] for name in kind.outputs}
-
-        call = compiled_function(outputs_of, model.variables)
-        return lambda batch: {name: _numbers(value) for name, value in call(batch).items()}
-
-    def keras_model(self, class_name: str) -> Any:
-        """Loads the model as one of albert's classes."""
-        from albert import modeling
-
-        is_encoder = class_name == ENCODER.name
-        encoder_options = modeling.EncoderOptions(
-            has_loop=True, needed_outputs_only=not is_encoder
-        )
-        return pretrained.load(
-            getattr(modeling, class_name), self.source, complete=not is_encoder, dtype=self.dtype,
-            encoder_options=encoder_options,
-        )
+        kind = MODEL_CLASSES[class_name]
+        return onnx_file.opened(onnx_model.model_file(
+            kind, self.source, is_int8=self.dtype == "int8", has_positions=kind.head == "masked_lm"
+        ))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Returns the result of `make` for this key, which only the first thread calls.
@@ -147,11 +215,11 @@ class Session:
             return self._cache[key]
 
     def close(self) -> None:
-        """Frees the model and its compiled graphs; the next question loads it again."""
+        """Frees the model; the next question loads it again."""
         with self._lock:
             self._cache.clear()
 
-    def __enter__(self: _Kind) -> _Kind:
+    def __enter__(self) -> "AnsweringSession":
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -165,144 +233,85 @@ class Session:
         packed = features.join_texts(first, second, length, *ids)
         return model_inputs(packed), needed > length
 
-    def lengths(self) -> Sequence[int]:
-        """Returns the lengths of batches: any, but a few with JAX, which compiles each."""
-        if not self.runs_onnx:
-            import keras
 
-            if keras.backend.backend() == "jax":
-                return packing.row_lengths(self.max_seq_length)
-        return range(1, self.max_seq_length + 1)
+def open_session(
+    path: str | os.PathLike[str], *, max_seq_length: int | None = None, batch_size: int = 32,
+    spm_model_file: str | os.PathLike[str] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None, do_lower_case: bool | None = None,
+    keep_accents: bool | None = None, dtype: str = "float32", revision: str | None = None,
+) -> AnsweringSession:
+    """Opens a model that answers texts.
 
+    The model's task decides which of `classify`, `answer`, `choose` and `tag` the session supports.
+    `embed` works with every model, `fill_mask` with those that have a masked-LM head. onnxruntime
+    computes, on a GPU if the package `onnxruntime-gpu` is installed instead.
 
-class Predictor:
-    """Answers inputs with a session's model.
+    Args:
+      path, revision: as in `albert.from_pretrained`.
+      max_seq_length: maximum sequence length in tokens; by default that of fine-tuning, else the
+        model's.
+      batch_size: number of sequences computed together.
+      spm_model_file, vocab_file: the vocabulary, if the model's directory has none.
+      do_lower_case, keep_accents: as in `AlbertTokenizer.from_pretrained`.
+      dtype: "float32", or "int8", which needs a quarter of the memory, and changes answers in the
+        second digit.
 
-    Subclasses name the model's class, and have methods without side effects, so that threads may
-    share a predictor:
+    Raises:
+      UserError: model or vocabulary are missing or don't fit each other.
 
-      encode(inputs)           returns a `Batch` with the sequences of each input
-      compute(model, batch)    returns arrays {name: [B, ...]}, by default the model's outputs
-      decode(context, outputs) yields the answer to each input from its sequences' outputs
+    Example:
+      >>> session = albert.open_session("small_en")
+      >>> session.fill_mask("The boys [MASK] playing in the garden.", top_k=2)
+      [[{'piece': 'were', 'id': 573, 'probability': 0.476},
+        {'piece': 'are', 'id': 577, 'probability': 0.258}]]
+      >>> session.embed(["A text.", "Another one."]).shape
+      (2, 384)
     """
-
-    session: Session
-    class_name = ""  # of the model
-    counted = "inputs"  # what `Batch.num_cut` counts
-
-    def model(self) -> Call:
-        """Returns the model's call, which the session keeps."""
-        return self.session.model(self.class_name)
-
-    def compute(self, model: Call, batch: Mapping[str, np.ndarray]) -> Outputs:
-        return model(batch)
-
-    def predict(self, inputs: Iterable[Any], progress: Any = None) -> Iterator[Any]:
-        """Yields the answer to each input; at the end, warns once of inputs that were truncated.
-
-        Args:
-          progress: a `Progress` over the inputs.
-        """
-        compute = batched(
-            functools.partial(self.compute, self.model()), self.session.batch_size,
-            self.session.lengths(),
-        )
-        inputs, num_done, num_cut, num_counted = iter(inputs), 0, 0, 0
-        while chunk := list(itertools.islice(inputs, CHUNK)):
-            batch, computed = self.encode(chunk), {}
-            rows = [row for of_one in batch.rows for row in of_one]
-            for index, outputs in compute(rows):
-                if not all(map(np.all, map(np.isfinite, outputs.values()))):
-                    raise DataError("the model computes NaN or infinity: its weights are damaged, or too large "
-                                    "for this precision")
-                computed[index] = outputs
-                if progress:
-                    progress.update(num_done + len(computed) * len(chunk) // len(rows))
-            if progress:
-                progress.clear()
-            num_done, num_cut = num_done + len(chunk), num_cut + batch.num_cut
-            num_counted += len(chunk) if batch.num_counted is None else batch.num_counted
-            order = itertools.count()
-            yield from self.decode(
-                batch.context, [[computed[next(order)] for _ in of_one] for of_one in batch.rows]
-            )
-        if unknown := self.session.tokenizer.unknown_tokens():
-            self.session.once("unknown", lambda: log.warning("%s", unknown))
-        if num_cut:
-            self.session.once(("truncated", type(self)), lambda: log.warning(
-                "truncated %s of %s %s (%.1f %%) to max_seq_length=%d", f"{num_cut:,}", f"{num_counted:,}",
-                self.counted, 100 * num_cut / num_counted, self.session.max_seq_length,
-            ))
+    opened_with = dict(locals())
+    if dtype not in DTYPES:
+        raise FlagError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    path, spm_model_file, vocab_file = (
+        value and os.fspath(value) for value in (path, spm_model_file, vocab_file)
+    )
+    source = pretrained.open_path(model_hub.with_revision(path, revision))
+    settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
+    tokenizer = source.required_tokenizer(spm_model_file, vocab_file, settings)
+    return AnsweringSession(source, tokenizer, max_seq_length, batch_size, dtype, opened_with)
 
 
-def masked_logits(model: Call, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the logits [B, P, V] of a masked LM at the batch's positions [B, P, 1]."""
-    positions = batch["masked_lm_positions"][..., 0]
-    outputs = model(model_inputs(batch) | {"masked_lm_positions": positions})
-    return np.asarray(outputs["prediction_logits"])
+def _predictions(
+    predictor: Predictor, inputs: Any, is_single: bool, checked: Callable[[Any, int], Any],
+    progress: bool = False,
+) -> Any:
+    """Returns the answer to one input, a list of answers to a list, else a generator of answers.
 
-
-def model_inputs(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the inputs that a model reads."""
-    return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
-
-
-def batched(function: Call, batch_size: int, lengths: Sequence[int]) -> Compute:
-    """Returns a function from sequences to (index, outputs), the longest sequence first.
-
-    A batch has sequences of similar length, padded to one of `lengths`. Where these are all
-    lengths (a range), a batch has fewer sequences than `batch_size` rather than more padding than
-    MOST_PADDING. Arrays are padded if they are as long as the `input_ids`.
+    Args:
+      checked: converts an input for the predictor, given its number from 1.
     """
-    most = MOST_PADDING if isinstance(lengths, range) else batch_size * lengths[-1]
-
-    def compute(rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
-        sizes = [row["input_ids"].shape[-1] for row in rows]
-        order = sorted(range(len(rows)), key=lambda index: -sizes[index])
-        while order:
-            longest = sizes[order[0]]
-            padding = list(itertools.accumulate(longest - sizes[i] for i in order[:batch_size]))
-            count = bisect.bisect_right(padding, most)
-            chosen, order = order[:count], order[count:]
-            length = lengths[bisect.bisect_left(lengths, longest)]
-            batch = {
-                name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
-                for name in rows[chosen[0]]
-            }
-            outputs = function(batch)
-            for position, index in enumerate(chosen):
-                yield index, {name: value[position] for name, value in outputs.items()}
-
-    return compute
+    if is_single:
+        [answer] = predictor.predict([checked(inputs, 1)])
+        return answer
+    inputs = encodings.collection(inputs, "input")
+    total = len(inputs) if isinstance(inputs, Sized) else None
+    answers = predictor.predict(
+        map(checked, inputs, itertools.count(1)),
+        Progress("answered", total, "texts") if progress else None,
+    )
+    return list(answers) if isinstance(inputs, list | tuple) else answers
 
 
-def _numbers(values: Any) -> np.ndarray:
-    """Returns an array of one of NumPy's own types: bfloat16 becomes float32."""
-    array = np.asarray(values)
-    return array if array.dtype.kind in "iufb" else array.astype(np.float32)
+def _text(value: Any, number: int) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"input {number} is not a text: {value!r:.80}")
+    return value
 
 
-def _padded(values: np.ndarray, size: int, length: int) -> np.ndarray:
-    missing = length - size if np.shape(values)[-1] == size else 0
-    return np.pad(np.asarray(values, np.int32), [(0, 0)] * (np.ndim(values) - 1) + [(0, missing)])
+def _text_and_origin(value: Any, number: int) -> tuple[str, str]:
+    return _text(value, number), f"text {number}"
 
 
-# === Numbers ===
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns the softmax over the last axis, in float32."""
-    logits = np.asarray(logits, np.float32)
-    powers = np.exp(logits - np.max(logits, -1, keepdims=True))
-    return powers / np.sum(powers, -1, keepdims=True)
-
-
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Returns the sigmoid in float32, without overflow."""
-    power = np.exp(-np.abs(np.asarray(logits, np.float32)))
-    return np.where(logits < 0, power, np.float32(1.0)) / (1 + power)
-
-
-def numbers(values: np.ndarray) -> list[float]:
-    """Returns the shortest decimals that round to the same float32."""
-    return [float(str(x)) for x in np.asarray(values, np.float32)]
+def _columns(value: Any, number: int) -> tuple[str, ...]:
+    columns = (value,) if isinstance(value, str) else value
+    if not isinstance(columns, list | tuple) or not all(isinstance(one, str) for one in columns):
+        raise DataError(f"input {number} is neither a text nor several: {value!r:.80}")
+    return tuple(columns)

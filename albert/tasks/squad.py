@@ -411,7 +411,8 @@ class SquadTask(Task):
         """Returns the threshold to predict with, if the answers are unknown."""
         if self.null_score_diff_threshold is not None:
             return self.null_score_diff_threshold
-        known = run_states.null_threshold(origin, run_states.read_run_state(origin))
+        metadata = run_states.metadata_of(run_states.read_run_state(origin))
+        known = metadata.settings.get("null_score_diff_threshold")
         log.info("null threshold %s: %s", known or 0.0,
                  f"there is no evaluation of {origin}" if known is None else f"of {origin}")
         return known or 0.0

@@ -34,7 +34,7 @@ log = logging.getLogger("albert")
 def train(
     task: Task, config: AlbertConfig, run: RunConfig, optimizer: OptimizerConfig,
     train_files: RecordFiles, *, eval_files: RecordFiles | None = None, init: Weights | None = None,
-    warm_start_options: Mapping[str, bool] | None = None, flags: Mapping[str, Any] | None = None,
+    warm_start_mode: str = "encoder", flags: Mapping[str, Any] | None = None,
 ) -> dict[int, evaluate.Evaluation]:
     """Trains up to `run.last_step`. Returns the last and the best evaluation of this process, by step.
 
@@ -42,7 +42,8 @@ def train(
     `task.best_metric` is kept as `model.ckpt-best`.
 
     Args:
-      init: weights to start from, unless a run is resumed; see `checkpoints.warm_start`.
+      init, warm_start_mode: weights to start from, unless a run is resumed; see
+        `checkpoints.warm_start`.
       flags: recorded with each checkpoint.
 
     Raises:
@@ -92,9 +93,7 @@ def train(
             )
         if not found and init is not None:
             shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
-            tensors, account = checkpoints.warm_start(
-                shapes, init, may_lack_pooler=True, **warm_start_options or {}
-            )
+            tensors, account = checkpoints.warm_start(shapes, init, warm_start_mode)
             state.assign(tensors)
             # What the user typed, not where it was unpacked or downloaded to on this machine.
             typed = flags.get("init_checkpoint") or flags.get("albert_hub_module_handle")
@@ -203,12 +202,13 @@ def train(
                     writer.upload()  # first, so that a checkpoint has all metrics up to its step
                     store.check_is_there(run.output_dir)
                     run_state = {
-                        "records_seen": history.records_seen, "task": task.name,
-                        "architecture": state.model.metadata.architecture, "config": config.to_dict(),
+                        "records_seen": history.records_seen, "config": config.to_dict(),
                         "loss_scale": state.loss_scale.numpy().tolist(), "flags": dict(flags),
+                        "metadata": run_states.metadata_of_run(
+                            task.name, flags, state.model.metadata.architecture
+                        ).to_dict(),
                         "version": __version__,
                     }
-                    run_state["facts"] = run_states.metadata_of(run_state).to_dict()
                     store.save(run.output_dir, step, tensors, run_state, run.keep_checkpoint_max)
                 tensors = None
             if must_stop:

@@ -209,7 +209,7 @@ class Work:
         target = os.path.join(folder, "model")
         with self._renewing:  # concurrent runs may start from the same model
             if not os.path.isdir(target):
-                self._once(folder, f"{model} with this vocabulary", "albert.extend_vocabulary", {
+                self._once(folder, f"{model} with this vocabulary", "scripts/extend_vocabulary.py", {
                     "model": model, "spm_model_file": self._spm, "input_file": records,
                     "output_dir": target})
         return target
@@ -276,7 +276,8 @@ class Work:
         log.info("%s", what)
         started, output = time.monotonic(), os.path.join(folder, "log.txt")
         arguments = [f"--{name}={value}" for name, value in flags.items()]
-        code = self._call([sys.executable, "-m", module, *arguments], output)
+        program = [os.path.join(_ROOT, module)] if module.endswith(".py") else ["-m", module]
+        code = self._call([sys.executable, *program, *arguments], output)
         entry["seconds"] += time.monotonic() - started
         files.write_json(path, entry | {"is_done": code == 0})
         if code and not self._stopped:

@@ -2,10 +2,9 @@
 
   python scripts/maintainers/first_answer.py --spm_model_file=30k-clean.model --starts=10
 
-A classifier with random weights (or `--model`) answers one text. By turns, each in a process of its
-own: `predict` and `open_session`, as they choose their engine themselves (onnxruntime if it is
-installed) and with KERAS_BACKEND=tensorflow. It prints the processor, the median and the slowest of the
-starts, and for sessions where the time goes. The answers must be the same to 1e-5.
+A classifier with random weights (or `--model`) answers one text by `predict` and by `open_session`, by
+turns, each in a process of its own. It prints the processor, the median and the slowest of the starts,
+and for sessions where the time goes. The answers must be the same to 1e-5.
 """
 
 import argparse
@@ -22,12 +21,8 @@ TEXT = "The ship left the harbour at dawn, and nobody on the quay knew when she 
 SESSION = """
 import sys, time
 begin = float(sys.argv[1])
-import albert, os
-if "KERAS_BACKEND" in os.environ:
-    from albert.cli import engine_start
-    engine_start.start("tensorflow")
-else:
-    import albert.inference.answering_session, onnxruntime
+import albert
+import albert.inference.session, onnxruntime
 marks = {"imports": time.time()}
 session = albert.open_session(sys.argv[2])
 answer = session.classify(sys.argv[3])
@@ -60,11 +55,9 @@ def processor() -> str:
         return next(line.split(":")[1].strip() for line in stream if line.startswith("model name"))
 
 
-def start(kind: str, engine: str, model: str) -> tuple[float, dict, dict]:
+def start(kind: str, model: str) -> tuple[float, dict, dict]:
     """Returns the seconds from the start of a process to its end, its answer, and its parts."""
-    environment = {n: x for n, x in os.environ.items() if n not in ("KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")}
-    if engine != "default":
-        environment["KERAS_BACKEND"] = engine
+    environment = {n: x for n, x in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
     begin = time.time()
     code = ["-m", "albert.predict", f"--model={model}"]
     if kind == "session":
@@ -90,25 +83,24 @@ def main() -> None:
     folder = given.model or tempfile.mkdtemp()
     if not given.model:
         write_model(folder, given.config, given.spm_model_file)
-    sides = [(kind, engine) for kind in ("predict", "session") for engine in ("default", "tensorflow")]
-    found: dict[tuple[str, str], list] = {side: [] for side in sides}
+    found: dict[str, list] = {"predict": [], "session": []}
     for number in range(given.starts + 1):
-        for side in sides:
-            one = start(*side, folder)
+        for kind, starts in found.items():
+            one = start(kind, folder)
             if number:  # the first start of each fills caches
-                found[side].append(one)
-    expected = found[sides[0]][0][1]["probabilities"]
+                starts.append(one)
+    expected = found["predict"][0][1]["probabilities"]
     for starts in found.values():
         for _, answer, _ in starts:
             for label, value in expected.items():
                 assert abs(answer["probabilities"][label] - value) < 1e-5, (answer, expected)
     print(f"{processor()}; {given.model or given.config}, {given.starts} starts of each side by turns")
-    print("| | engine | median, s | slowest, s | parts, s |\n|---|---|---|---|---|")
-    for (kind, engine), starts in found.items():
+    print("| | median, s | slowest, s | parts, s |\n|---|---|---|---|")
+    for kind, starts in found.items():
         times = [seconds for seconds, _, _ in starts]
         parts = {name: statistics.median(p[name] for _, _, p in starts) for name in starts[0][2]}
         named = ", ".join(f"{name} {value:.2f}" for name, value in parts.items())
-        print(f"| {kind} | {engine} | {statistics.median(times):.2f} | {max(times):.2f} | {named} |")
+        print(f"| {kind} | {statistics.median(times):.2f} | {max(times):.2f} | {named} |")
 
 
 if __name__ == "__main__":

@@ -24,15 +24,15 @@ sys.path.insert(0, str(REPO))  # this checkout, whatever is installed
 FOLDER = REPO / "docs/reference"
 FROM = "This page is generated from the code by `scripts/maintainers/reference.py`."
 # What most programs need, below `albert`: the docstring of each has an example.
-TEN_NAMES = (
+NAMES = (
     "open_session", "from_pretrained", "AlbertTokenizer", "AlbertConfig", "AlbertModel",
     "AlbertForSequenceClassification", "AlbertForQuestionAnswering", "AlbertForMaskedLM",
-    "compiled", "optimization.create_optimizer",
+    "optimization.create_optimizer",
 )
 # {name: how an instance is called here, its class, methods that follow in full}.
 METHODS = {
     "open_session": ("session", "AnsweringSession", (
-        "classify", "answer", "choose", "tag", "fill_mask", "embed", "score",
+        "classify", "answer", "choose", "tag", "fill_mask", "embed",
     )),
     "AlbertTokenizer": (
         "tokenizer", "AlbertTokenizer", ("__call__", "from_pretrained", "pad", "add_tokens"),
@@ -62,7 +62,7 @@ TABLES = {  # other methods, a line each
         "head_size",
     ),
 }
-INTRODUCTION = """Most programs need no more than ten names:
+INTRODUCTION = """Most programs need no more than nine names:
 
 {names}
 
@@ -79,21 +79,11 @@ CALLS = """## Which way to call a model
 | call | compiles | use it |
 |---|---|---|
 | `model(x)` | never | to train with your own loop, inspect a model, or read a few texts |
-| `albert.compiled(model)(x)` | once; with JAX once for each shape | to call a model often with batches that you make yourself |
-| `model.predict(x)` | for each new length, where Keras chooses XLA | for large arrays of one length |
-| `albert.open_session(path)` | once for each method; with JAX once for each of a few lengths | to get answers from texts |
+| `model.predict(x)`, `model.predict_on_batch(x)` | for each new length | for large arrays of one length; for one batch |
+| `tf.function(model)(x)`, `jax.jit` of it | as these do | to call a model often with batches that you make yourself |
+| `albert.open_session(path)` | never: onnxruntime reads a graph | to get answers from texts |
 
-The cost of each when a classifier of base size reads one text at a time, of ten lengths from 5 to 40 tokens, relative to
-the compiled call (version 0.3, November 2026; TensorFlow, two cores of an AMD EPYC with AVX-512):
-
-| call | first call | nine other lengths, first calls | later calls |
-|---|---|---|---|
-| `model(x)` | 0.19 | 5.33 | 4.78 |
-| `albert.compiled(model)(x)` | 1.00 | 1.00 | 1.00 |
-| `model.predict(x)` | 0.62 | 6.54 | 2.29 |
-| `session.classify(text)` | 0.50 | 1.00 | 0.96 |
-
-Threads may share compiled calls and sessions."""
+Threads may share sessions."""
 
 
 def _indented(text: str) -> str:
@@ -115,7 +105,7 @@ def _anchor(heading: str) -> str:
 # --- commands.md ---
 
 MODEL_FLAGS = {  # those whose value is a model
-    "model": "the model that answers, or whose vocabulary is extended",
+    "model": "the model that answers",
     "init_checkpoint": "weights to start from; its configuration and vocabulary are found next to them",
     "albert_config_file": "an architecture alone, with random weights: `base_v2`, `small_en` or a file",
     "albert_hub_module_handle": "a TF-Hub module to start from",
@@ -304,11 +294,11 @@ def _errors() -> str:
 def python() -> str:
     names = [
         f"| [`{name}`](#{name.rpartition('.')[2].lower()}) | {_summary(_object(name))} |"
-        for name in TEN_NAMES
+        for name in NAMES
     ]
     table = "\n".join(["| `albert` | what it does |", "|---|---|", *names])
     parts = ["# Python interface", FROM, INTRODUCTION.format(names=table), "## Ten names"]
-    for name in TEN_NAMES:
+    for name in NAMES:
         parts += _entry(name)
     model = _object("modeling.PretrainedModel")
     parts += [CALLS, "## What all models have in common", _markdown(_doc(model))]

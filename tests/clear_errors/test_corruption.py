@@ -23,7 +23,7 @@ from invariants import snapshot
 
 from albert.config import AlbertConfig
 from albert.errors import UserError
-from albert.formats import checkpoints, huggingface, model_card, pretrained, run_states
+from albert.formats import checkpoints, huggingface, pretrained, run_states
 from albert.formats.model_metadata import Metadata
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.records import feature_cache, tfrecord
@@ -69,7 +69,7 @@ def wordpiece(folder):
 
 def make_checkpoint(folder):
     store.save(str(folder), 3, a_model() | {"global_step": np.int64(3)}, {
-        "task": "pretraining", "records_seen": 12, "config": CONFIG.to_dict(),
+        "metadata": {"task": "pretraining"}, "records_seen": 12, "config": CONFIG.to_dict(),
         "flags": {"seed": 1}, "loss_scale": [1.0, 0.0],
     }, 0)
 
@@ -177,8 +177,7 @@ def make_results(folder):
 
 
 def read_results(folder):
-    beside = run_states.results_beside(str(folder / "model.ckpt-3"), 3)
-    return model_card._table(beside), files.read_json_object(str(folder / "eval_results.json"))
+    return files.read_json_object(str(folder / "eval_results.json"))
 
 
 def make_corpus(folder):

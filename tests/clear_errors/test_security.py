@@ -57,7 +57,6 @@ ALLOWED = {
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
     ("storage/fsspec_calls", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",
-    ("formats/archives", "extractall"): "with Python's filter for data, sizes checked first",
     ("formats/torch_file", "subprocess"): "PyTorch with weights_only, which may crash",
 }
 

@@ -42,8 +42,8 @@ MODULES = {
 SHARED = "finetune"  # by the commands that fine-tune
 COMMANDS = {name for name in MODULES if "." not in name} - PUBLIC - {"__init__", SHARED}
 OPTIONAL = {
-    "onnxruntime": "inference.onnx_file", "apache_beam": "pretraining_data.beam",
-    "backports": "text.text_files", "sentencex": "text.sentences",
+    "apache_beam": "pretraining_data.beam", "backports": "text.text_files",
+    "sentencex": "text.sentences",
     "pyarrow": "text.structured_files",
 }
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import jobs
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -107,6 +108,14 @@ def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(hub_modu
     assert not seen["lower"] and seen["vocab"].endswith("30k-clean.model")
 
 
+def test_a_module_is_a_layer_of_a_keras_3_model(hub_module, module):
+    inputs = {name: keras.Input([None], dtype="int32", name=name) for name in NAMES}
+    layer = keras.layers.TFSMLayer(str(hub_module[1]))  # no endpoint to name
+    model = keras.Model(inputs, layer(inputs)["pooled_output"])
+    found, expected = model(of_hub(FLAT)), module(of_hub(FLAT))["pooled_output"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 KERAS_2 = """
 import json, sys
 import numpy as np, tensorflow as tf, tf_keras, tensorflow_hub as hub
@@ -180,8 +189,8 @@ def test_every_asset_and_a_model_card_go_with_the_module(hub_module):
     count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
                 if not n.endswith("adam_m") and n != "global_step")
     for fact in ("| hidden size | 16 |", f"| parameters | {int(count):,} |",
-                 "--input_file=text.tfrecord", "--learning_rate=0.01",
-                 "| masked_lm_accuracy | 0.2500 |", "Limitations", "1909.11942", 'load("module")'):
+                 "| --input_file | text.tfrecord |", "| --learning_rate | 0.01 |",
+                 "| masked_lm_accuracy | 0.25 |", "Limitations", "1909.11942", 'load("module")'):
         assert fact in card, fact
     assert "do_eval" not in card
 

@@ -18,7 +18,6 @@ from helpers import NEEDS_JAX, REPO, SIZES
 
 import albert
 from albert import modeling, optimization
-from albert.text.encodings import Encoding
 
 ROWS, LENGTH, VOCAB = 8, 12, SIZES["vocab_size"]
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -405,42 +404,6 @@ def test_a_call_follows_what_was_changed_on_the_model_since_the_last_one():
     assert np.abs(model.bert(IDS)["pooled_output"]).max() < 0.999
 
 
-@EACH
-def test_a_compiled_call_gives_what_the_call_gives(kind):
-    model, batch = make(kind), inputs_of(kind)
-    found = arrays(albert.compiled(model)(batch))
-    assert_same(found, predictions(model, kind), atol=1e-5)
-
-
-def test_a_compiled_call_takes_what_the_tokenizer_makes():
-    model, ids = make("AlbertModel"), IDS.tolist()
-    expected = np.asarray(model(IDS)["pooled_output"])
-    for batch in (Encoding({"input_ids": IDS}), Encoding({"input_ids": ids}), {"input_ids": ids}, ids):
-        outputs = albert.compiled(model)(batch)
-        np.testing.assert_allclose(outputs["pooled_output"], expected, atol=1e-5)
-
-
-def test_a_call_is_compiled_once_for_all_lengths_and_follows_new_weights(monkeypatch):
-    model, passes = make("AlbertForMaskedLM"), []
-    outputs = albert.AlbertForMaskedLM._outputs
-    monkeypatch.setattr(
-        albert.AlbertForMaskedLM, "_outputs",
-        lambda self, *arguments: passes.append(1) or outputs(self, *arguments),
-    )
-    call, expected = albert.compiled(model, output_hidden_states=True), []
-    for rows, length in ((2, 6), (1, 5), (3, 4), (2, 6)):
-        batch = {"input_ids": np.full((rows, length), 7),  # int64
-                 "masked_lm_positions": np.array([[1, 2]] * rows)}
-        found = call(batch)
-        assert "encoder_outputs" in found
-        expected.append((batch, np.asarray(found["prediction_logits"])))
-        model.set_weights([weight * 0.9 for weight in model.get_weights()])
-    assert len(passes) == (1 if ON_TENSORFLOW else 3)  # JAX compiles each shape
-    for batch, logits in expected[::-1]:
-        model.set_weights([weight / 0.9 for weight in model.get_weights()])
-        np.testing.assert_allclose(logits, model(batch)["prediction_logits"], atol=1e-5)
-
-
 @ONLY_TENSORFLOW
 def test_calls_run_eagerly_where_tensorflow_is_told_to_and_have_gradients():
     import tensorflow as tf
@@ -453,8 +416,7 @@ def test_calls_run_eagerly_where_tensorflow_is_told_to_and_have_gradients():
     assert all(gradient is not None for gradient in found)
     tf.config.run_functions_eagerly(True)
     try:
-        for call in (model, albert.compiled(model)):
-            np.testing.assert_allclose(call(IDS)["pooled_output"], expected, atol=1e-6)
+        np.testing.assert_allclose(model(IDS)["pooled_output"], expected, atol=1e-6)
     finally:
         tf.config.run_functions_eagerly(False)
 

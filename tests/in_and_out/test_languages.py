@@ -11,7 +11,7 @@ import their_transformers
 from helpers import assert_one_clear_line, parse_with_tensorflow, run_here, write_config
 
 import albert
-from albert import extend_vocabulary, train_sentencepiece
+from albert import train_sentencepiece
 from albert.formats import tokenizer_files
 from albert.records import features
 from albert.text import spm_model
@@ -229,7 +229,7 @@ def test_a_token_with_capitals_that_a_vocabulary_is_extended_by_is_found(whole, 
     shutil.copytree(whole.out, tmp_path / "old")
     jobs.write_vocabulary(tmp_path / "old")
     assert run_here(
-        extend_vocabulary, f"--model={tmp_path / 'old'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
+        jobs.script("extend_vocabulary", "scripts"), f"--model={tmp_path / 'old'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
         f"--output_dir={tmp_path / 'new'}",
     ) == 0
     tokenizer = albert.AlbertTokenizer.from_pretrained(tmp_path / "new")

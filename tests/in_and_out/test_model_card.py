@@ -2,8 +2,8 @@
 
 import contextlib
 import io
-import json
 import os
+import re
 import shutil
 
 import jobs
@@ -12,7 +12,8 @@ from helpers import run_here
 from hf_models import HEADS, SIZES, convert
 
 import albert
-from albert import export_checkpoints
+from albert import export_checkpoints, run_pretraining
+from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import model_card, pretrained
 from albert.formats.model_metadata import Metadata
@@ -39,11 +40,14 @@ def test_a_trained_directory_tells_what_it_was_trained_on(whole):
     card = (whole.out / "README.md").read_text()
     model = albert.AlbertForPreTraining.from_pretrained(str(whole.out))
     for fact in (
-        "# out\n", "pipeline_tag: fill-mask", "license: unknown", "| hidden size | 16 |", "--input_file=", "train.tfrecord",
-        f"| parameters | {model.count_params():,} |", "of the task `pretraining`",
+        "# out\n", "pipeline_tag: fill-mask", "| hidden size | 16 |", "| --input_file | ", "train.tfrecord",
+        f"| parameters | {model.count_params():,} |", "Step 23, version",
         "1909.11942", "Limitations",
     ):
         assert fact in card, fact
+    shown = set(re.findall(r"^\| --(\w+) \|", card, re.M))
+    assert shown <= set(flags.parse(run_pretraining.define_flags, [""]))
+    assert "unknown" not in card
     use(whole.out.parent, code_of(card))
 
 
@@ -66,20 +70,16 @@ def test_the_code_of_every_classs_card_runs(kind, has_tokenizer, tmp_path):
     assert bool(printed) == has_tokenizer and "nan" not in printed
 
 
-def test_a_card_claims_results_of_its_own_step_alone_and_another_readme_is_left_alone(finished, tmp_path):
+def test_a_card_has_the_results_of_its_checkpoint_and_another_readme_is_left_alone(finished, tmp_path):
     exported = f"--albert_directory={finished.out}"
-    step = json.loads((finished.out / "model.ckpt-best.json").read_text())["step"]
-    for evaluated in (step, step + 1, step + 2):
-        folder = tmp_path / str(evaluated)
-        jobs.change_json(finished.out / "eval_results.json", global_step=evaluated, loss=0.4444)
-        if evaluated == step + 2:
-            (finished.out / "metrics.jsonl").unlink()  # it has the step's own evaluation
-        path = f"--export_path={folder}/model.ckpt-best"
+    for name, results, line in (
+        ("one", {"loss": 0.4444}, "| loss | 0.4444 |"), ("none", {}, "No evaluation of this checkpoint"),
+    ):
+        jobs.change_json(finished.out / "model.ckpt-best.json", results=results)
+        path = f"--export_path={tmp_path / name}/model.ckpt-best"
         assert run_here(export_checkpoints, exported, path) == 0
-        card = (folder / "README.md").read_text()
-        assert "without those of the optimizer" in card and "--input_file=" in card
-        assert ("| loss | 0.4444 |" in card) == (evaluated == step)
-        assert ("No evaluation" in card) == (evaluated == step + 2)
+        card = (tmp_path / name / "README.md").read_text()
+        assert "without those of the optimizer" in card and "| --input_file | " in card and line in card
     (tmp_path / "README.md").write_text("mine")
     assert run_here(export_checkpoints, exported, f"--export_path={tmp_path}/model.ckpt") == 0
     assert (tmp_path / "README.md").read_text() == "mine"
@@ -89,7 +89,7 @@ def test_a_conversion_has_a_card_for_those_who_will_use_it(whole, tmp_path):
     assert convert(f"--albert_directory={whole.out}", f"--output_dir={tmp_path}/theirs") == 0
     theirs = (tmp_path / "theirs/README.md").read_text()
     assert 'AlbertForPreTraining.from_pretrained("theirs")' in theirs
-    assert "from transformers import" in theirs and "--input_file=" in theirs
+    assert "Converted from `out`, bit for bit" in theirs and "| --input_file | " in theirs
     shutil.move(tmp_path / "theirs", tmp_path / "model")
     assert convert(f"--hf_directory={tmp_path}/model", f"--output_dir={tmp_path}/ours") == 0
     ours = (tmp_path / "ours/README.md").read_text()
@@ -105,14 +105,12 @@ def test_a_conversion_has_a_card_for_those_who_will_use_it(whole, tmp_path):
     ("AlbertModel", "feature-extraction", 'session.embed(["A text."])'),
 ])
 def test_a_card_says_what_the_hub_reads_and_asks_for_answers_not_logits(kind, pipeline, call, tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(jobs.SPECIALS))
-    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, None)
     metadata = Metadata(kind, label_names=("a", "b"), settings={"num_choices": 2})
-    state = {"task": "tsv", "step": 7, "flags": {"init_checkpoint": "albert/albert-base-v2"}}
-    model_card.write(str(tmp_path), AlbertConfig(**SIZES), metadata, name="mine", tokenizer=tokenizer,
-                     run_state=state)
+    state = {"metadata": {"task": "tsv"}, "step": 7, "flags": {"init_checkpoint": "albert/albert-base-v2"}}
+    model_card.write(str(tmp_path), AlbertConfig(**SIZES), metadata, name="mine", has_tokenizer=True,
+                     parameters=1, run_state=state)
     card = (tmp_path / "README.md").read_text()
     for fact in (f"pipeline_tag: {pipeline}\n", "base_model: albert/albert-base-v2\n", "# mine\n", call,
-                 "--init_checkpoint=albert/albert-base-v2", '["a", "b"]'):
+                 "| --init_checkpoint | albert/albert-base-v2 |", '["a", "b"]'):
         assert fact in card, fact
-    assert len(card.splitlines()) < 80
+    assert len(card.splitlines()) < 70

@@ -8,16 +8,17 @@ import shutil
 import signal
 import socket
 import subprocess
-import tarfile
 
 import helpers
 import hub_server
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from albert import modeling
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats import archives, model_hub, pretrained
+from albert.formats import model_hub, pretrained
 from albert.storage import shipped
 
 TEXT = "The boys [MASK] playing in the garden."
@@ -31,7 +32,7 @@ for name, *revision in (argument.split() for argument in sys.argv[1:]):
 """
 DOWNLOADED = """
 import sys
-from albert.formats import archives, model_hub, pretrained
+from albert.formats import model_hub
 for path in sys.argv[1:]:
     print(model_hub.local_path(path))
 """
@@ -48,7 +49,7 @@ for model in sys.argv[1:]:
 CLOCKED = """
 import time, huggingface_hub
 from albert.errors import CheckpointError
-from albert.formats import archives, model_hub, pretrained
+from albert.formats import model_hub
 start = time.monotonic()
 try:
     model_hub.local_path("owner/small")
@@ -91,14 +92,6 @@ def assert_same_files(folder, original: pathlib.Path) -> None:
         assert filecmp.cmp(f"{folder}/{name}", original / name, shallow=False), name
 
 
-def archive_of(hub) -> str:
-    """Returns the URL of a packed model on a hub."""
-    (hub.folder / "files").mkdir()
-    with tarfile.open(hub.folder / "files/small.tar.gz", "w:gz") as archive:
-        archive.add(shipped.path_of("small_en"), "small_en")
-    return f"{hub.address}/small.tar.gz"
-
-
 def asked_for(hub, *names: str) -> int:
     """Returns how often a file with one of these names was requested from a hub."""
     return sum(kind == "GET" and path.endswith(names) for kind, path in hub.requests)
@@ -115,7 +108,7 @@ def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer, tmp_pa
     assert ": commit " in done.stderr
     hub.requests.clear()
     [folder] = download(tmp_path, "owner/small")
-    assert hub.requests and not any("/resolve/" in path for _, path in hub.requests)
+    assert hub.requests and not any("/resolve/" in path for kind, path in hub.requests if kind == "GET")
     hub.broken = True
     for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
         assert download(tmp_path, "owner/small", **environment) == [folder]
@@ -134,7 +127,7 @@ def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
         "owner/private": ("HF_TOKEN",),
         "owner/roberta": ("model_type is 'roberta'",),
         "owner/empty": ("has no readable weights", "model.safetensors"),
-        f"{hub.address}/none.tar.gz": ("404",),
+        f"{hub.address}/none.tar.gz": ("tar -xzf", "albert/albert-base-v2"),
     }
     (tmp_path / "program.py").write_text(REFUSED)
     *said, _ = helpers.run("program", *refused, cwd=tmp_path).stderr.split("--- 2\n")
@@ -176,70 +169,60 @@ def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
         model_hub.with_revision("small_en", "v1")
 
 
-def test_weights_in_several_files_are_refused_with_what_helps(hub, tmp_path):
+def test_weights_in_several_files_are_read_by_their_index(hub, tmp_path):
     main = hub.folder / "owner/small/main"
-    os.rename(main / "model.safetensors", main / "model-00001-of-00001.safetensors")
-    (tmp_path / "program.py").write_text(REFUSED)
-    said = helpers.run("program", "owner/small", cwd=tmp_path).stderr
-    assert "has no readable weights: none of model.safetensors, pytorch_model.bin" in said
-    os.remove(main / "albert_config.json")
-    with pytest.raises(CheckpointError, match="Weights in several files, or tf_model.h5: save the model again"):
-        pretrained.open_path(str(main))
+    expected = safetensors.numpy.load_file(main / "model.safetensors")
+    os.remove(main / "model.safetensors")
+    names, files = sorted(expected), {}
+    for number in range(3):
+        file = f"model-{number + 1:05}-of-00003.safetensors"
+        safetensors.numpy.save_file({name: expected[name] for name in names[number::3]}, main / file)
+        files |= dict.fromkeys(names[number::3], file)
+    index = main / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    [folder] = download(tmp_path, "owner/small")
+    found, original = (pretrained.open_path(str(path)).weights() for path in (folder, shipped.path_of("small_en")))
+    assert found.shapes == original.shapes
+    for name in found.shapes:
+        np.testing.assert_array_equal(found.read(name), original.read(name))
+    for weight_map in ([1], {"a": "../model.safetensors"}, None):
+        index.write_text(json.dumps({"weight_map": weight_map}))
+        with pytest.raises(CheckpointError, match="weight_map must name the file of each tensor"):
+            pretrained.open_path(str(main)).weights()
 
 
-@pytest.mark.parametrize("is_archive", [False, True])
-def test_a_download_that_is_cut_says_so_in_one_line_and_the_rerun_completes_it(is_archive, hub, tmp_path):
-    model = archive_of(hub) if is_archive else "owner/small"
+def test_a_download_that_is_cut_says_so_in_one_line_and_the_rerun_completes_it(hub, tmp_path):
     hub.cuts = 100
     (tmp_path / "program.py").write_text(REFUSED)
-    done = helpers.run("program", model, cwd=tmp_path)
+    done = helpers.run("program", "owner/small", cwd=tmp_path)
     line = helpers.assert_one_clear_line(done.stderr.removesuffix("--- 2\n"))
-    assert "cut" in line and model in line and "Rerun the command" in line
+    assert "cut" in line and "owner/small" in line and "Rerun the command" in line
     hub.cuts = 0
-    [folder] = download(tmp_path, model)
-    assert_same_files(f"{folder}/small_en" if is_archive else folder, hub.folder / "owner/small/main")
+    [folder] = download(tmp_path, "owner/small")
+    assert_same_files(folder, hub.folder / "owner/small/main")
 
 
 def test_processes_that_want_the_same_model_at_once_all_get_it(hub, answer):
-    for model in ("owner/small", archive_of(hub)):
-        hub.goes_on.clear()
-        hub.has_stopped.clear()
-        hub.requests.clear()
-        processes = [helpers.start("albert.fill_mask", f"--model={model}", TEXT) for _ in range(2)]
-        assert hub.has_stopped.wait(100)
-        hub.goes_on.set()
-        for process in processes:
-            out, err = process.communicate(timeout=100)
-            assert (process.returncode, out) == (0, answer), err
-        if model == "owner/small":
-            assert asked_for(hub, "model.safetensors") == 1
+    hub.goes_on.clear()
+    processes = [helpers.start("albert.fill_mask", "--model=owner/small", TEXT) for _ in range(2)]
+    assert hub.has_stopped.wait(100)
+    hub.goes_on.set()
+    for process in processes:
+        out, err = process.communicate(timeout=100)
+        assert (process.returncode, out) == (0, answer), err
+    assert asked_for(hub, "model.safetensors") == 1
 
 
 def test_a_download_that_is_stopped_by_hand_is_taken_up_by_the_same_command(hub, answer):
-    for model in ("owner/small", archive_of(hub)):
-        hub.goes_on.clear()
-        hub.has_stopped.clear()
-        process = helpers.start("albert.fill_mask", f"--model={model}", TEXT)
-        assert hub.has_stopped.wait(100)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)  # the hub's library would wait longer for its threads
-        assert process.returncode == 130 and "Traceback" not in err, err
-        hub.goes_on.set()
-        done = fill_mask(model)
-        assert (done.returncode, done.stdout) == (0, answer), done.stderr
-
-
-def test_an_archive_is_downloaded_once_and_of_one_that_is_refused_nothing_remains(hub, tmp_path):
-    url, refused = archive_of(hub), hub.folder / "files/refused.tar"
-    folder = model_hub.local_path(url)
-    assert model_hub.local_path(url) == folder and asked_for(hub, ".tar.gz") == 1
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == {pathlib.Path(folder).name}
-    member = tarfile.TarInfo("zeros")
-    member.size = archives.MAX_BYTES + 1
-    refused.write_bytes(member.tobuf() + bytes(5000))
-    with pytest.raises(CheckpointError, match="refused.tar: it has more than 16 GiB"):
-        model_hub.local_path(f"{hub.address}/refused.tar")
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == {pathlib.Path(folder).name}
+    hub.goes_on.clear()
+    process = helpers.start("albert.fill_mask", "--model=owner/small", TEXT)
+    assert hub.has_stopped.wait(100)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)  # not first at the end of the download
+    assert process.returncode == 130 and "Traceback" not in err, err
+    hub.goes_on.set()
+    done = fill_mask("owner/small")
+    assert (done.returncode, done.stdout) == (0, answer), done.stderr
 
 
 def test_what_is_here_is_never_looked_for_elsewhere(tmp_path, monkeypatch):

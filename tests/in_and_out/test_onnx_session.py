@@ -1,8 +1,10 @@
-"""onnxruntime behind sessions, exported ONNX files: the same answers, without TensorFlow or JAX."""
+"""Sessions and exported ONNX files give the answers of the Keras models, without TensorFlow or JAX."""
 
+import ast
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -13,13 +15,12 @@ from apart import needs
 from helpers import run_here
 
 import albert
-from albert import engines, export_model, predict
+from albert import export_model, modeling, predict
 from albert.errors import UserError
-from albert.inference import onnx_file, onnx_model, session
+from albert.formats import pretrained
+from albert.inference import onnx_model, predictor, session
 
 # Not imported here: onnxruntime starts a thread, which the forks of tests/support/parallel.py would lose.
-needs("onnxruntime", extra="onnx")
-
 # Answers where no backend can be imported.
 WITHOUT_ENGINE = """
 import json, sys, albert
@@ -29,15 +30,13 @@ assert not {"tensorflow", "keras", "jax", "onnx"} & set(sys.modules)
 """
 
 
-@pytest.fixture(autouse=True)
-def no_engine_chosen(monkeypatch):
-    monkeypatch.setattr(engines, "CHOSEN", None)
-    monkeypatch.setattr(onnx_file.glob, "glob", lambda _: [])  # no GPU
+def by_keras(folder, monkeypatch):
+    """Returns a session that the Keras model computes."""
+    def load(self, class_name):
+        model = pretrained.load(getattr(modeling, class_name), self.source)
+        return lambda batch: {name: np.asarray(value) for name, value in model(batch).items()}
 
-
-def by_engine(folder, monkeypatch):
-    """Returns a session that an engine computes."""
-    monkeypatch.setattr(engines, "CHOSEN", "tensorflow")
+    monkeypatch.setattr(session.AnsweringSession, "load", load)
     return albert.open_session(folder, batch_size=4)
 
 
@@ -50,15 +49,12 @@ def inputs_of(name, text_of) -> list:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_gives_the_answers_of_the_engine(name, tmp_path, monkeypatch):
+def test_every_method_gives_the_answers_of_keras(name, tmp_path, monkeypatch):
     kind, arguments, facts, text_of = METHODS[name]
     _, quick = saved(tmp_path, kind, *arguments, layers=2, **facts)
     inputs = inputs_of(name, text_of)
     found = list(method_of(quick, name)(inputs))
-    assert quick.runs_onnx
-    other = by_engine(tmp_path, monkeypatch)
-    assert_same_answer(found, list(method_of(other, name)(inputs)))
-    assert not other.runs_onnx
+    assert_same_answer(found, list(method_of(by_keras(tmp_path, monkeypatch), name)(inputs)))
 
 
 ARCHITECTURES = {
@@ -71,37 +67,24 @@ ARCHITECTURES = {
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_gives_the_vectors_and_predictions_of_the_engine(name, tmp_path, monkeypatch):
+def test_every_architecture_gives_the_vectors_and_predictions_of_keras(name, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["answers"], "CONFIG", dataclasses.replace(CONFIG, **ARCHITECTURES[name]))
     layers = ARCHITECTURES[name].get("num_hidden_layers", 1)
     _, quick = saved(tmp_path, "AlbertForPreTraining", layers=layers)
     found, masks = quick.embed(TEXTS, pooling="mean"), quick.fill_mask("w1 [MASK] [MASK]")
-    other = by_engine(tmp_path, monkeypatch)
+    other = by_keras(tmp_path, monkeypatch)
     np.testing.assert_allclose(found, other.embed(TEXTS, pooling="mean"), atol=1e-5)
     assert_same_answer(masks, other.fill_mask("w1 [MASK] [MASK]"))
 
 
-def test_onnxruntime_answers_unless_an_engine_a_precision_or_a_gpu_asks_for_another(tmp_path, monkeypatch):
+def test_a_model_too_large_for_the_format_is_refused_with_what_to_do(tmp_path, monkeypatch):
     _, quick = saved(tmp_path, "AlbertForSequenceClassification", 2)
-    expected = albert.open_session(tmp_path).classify("w1")
-    assert quick.runs_onnx
-    assert not albert.open_session(tmp_path, dtype="bfloat16").runs_onnx
-    for kind, name, value in (
-        (onnx_file.glob, "glob", lambda _: ["/dev/nvidia0"]), (onnx_model, "MAX_PARAMETERS", 100),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(kind, name, value)
-            assert not quick.runs_onnx
-    assert quick.runs_onnx
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "onnxruntime", None)  # as if it could not be imported
-        assert not quick.runs_onnx
-        assert_same_answer(quick.classify("w1"), expected)
-    code = "from albert.inference import onnx_file; print(onnx_file.is_preferred())"
-    for chosen in ("tensorflow", "jax"):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              env=os.environ | {"KERAS_BACKEND": chosen})
-        assert done.stdout == "False\n"
+    monkeypatch.setattr(onnx_model, "_MAX_BYTES", 10_000)
+    with pytest.raises(UserError, match=r"ONNX files.*hold 2: choose int8.*from_pretrained\(.*\)\.predict"):
+        quick.classify("w1")
+    monkeypatch.setattr(onnx_model, "_MAX_BYTES", 100)
+    with pytest.raises(UserError, match="hold 2: compute with the Keras model"):
+        albert.open_session(tmp_path, dtype="int8").classify("w1")
 
 
 def test_a_model_that_was_trained_further_answers_with_its_new_weights(tmp_path):
@@ -139,17 +122,15 @@ def test_a_head_that_was_not_trained_is_named(tmp_path):
         quick.fill_mask("[MASK]")
 
 
-def test_int8_answers_nearly_the_same(monkeypatch):
+def test_int8_answers_nearly_the_same():
     texts = ["The ship left the harbour at dawn.", "She was born in Paris in 1912.", "a day"]
     quick, small = albert.open_session("small_en"), albert.open_session("small_en", dtype="int8")
     found, expected = (one.embed(texts, pooling="pooled") for one in (small, quick))
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.995
     assert not np.allclose(found, expected, atol=1e-5)
-    for mine, other in zip(small.score(texts), quick.score(texts), strict=True):
-        assert mine["log_probability"] == pytest.approx(other["log_probability"], rel=0.03)
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if not installed
-    with pytest.raises(UserError, match="pip install onnxruntime"):
-        albert.open_session("small_en", dtype="int8").embed("w1")
+    [[mine]], [[other]] = (one.fill_mask("a [MASK] day", top_k=1) for one in (small, quick))
+    assert mine["piece"] == other["piece"]
+    assert mine["probability"] == pytest.approx(other["probability"], abs=0.03)
 
 
 @pytest.mark.parametrize("name", FINE_TUNED)
@@ -166,11 +147,49 @@ def test_an_exported_file_is_valid_and_names_the_labels(name, tmp_path):
     assert tuple(json.loads(found.get("albert_label_names", "[]"))) == facts.get("label_names", ())
 
 
+CARD = """
+import sys
+exec(sys.argv[1])
+assert not {"albert", "tensorflow", "jax", "keras", "transformers"} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize("name", ["classify", "classify, pairs", "classify, several labels", "tag", "choose"])
+def test_the_lines_of_the_card_give_predicts_labels_without_albert(name, tmp_path):
+    needs("tokenizers", extra="test")
+    kind, arguments, facts, text_of = FINE_TUNED[name]
+    facts = facts | ({"label_names": ("no", "yes", "ä, b")[: arguments[0]]} if "classify" in name else {})
+    _, opened = saved(tmp_path / "model", kind, *arguments, **facts)
+    path = tmp_path / "model.onnx"
+    assert run_here(export_model, f"--model_dir={tmp_path}/model", f"--export_path={path}") == 0
+    code = (tmp_path / "model.onnx.README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) < 16
+    inputs = [text_of(n) for n in (3, 90, 7)]  # one is truncated
+    if name == "choose":
+        inputs = [("w1 w2", f"w3 w{n}") for n in range(4)]
+    done = subprocess.run(
+        [sys.executable, "-c", CARD, re.sub(r"encode_batch\(.*\)", lambda _: f"encode_batch({inputs})", code)],
+        cwd=tmp_path, capture_output=True, text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    if name == "choose":
+        [answer] = opened.choose([("w1 w2", "w3", *(f"w{n}" for n in range(4)))])
+        return assert_same_answer("ABCD"[int(done.stdout.strip("[]\n"))], answer["label"])
+    found = ast.literal_eval(done.stdout)
+    if name == "tag":  # the card labels tokens, of which each word here has one
+        expected = [answer["labels"] for answer in opened.tag(inputs)]
+        limit = opened.max_seq_length - 2
+        assert [row[1 : 1 + min(len(e), limit)] for row, e in zip(found, expected)] == [e[:limit] for e in expected]
+    else:
+        answers = opened.classify(inputs)
+        assert found == [answer.get("label", answer.get("labels")) for answer in answers]
+
+
 def test_probabilities_are_those_of_keras():
     from keras import ops
 
     values = np.array([[-1000.0, -3, 0, 2], [80, -80, 1000, 0]], np.float32)
     for name in ("softmax", "sigmoid"):
         np.testing.assert_allclose(
-            getattr(session, name)(values), getattr(ops, name)(values), rtol=1e-6, atol=1e-30
+            getattr(predictor, name)(values), getattr(ops, name)(values), rtol=1e-6, atol=1e-30
         )

@@ -17,7 +17,6 @@ from albert import pretrain_from_text, run_pretraining
 from albert.cli import flags, text_plan, text_report, training_speed
 from albert.cli.text_plan import Text
 from albert.errors import Preempted
-from albert.formats import run_states
 from albert.records.manifests import Manifest
 from albert.storage import locks
 from albert.text.spm_model import trained_with
@@ -186,16 +185,6 @@ def test_the_report_says_what_it_has_learned_and_what_more_time_or_text_would_br
     assert "overfits" in overfits and "after 50 %" in overfits and "twice the --hours" not in overfits
     # 62 and 50 % of 100 differ by 2.5 standard errors, 58 and 50 by 1.6.
     assert text_report._compared(0.62, 0.5, 100) == "better" != text_report._compared(0.58, 0.5, 100)
-
-
-def test_a_checkpoint_that_is_not_the_last_has_the_results_of_its_own_evaluation(tmp_path):
-    (tmp_path / "eval_results.json").write_text('{"global_step": 9, "loss": 5.5}')
-    lines = [{"step": 6, "kind": "train", "loss": 1.0}, {"step": 6, "kind": "eval", "loss": 5.0}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines) + '{"st')
-    prefix = str(tmp_path / "model.ckpt-best")
-    assert run_states.results_beside(prefix, 6) == {"loss": 5.0}
-    assert run_states.results_beside(prefix, 9) == {"global_step": 9, "loss": 5.5}
-    assert run_states.results_beside(prefix, 3) == {}
 
 
 def words_of(rng, letters, count):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import run_here, train_pieces
-from hf_models import HEADS, assert_same_weights, batch, convert, load, packed, random_model, save
+from hf_models import HEADS, assert_same_weights, batch, convert, load, random_model, save
 
 import albert
 from albert import export_checkpoints, run_classifier
@@ -75,14 +75,13 @@ def frozen_and_renamed(start, folder):
 # From the directory that `save_pretrained` wrote to the same model elsewhere.
 WAYS = {
     "as it is": lambda start, folder: start,
-    "packed": lambda start, folder: packed(start, folder.with_suffix(".tar.gz")),
     "frozen and renamed": frozen_and_renamed,
     "a released archive": as_released,
     "a checkpoint's prefix": lambda *way: as_released(*way) / "model.ckpt-best",
     "a checkpoint's index file": lambda *way: as_released(*way) / "model.ckpt-best.index",
     "there and back": there_and_back,
 }
-ONLY_THEIRS = ("as it is", "packed", "frozen and renamed")  # for the class that they don't have
+ONLY_THEIRS = ("as it is", "frozen and renamed")  # for the class that they don't have
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

@@ -64,7 +64,7 @@ class Seen:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return json.loads(pathlib.Path(f"{checkpoints.newest_or_best(str(self.out))}.json").read_text())["facts"]
+        return json.loads(pathlib.Path(f"{checkpoints.newest_or_best(str(self.out))}.json").read_text())["metadata"]
 
 
 class Setting(NamedTuple):

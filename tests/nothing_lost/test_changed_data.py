@@ -248,11 +248,11 @@ def shuffle_vocabulary(folder):
     path.write_text("\n".join([*others, two, one]))
 
 
-def pretend(out, flags, **facts) -> None:
+def pretend(out, flags, **metadata) -> None:
     """Changes the metadata in a run's checkpoints."""
     for path in out.glob("model.ckpt-*.json"):
-        recorded = run_states.read_run_state(str(path)[:-5])["flags"]
-        jobs.change_json(path, "facts", flags=recorded | flags, **facts)
+        state = run_states.read_run_state(str(path)[:-5])
+        jobs.change_json(path, flags=state["flags"] | flags, metadata=state["metadata"] | metadata)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def trained(classified, tuned, whole, tmp_path):
             run, command, flags = tuned(name), jobs.TUNERS[name].run, jobs.TUNERS[name].flags
         copy = run.copy(tmp_path / "out")
         if name == "own file":
-            pretend(copy.out, {"labels": ["bad", "good"]}, task="tsv")
+            pretend(copy.out, {}, task="tsv", label_names=["bad", "good"])
         more = [] if name in ("own file", "pretraining") else jobs.TUNERS[name].asked
         return command, copy.out, [*flags(tmp_path), *more]
 
@@ -434,8 +434,7 @@ def test_a_head_of_words_starts_no_head_of_texts(tuned, tmp_path):
 def test_a_pooler_that_nobody_trained_is_not_written(tmp_path):
     """As Hugging Face's class for masked tokens has none, its files would hold a random one."""
     source = save(random_model("AlbertForMaskedLM"), tmp_path / "source")
-    assert 0 == run_here(convert_hf, f"--albert_directory={source}", f"--output_dir={tmp_path / 'theirs'}",
-                         "--architecture=AlbertForMaskedLM")
+    assert 0 == run_here(convert_hf, f"--albert_directory={source}", f"--output_dir={tmp_path / 'theirs'}")
     model = albert.AlbertForMaskedLM.from_pretrained(str(tmp_path / "theirs"))
     model.save_pretrained(str(tmp_path / "saved"))
     assert 0 == run_here(convert_hf, f"--hf_directory={tmp_path / 'theirs'}", f"--output_dir={tmp_path / 'ours'}")

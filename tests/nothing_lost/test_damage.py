@@ -78,16 +78,15 @@ def test_a_damaged_checkpoint_starts_no_run_and_the_error_says_what_is_lost(fini
 
 WRONG = ([1], {"a": 1}, "x", -1, 3.5, True)
 KINDS = {
-    **{key: (str,) for key in ("task", "architecture", "version")},
-    **{key: (dict,) for key in ("config", "facts")},
-    **{f"flags.{key}": (str,) for key in ("label_list", "spm_model_file", "vocab_file")},
-    **{f"flags.{key}": (bool,) for key in ("do_lower_case", "regression")},
+    "version": (str,), **{key: (dict,) for key in ("config", "metadata", "results")},
+    "flags.text_column": (str,), "flags.do_lower_case": (bool,),
     **{key: () for key in ("records_seen", "step", "loss_scale")},
-    **{f"flags.{key}": () for key in ("max_seq_length", "doc_stride", "start_n_top")},
-    **{f"facts.{key}": (str,) for key in ("task", "architecture")},
-    **{f"facts.{key}": () for key in ("label_names", "problem_type", "num_texts", "max_seq_length",
-                                      "settings.num_choices")},
-    "facts.text.keep_accents": (bool,),
+    **{f"metadata.{key}": (str,) for key in ("task", "architecture")},
+    **{f"metadata.{key}": () for key in (
+        "label_names", "problem_type", "num_texts", "max_seq_length", "settings.num_choices",
+        "settings.doc_stride", "settings.start_n_top",
+    )},
+    "metadata.text.keep_accents": (bool,),
 }
 
 

@@ -197,7 +197,7 @@ def test_what_is_in_the_way_is_named_and_a_failure_changes_nothing(tmp_path):
 
 def test_a_model_card_replaces_nothing_but_a_model_card(tmp_path):
     def write(folder, title):
-        model_card.write(str(folder), stores.CONFIG, Metadata(), name=title)
+        model_card.write(str(folder), stores.CONFIG, Metadata(), name=title, parameters=1)
 
     for is_card in (True, False):
         (folder := tmp_path / str(is_card)).mkdir()

@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.formats import checkpoints

@@ -227,9 +227,9 @@ def test_prediction_files_have_probabilities_and_label_names(
 
 
 def test_the_name_of_a_task_says_what_a_checkpoint_predicts():
-    assert {*TASKS, "snli"} == set(known_tasks.GLUE_LABELS)  # of 0.2, whose models are still opened
+    assert set(TASKS) == set(known_tasks.GLUE_LABELS)
     for name, task in TASKS.items():
-        metadata = run_states.metadata_of({"task": name})
+        metadata = run_states.metadata_of_run(name, {})
         assert metadata.label_names == (task.labels or None)
         assert (metadata.problem_type == "regression") == task.is_regression
         assert (metadata.num_texts == 2) == (task.test.text_b is not None)

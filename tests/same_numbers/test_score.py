@@ -37,17 +37,15 @@ def session(folder):
     return albert.open_session(str(folder), batch_size=4)
 
 
-def scores_of(session):
+def scores_of(session, **options):
     """Returns a function from texts to their scores."""
-    return lambda texts: [one["log_probability"] for one in session.score(texts)]
+    return lambda texts: [one["log_probability"] for one in answers_of(session, texts, **options)]
 
 
-def scores_by(session, **options):
-    """Returns a function from texts to the scores of the script's scorer."""
-    scorer = blimp.Scorer(session, **options)
-    return lambda texts: [
-        one["log_probability"] for one in scorer.predict([(text, "") for text in texts])
-    ]
+def answers_of(session, texts, **options):
+    """Returns the answers of the script's scorer."""
+    inputs = [(text, f"text {number}") for number, text in enumerate(texts, 1)]
+    return list(blimp.Scorer(session, **options).predict(inputs))
 
 
 def plain(model, tokenizer, text: str, within_words: bool) -> float:
@@ -69,13 +67,12 @@ def plain(model, tokenizer, text: str, within_words: bool) -> float:
 def test_a_score_is_that_of_a_plain_loop(folder, session):
     model = albert.AlbertForMaskedLM.from_pretrained(str(folder))
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
-    assert [one["pieces"] for one in session.score(TEXTS)] == [6, 1, 9, 7]
+    assert [one["tokens"] for one in answers_of(session, TEXTS)] == [6, 1, 9, 7]
     found = scores_of(session)(TEXTS)
-    for within_words, scores in ((False, found), (True, scores_by(session, within_words=True)(TEXTS))):
+    for within_words, scores in ((False, found), (True, scores_of(session, within_words=True)(TEXTS))):
         expected = [plain(model, tokenizer, text, within_words) for text in TEXTS]
         np.testing.assert_allclose(scores, expected, atol=1e-4)
-    assert session.score(TEXTS[0])["log_probability"] == pytest.approx(found[0], abs=1e-5)
-    assert session.score(" ") == {"log_probability": 0.0, "pieces": 0}
+    assert answers_of(session, [" "]) == [{"log_probability": 0.0, "tokens": 0}]
 
 
 def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
@@ -154,8 +151,10 @@ def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_pat
     assert found["accuracy"] == pytest.approx(expected) and found["pairs"] == 25
     assert f"accuracy {expected:.4f}" in caplog.text
     keras.utils.set_random_seed(1)
-    call = albert.compiled(modeling.AlbertForMaskedLM(CONFIG))
-    expected = preferred(scores_by(session, call=call), blimp.UNTRAINED_PAIRS)
+    modeling.AlbertForMaskedLM(CONFIG).save_pretrained(str(tmp_path / "random"))
+    (tmp_path / "random/vocab.txt").write_text("\n".join(VOCAB))
+    random = albert.open_session(str(tmp_path / "random"))
+    expected = preferred(scores_of(random), blimp.UNTRAINED_PAIRS)
     assert found["random weights"]["pairs"] == blimp.UNTRAINED_PAIRS
     assert found["random weights"]["accuracy"] == pytest.approx(expected)
     assert "frequencies of pieces" not in found  # a WordPiece vocabulary has none
@@ -163,7 +162,7 @@ def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_pat
 
 def test_what_does_not_fit_is_refused(folder, session, tmp_path, capsys):
     with pytest.raises(DataError, match="text 2: 38 tokens, at most 30 fit"):
-        list(session.score(["w4", "w1 " * 38]))
+        answers_of(session, ["w4", "w1 " * 38])
     assert run_here(blimp, f"--model={folder}") == 2
     assert "--pairs_file is required" in assert_one_clear_line(capsys.readouterr().err)
 

@@ -1,14 +1,17 @@
 """A model gets another vocabulary: shared tokens keep their embeddings."""
 
+import jobs
 import numpy as np
 import pytest
 from helpers import SIZES, run_here
 
 import albert
-from albert import create_pretraining_data, extend_vocabulary, modeling, tokenization
+from albert import create_pretraining_data, modeling, tokenization
 from albert.config import AlbertConfig
-from albert.formats import pretrained, vocabulary_transfer
+from albert.formats import pretrained
 from albert.text import vocabulary
+
+extend_vocabulary = jobs.script("extend_vocabulary", "scripts")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def tokenizers(folder):
 
 def test_shared_pieces_keep_their_rows_and_new_ones_are_means_of_old(folder):
     old, new = tokenizers(folder)
-    transfer, rng = vocabulary_transfer.plan(old, new), np.random.default_rng(1)
+    transfer, rng = extend_vocabulary.plan(old, new), np.random.default_rng(1)
     for shape in ((60, 8), (60,)):
         table, kinds = rng.normal(size=shape).astype("float32"), set()
         found = transfer.rows(table)
@@ -64,7 +67,7 @@ def test_the_command_changes_the_vocabularys_tables_alone(folder, tmp_path):
     assert set(new.shapes) == set(old.shapes)
     for name in set(new.shapes) - tables:
         np.testing.assert_array_equal(new.read(name), old.read(name), err_msg=name)
-    transfer = vocabulary_transfer.plan(*tokenizers(folder))
+    transfer = extend_vocabulary.plan(*tokenizers(folder))
     for name in tables:
         np.testing.assert_array_equal(new.read(name), transfer.rows(old.read(name)))
     # Any command can start from it.
@@ -76,7 +79,7 @@ def test_special_tokens_keep_their_rows_though_the_two_kinds_of_vocabulary_name_
     old, new = tokenizers(folder)[0], tokenization.FullTokenizer(str(tmp_path / "new.txt"))
     for one, other in ((old, new), (new, old)):
         table = np.random.default_rng(2).normal(size=(one.vocab_size, 4)).astype("float32")
-        found = vocabulary_transfer.plan(one, other).rows(table)
+        found = extend_vocabulary.plan(one, other).rows(table)
         for names in (("[PAD]", "<pad>"), ("[UNK]", "<unk>"), ("[SEP]", "[SEP]")):
             mine, theirs = (tokenizer.vocab[names[tokenizer.is_spm]] for tokenizer in (other, one))
             np.testing.assert_array_equal(found[mine], table[theirs])
@@ -112,7 +115,7 @@ def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path, capsys):
     flags = f"--model={tmp_path / 'model'}", vocab, f"--input_file={data}"
     assert run_here(extend_vocabulary, *flags, f"--output_dir={tmp_path / 'out'}") == 0
     found = pretrained.open_path(str(tmp_path / "out")).weights().read("bert/embeddings/word_embeddings")
-    is_shared = vocabulary_transfer.plan(old, new).is_shared
+    is_shared = extend_vocabulary.plan(old, new).is_shared
     for word, group in zip(NEW, (0, 2), strict=True):
         i = new.vocab[word]
         assert not is_shared[i]
@@ -133,7 +136,7 @@ def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path, capsys):
 
 def test_nothing_is_predicted_without_shared_tokens_in_the_records():
     shared, vectors = np.array([True, False]), np.array([[np.nan, np.nan], [1.0, 2.0]])
-    transfer = vocabulary_transfer.Transfer([[0], [0]], shared)
+    transfer = extend_vocabulary.Transfer([[0], [0]], shared)
     table = np.ones((2, 3))
     assert not transfer.is_predicted(vectors).any()
     np.testing.assert_array_equal(transfer.predicted(table, vectors), table)

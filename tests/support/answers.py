@@ -58,7 +58,6 @@ FINE_TUNED = {
 METHODS = FINE_TUNED | {
     "fill_mask": ("AlbertForPreTraining", (), {}, lambda n: passage(n) + " [MASK]" * (1 + n % 3)),
     "embed": ("AlbertForPreTraining", (), {}, passage),
-    "score": ("AlbertForPreTraining", (), {}, passage),
 }
 
 

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import tarfile
 
 import keras
 import numpy as np
@@ -11,7 +10,7 @@ from helpers import run_here
 import albert
 from albert import convert_hf, modeling
 from albert.config import AlbertConfig
-from albert.formats import checkpoint_files
+from albert.formats import checkpoint_files, pretrained
 
 SIZES = {
     "vocab_size": 60, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,
@@ -53,15 +52,15 @@ def save(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+def save_with_metadata(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
+    """Writes what `convert_hf` writes: the file beside the checkpoint names the class."""
+    folder.mkdir()
+    pretrained.write_archive(str(folder), model)
+    return folder
+
+
 def load(kind: str, folder: str | os.PathLike, **options) -> keras.Model:
     return getattr(albert, kind).from_pretrained(str(folder), **options)
-
-
-def packed(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Packs a folder like a released archive, inside a top-level folder."""
-    with tarfile.open(target, "w:gz") as archive:
-        archive.add(folder, arcname="albert_tiny")
-    return target
 
 
 def batch(choices: int | None = None) -> dict[str, np.ndarray]:

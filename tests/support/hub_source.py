@@ -28,12 +28,10 @@ def write_source(folder: pathlib.Path) -> pathlib.Path:
         str(folder / "model.ckpt-best"), tensors | slots | {"global_step": np.int64(3)}
     )
     files.write_json(str(folder / "model.ckpt-best.json"), {
-        "step": 3, "task": "pretraining", "version": "0.1.0", "records_seen": 12,
+        "step": 3, "version": "0.1.0", "records_seen": 12, "metadata": {"task": "pretraining"},
         "flags": {"input_file": "text.tfrecord", "learning_rate": 0.01, "do_eval": False},
+        "results": {"masked_lm_accuracy": 0.25},
     })
-    files.write_json(
-        str(folder / "eval_results.json"), {"global_step": 3, "masked_lm_accuracy": 0.25}
-    )
     return folder
 
 

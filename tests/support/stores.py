@@ -15,7 +15,7 @@ SHAPES = {"bert/a": (2, 3), "global_step": ()}
 def save(directory: os.PathLike | str, step: int, keep: int = 0, size=(2, 3)) -> str:
     """Saves a checkpoint with its step as its tensor; returns its prefix."""
     tensors = {"bert/a": np.full(size, step, "float32"), "global_step": np.int64(step)}
-    run_state = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
+    run_state = {"metadata": {"task": "t"}, "config": CONFIG.to_dict(), "records_seen": 4 * step}
     return store.save(str(directory), step, tensors, run_state, keep)
 
 

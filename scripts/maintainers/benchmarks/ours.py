@@ -1,5 +1,6 @@
 """Our side of the benchmarks: models on either backend, and text and records on one core."""
 
+import functools
 import itertools
 import os
 
@@ -38,10 +39,10 @@ def _model_inputs(rows):
 
 
 def _inference(spec, rows):
+    import keras
     from keras import ops
 
     import albert
-    from albert.inference.compiled_call import compiled_function
 
     names = ("sequence_output", "pooled_output")
     if spec.get("is_onnx"):
@@ -53,11 +54,19 @@ def _inference(spec, rows):
             outputs = model(batch)
             return {name: outputs[name] for name in names}
 
-        compute = compiled_function(outputs_of, model.variables)
-        if spec.get("use_xla"):
+        if keras.backend.backend() == "jax":
+            import jax
+
+            @jax.jit
+            def with_weights(values, batch):
+                with keras.StatelessScope(list(zip(model.variables, values, strict=True))):
+                    return outputs_of(batch)
+
+            compute = functools.partial(with_weights, [v.value for v in model.variables])
+        else:
             import tensorflow as tf
 
-            compute = tf.function(outputs_of, jit_compile=True)
+            compute = tf.function(outputs_of, jit_compile=bool(spec.get("use_xla")))
         batch = {name: ops.convert_to_tensor(value) for name, value in _model_inputs(rows).items()}
 
     def turn():
@@ -176,10 +185,9 @@ def _predict(spec, rows):
 
 def _predict_by_file(spec, rows):
     """Predicts as a session does: sorted by length, each batch as long as its longest text."""
-    from albert.inference import session
+    from albert.inference import predictor
 
-    compute = session.batched(_onnx_file(spec, "sequence_classification"), spec["batch_size"],
-                              range(1, rows["input_ids"].shape[1] + 1))
+    compute = predictor.batched(_onnx_file(spec, "sequence_classification"), spec["batch_size"])
     texts = [{name: value[i, :length] for name, value in _model_inputs(rows).items()}
              for i, length in enumerate(rows["input_mask"].sum(axis=1))]
 

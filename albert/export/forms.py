@@ -1,0 +1,266 @@
+"""Writes an opened model in another form, with its card. Imports an engine only where it is needed."""
+
+import dataclasses
+import logging
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError, FlagError, some
+from albert.formats import (
+    checkpoint_files, checkpoints, hub, huggingface, model_card, model_metadata, pretrained, run_states,
+    tokenizer_files, tokenizer_json,
+)
+from albert.formats.model_classes import ENCODER, EXPORT_HEADS, MODEL_CLASSES
+from albert.formats.pretrained import Pretrained
+from albert.formats.weights import Weights
+from albert.storage import files
+from albert.tokenization import FullTokenizer
+
+if TYPE_CHECKING:
+    import keras
+
+log = logging.getLogger("albert")
+
+# Every head of the original, and the encoder.
+_OF_A_MODEL = re.compile(r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$")
+_PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
+_TOLERANCE = 1e-4  # of the largest value: other runtimes sum in a different order
+
+
+def write(source: Pretrained, form: str, path: str, **options: Any) -> None:
+    """Publishes a model in another form; nothing is left of one that fails.
+
+    Args:
+      form: "archive", a directory in the released layout; "hugging_face", one in theirs;
+        "checkpoint", its prefix; "hub_module", a directory; "tflite" or "onnx", a file.
+      options: of the functions below, one for each form.
+    """
+    writers = {
+        "archive": _write_directory, "hugging_face": _write_directory, "checkpoint": _write_checkpoint,
+        "hub_module": _write_hub_module, "tflite": _write_file, "onnx": _write_file,
+    }
+    writers[form](source, form, path, **options)
+
+
+# === Directories ===
+
+
+def _write_directory(
+    source: Pretrained, form: str, path: str, tokenizer: FullTokenizer | None,
+    label_names: Sequence[str] | None = None, dtype: str = "float32", origin: str = "",
+) -> None:
+    """Writes a directory that the commands open; a class that Hugging Face lacks becomes its encoder.
+
+    Args:
+      dtype: of the weights in Hugging Face's layout.
+      origin: the model's name, for the card.
+    """
+    model, to_theirs = _model_of(source), form == "hugging_face"
+    if label_names:
+        try:
+            model.label_names = label_names
+        except (AttributeError, ValueError) as error:
+            raise FlagError(f"--label_list={','.join(label_names)}: {error}") from error
+    main_file = huggingface.WEIGHTS_FILE if to_theirs else checkpoints.BEST + checkpoint_files.INDEX
+    with model_card.publish_model(path, main_file) as scratch:
+        if to_theirs:
+            pretrained.write(
+                scratch, model, tokenizer, source.vocabulary.max_length, dtype, keeps_pooler=False
+            )
+        else:
+            pretrained.write_archive(scratch, model, tokenizer)
+        precision = "bit for bit" if dtype == "float32" else f"in {dtype}"
+        model_card.write(
+            scratch, model.config, model_metadata.of_model(model), parameters=model.count_params(),
+            name=os.path.basename(os.path.abspath(path)), has_tokenizer=tokenizer is not None,
+            note=f"Converted from `{origin}`, {precision}.",
+            run_state=run_states.read_run_state(source.weights().origin) if to_theirs else {},
+        )
+    log.info("%s: %s", model.metadata.architecture, path)
+
+
+def _model_of(source: Pretrained) -> "keras.Model":
+    """Returns the model of the class that the source names, or its weights."""
+    import keras
+
+    from albert import modeling
+
+    architecture = pretrained.class_of(source)
+    if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
+        # Their question-answering class scores last tokens regardless of the first, so no weights
+        # make it compute the same.
+        heads = {name.split("/")[0] for name in source.weights().shapes} - {"bert", "global_step"}
+        log.warning("Hugging Face has no %s: writing the encoder alone, without %s", architecture,
+                    some(sorted(heads)))
+        architecture = ENCODER.name
+    keras.utils.set_random_seed(0)  # for a reproducible pooler if the checkpoint has none
+    # Only for the bare encoder may the pooler be absent.
+    return pretrained.load(
+        getattr(modeling, architecture), source, complete=architecture != ENCODER.name
+    )
+
+
+# === Checkpoints ===
+
+
+def _write_checkpoint(source: Pretrained, form: str, prefix: str) -> None:
+    """Writes the model's variables under the original's names, and its metadata beside them."""
+    weights, directory = source.weights(), os.path.dirname(os.path.abspath(prefix))
+    tensors = _model_tensors(source.config, weights)
+
+    def write_metadata() -> None:
+        if source.metadata.architecture:
+            record = run_states.of_metadata(source.metadata, source.config)
+            files.write_sealed_json(prefix + ".json", record)
+        if os.path.realpath(directory) == os.path.realpath(source.directory):
+            return  # which has a card already
+        model_card.of_weights(
+            directory, weights, source.config, metadata=source.metadata,
+            usage='import albert\n\nmodel = albert.from_pretrained("FOLDER")  # with its albert_config.json',
+            note="Variables under the original toolkit's names, without those of the optimizer.",
+        )
+
+    files.make_dirs(directory)
+    checkpoint_files.write(prefix, tensors | {"global_step": np.int64(0)}, before=write_metadata)
+    left_out = sorted(set(weights.shapes) - set(tensors))
+    log.info("wrote %s: %d variables; left out: %s", prefix, len(tensors), some(left_out) or "nothing")
+
+
+def _model_tensors(config: AlbertConfig, weights: Weights) -> dict[str, np.ndarray]:
+    """Returns the variables of encoder and heads; the encoder must be complete and match the config."""
+    from albert import modeling
+
+    encoder = modeling.parameter_shapes(modeling.AlbertModel(config))
+    checkpoints.warm_start(encoder, weights)
+    names = [n for n in weights.shapes if _OF_A_MODEL.match(n) and not checkpoints.is_slot(n)]
+    unknown = [n for n in names if n.startswith("bert/") and n not in encoder]
+    if unknown:
+        raise CheckpointError(f"{weights.origin} has encoder variables that the config does not "
+                              f"imply: {some(unknown)}")
+    return {name: weights.read(name) for name in sorted(names)}
+
+
+# === TF-Hub modules ===
+
+
+def _write_hub_module(source: Pretrained, form: str, path: str, tokenizer: FullTokenizer) -> None:
+    from albert.export import hub_export
+    from albert.formats import saved_model
+
+    model, weights = hub_export.load_model(source)
+    name = os.path.basename(os.path.abspath(path))
+    with (
+        tempfile.TemporaryDirectory() as folder,  # the SavedModel keeps the assets' names
+        model_card.publish_model(path, saved_model.MAIN_FILE) as scratch,
+    ):
+        assets = _collect_assets(folder, source.config, tokenizer)
+        hub_export.export_module(
+            model, weights, assets, scratch, do_lower_case=tokenizer.do_lower_case
+        )
+        model_card.of_weights(
+            scratch, source.weights(), source.config, name=name, metadata=source.metadata,
+            parameters=sum(math.prod(one.shape) for one in weights.values()),
+            note="A reusable TensorFlow 2 SavedModel: token ids to vectors.",
+            usage=model_card.filled("hub_module.txt", name=name),
+        )
+    log.info("%s (load it with tensorflow_hub.load, or as a keras.layers.TFSMLayer)", path)
+
+
+def _collect_assets(folder: str, config: AlbertConfig, tokenizer: FullTokenizer) -> list[str]:
+    """Writes or copies the module's assets into `folder` and returns their paths."""
+    paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
+    with files.atomic_write(paths[0]) as stream:
+        stream.write(config.to_json_string())
+    files.write_json(paths[1], tokenizer_files.settings_of(tokenizer, None))
+    vocabularies = [tokenizer.path]
+    # The list of tokens, for people to read; the SentencePiece model contains it too.
+    listing = os.path.splitext(tokenizer.path)[0] + ".vocab"
+    if tokenizer.is_spm and os.path.isfile(listing):
+        vocabularies.insert(0, listing)
+    return paths + [shutil.copy(vocabulary, folder) for vocabulary in vocabularies]
+
+
+# === LiteRT and ONNX ===
+
+
+def _write_file(
+    source: Pretrained, form: str, path: str, head: str | None = None, length: int | None = None,
+    quantize: bool = False,
+) -> None:
+    """Writes a file whose outputs were compared with the model's, its card and its tokenizer.
+
+    Args:
+      head: one of `EXPORT_HEADS`, by default the one that was trained.
+      length: of LiteRT's input, in tokens.
+      quantize: whether large matrices are int8.
+    """
+    from albert import modeling
+    from albert.export import model_conversion
+    from albert.inference import onnx_file, onnx_model
+
+    trained = _trained_head(source)
+    head = head or trained
+    if source.metadata.architecture and not {head, trained} & _PRETRAINED and head != trained:
+        # Their weights may have the same names.
+        raise FlagError(f"--head={head}: {source.path} was fine-tuned for {trained}")
+    kind = EXPORT_HEADS[head]
+    model = pretrained.load(getattr(modeling, kind.name), source, complete=True)
+    labels = source.metadata.label_names if head == trained and kind.has_labels else None
+    limit = model.config.max_position_embeddings
+    length = length or min(source.metadata.max_seq_length or 128, limit)
+    model.config.check_length(length, source.path)
+    if form == "onnx":
+        content = onnx_model.model_file(kind, source, labels, quantize)
+        run = onnx_file.opened(content)
+    else:
+        content = model_conversion.to_tflite(model, kind.outputs, length, quantize)
+        content = model_conversion.with_labels(content, labels) if labels else content
+        run = model_conversion.run_tflite(content)
+    differences = model_conversion.largest_difference(model, kind.outputs, run, length)
+    for name, (difference, largest) in differences.items():
+        log.info("%s: largest difference from the model %.2g, of values up to %.2g",
+                 name, difference, largest)
+        if not quantize and not difference <= _TOLERANCE * max(largest, 1.0):
+            raise CheckpointError(f"{name} of the .{form} file differs from the model's by "
+                                  f"{difference:.2g}; nothing was written: please report this")
+    name, tokenizer = os.path.basename(path), source.tokenizer()
+    fast = tokenizer_json.contents(tokenizer, length) if tokenizer and form == "onnx" else None
+    metadata = dataclasses.replace(source.metadata, architecture=kind.name, label_names=labels)
+    precision = "large matrices as int8, the rest as float32" if quantize else "float32"
+    outputs = ", ".join(f"`{output}` (differs by up to {difference:.1g})"
+                        for output, (difference, _) in differences.items())
+    if fast:
+        count = source.weights().shapes.get("output_weights", [0])[0]
+        usage = model_card.onnx_usage(name, metadata, count)
+    else:
+        sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
+        usage = model_card.filled(f"{form}.txt", name=name, sizes=sizes)
+    # The rest first: a model never lacks it. What a kill between them left is overwritten.
+    with files.atomic_write(path, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        if fast:
+            files.write_json(f"{path}.{tokenizer_files.FAST_FILE}", fast)
+        model_card.of_weights(
+            f"{path}.{model_card.NAME}", source.weights(), source.config, name=name, usage=usage,
+            metadata=metadata, note=f"{name} has {precision}. Its outputs, compared with the model's "
+            f"on four sequences: {outputs}.",
+        )
+    log.info("%s: %s, %s bytes", path, kind.name, f"{len(content):,}")
+
+
+def _trained_head(source: Pretrained) -> str:
+    """Returns the default head of a model's export."""
+    kind = MODEL_CLASSES.get(pretrained.class_of(source))
+    if kind and kind.task:
+        return kind.head
+    has_pooler = "bert/pooler/dense/kernel" in source.weights().shapes  # transformers may drop it
+    return "encoder" if has_pooler else "masked_lm"
