@@ -56,6 +56,7 @@ _MODULE_OF = {
     "compiled": "inference.compiled_call",
     "from_pretrained": "modeling",
     "open_session": "inference.answering_session",
+    "pretraining_dataset": "pretraining_data.dataset",
 }
 _MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
 __all__ = sorted(_MODULE_OF)
