@@ -54,6 +54,7 @@ _MODULE_OF = {
     "AnsweringSession": "inference.session",
     "from_pretrained": "modeling",
     "open_session": "inference.session",
+    "pretraining_dataset": "pretraining_data.dataset",
 }
 _MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
 __all__ = sorted(_MODULE_OF)

@@ -17,5 +17,6 @@ from albert.modeling import AlbertForSequenceClassification as AlbertForSequence
 from albert.modeling import AlbertForTokenClassification as AlbertForTokenClassification
 from albert.modeling import AlbertModel as AlbertModel
 from albert.modeling import from_pretrained as from_pretrained
+from albert.pretraining_data.dataset import pretraining_dataset as pretraining_dataset
 
 __version__: str

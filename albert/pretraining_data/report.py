@@ -14,6 +14,7 @@ log = logging.getLogger("albert")
 # When to warn.
 _MAX_LOST = 0.25  # fraction of the tokens
 _MAX_UNKNOWN = 0.01  # fraction of the tokens
+_LONG = 400  # bytes per token of a sequence: such a document has about a hundred sequences
 _LABEL_RANGE = 0.1  # of the fraction of label 1 around the expected one
 
 
@@ -72,12 +73,14 @@ def log_summary(job: Job, counts: ReadingCounts, summary: Mapping[str, Any]) -> 
     if abs(label_1 - expected) > _LABEL_RANGE + 1 / summary["records"] ** 0.5:
         message = (f"{100 * label_1:.1f} % of the records have label 1; {100 * expected:.0f} % are "
                    "expected")
-        if label_1 > expected:
+        is_long = counts.bytes > _LONG * settings.max_seq_length * counts.documents
+        if label_1 > expected and is_long and settings.short_seq_prob:
+            message += (f". The documents are long, and some (--short_seq_prob={settings.short_seq_prob:g}) "
+                        "become many short sequences of a single line: use --short_seq_prob=0")
+        elif label_1 > expected:
             strict = "" if settings.strict_sentence_order else "--strict_sentence_order, or "
-            message += (
-                f". Many sequences hold a single line, so that B comes from elsewhere: use {strict}one "
-                "sentence per line (--split_sentences), and for long documents --short_seq_prob=0"
-            )
+            message += (". Many sequences hold a single line, so that B comes from elsewhere: use "
+                        f"{strict}one sentence per line (--split_sentences)")
         log.warning("%s", message)
     if summary["cut_tokens"] > _MAX_LOST:
         lone = ", or documents are single lines" if settings.strict_sentence_order else ""

@@ -6,6 +6,7 @@ blank lines separate documents; where there are none, each line is a document.
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable
 
 from albert.errors import DataError
@@ -14,6 +15,8 @@ from albert.text import structured_files, text_files
 
 # How plain text contains documents; the last one is for JSON lines.
 BLANK_LINES, LINES, FILES, JSON = LAYOUTS = ("blank_lines", "lines", "files", "json")
+
+_TABLE_NAME = re.compile(r"\.(?:csv|tsv)(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +28,16 @@ class Form:
     language: str | None = None  # split lines into sentences of this language
 
     def reader(self, head: bytes, name: str) -> structured_files.Reader | None:
-        """Returns the reader of a file that begins with `head`; None for plain text."""
+        """Returns the reader of a file that begins with `head`; None for plain text.
+
+        Raises:
+          DataError: it is a CSV, according to its name, and no layout says otherwise.
+        """
         if head.startswith(text_files.PARQUET):
             return structured_files.read_parquet
+        if not self.layout and _TABLE_NAME.search(name):
+            raise DataError(f"{name}: a table, not text: save its texts as JSON lines (pandas.read_csv(...)"
+                            '.to_json("texts.jsonl", orient="records", lines=True)), or name it .txt')
         if self.layout == JSON or not self.layout and structured_files.is_json(head, name):
             return structured_files.read_json_lines
         return None

@@ -10,10 +10,10 @@ from albert.errors import DataError, some
 from albert.storage import files
 from albert.text import text_files
 
-LONGEST_OBJECT = 256 << 20  # maximum bytes of a line of JSON, which is held in memory
+LONGEST_OBJECT = 256 << 20  # maximum bytes of a line of JSON, or of a few rows of Parquet
 _JSON_NAME = re.compile(r"\.(?:jsonl|ndjson|json)(?:\.(?:gz|bz2|xz|zst|zstd))?$", re.IGNORECASE)
 _OBJECT = re.compile(rb'\{\s*"[^"]*"\s*:')
-_PARQUET_ROWS = 256  # read together
+_PARQUET_ROWS = 32  # read together, and held in memory
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
 # Yields (file:line or row, text) of each document. The text, as bytes, is its nonblank lines and a
@@ -72,6 +72,9 @@ def read_parquet(stream: BinaryIO, name: str, text_field: str) -> Iterator[tuple
     """
     number = 0
     for batch in parquet_batches(stream, name, text_field):
+        if batch.nbytes > LONGEST_OBJECT:
+            raise DataError(f"{name}: row {number + 1}: more than {LONGEST_OBJECT >> 20} MB of text in "
+                            f"{len(batch)} rows: divide the texts")
         for value in batch.column(0).cast("large_binary").to_pylist():
             number += 1
             text = None if value is None else value.decode("utf-8", "surrogateescape")

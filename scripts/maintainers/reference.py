@@ -44,6 +44,7 @@ SECTIONS = {  # of the other names, a line each; `help` says more
         "AlbertForBeamQuestionAnswering",
     ),
     "A metric": ("modeling.LabelAccuracy",),
+    "Data": ("pretraining_dataset",),
     "Optimizers": (
         "optimization.Lamb", "optimization.AdamWeightDecay", "optimization.Muon",
         "optimization.WarmupPolynomialDecay", "optimization.OptimizerConfig",

@@ -16,7 +16,7 @@ from helpers import assert_one_clear_line, run_here
 from albert import create_pretraining_data, prepare_text, train_sentencepiece
 from albert.errors import DataError
 from albert.records import manifests
-from albert.text import corpus_files, sentences
+from albert.text import corpus_files, sentences, structured_files
 from albert.text.corpus_files import Form
 from albert.text.documents import ReadingCounts, read_documents, split_documents
 
@@ -268,6 +268,7 @@ REFUSED = [  # file, content, message
     ("a.jsonl", b'{"text": 7}\n', "a.jsonl:1: 'text' is int, not text"),
     ("a.jsonl", b'{"text": "a\\u0000"}\n', "a.jsonl:1: a NUL character in 'text'"),
     ("a.parquet", b"PAR1" + b"x" * 99, "damaged or truncated Parquet file"),
+    ("a.csv", b"id,text\n1,a\n", "a.csv: a table, not text: save its texts as JSON lines"),
 ]
 
 
@@ -295,6 +296,18 @@ def test_a_table_without_the_column_names_those_there_are(folder, capsys):
     assert "a: no column 'text' (there are: id; body): name one with --text_field" in line
     assert make(folder, folder / "a", "--text_field=id") == 2
     assert "'id' holds int64, not text" in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_a_csv_is_text_if_the_layout_says_so(folder):
+    (folder / "a.csv").write_text("w1,w2\nw3\n")
+    assert read(folder / "a.csv", form=Form("lines")) == [["w1,w2"], ["w3"]]
+
+
+def test_parquet_with_huge_texts_is_refused_by_its_row(folder, monkeypatch):
+    monkeypatch.setattr(structured_files, "LONGEST_OBJECT", 1000)
+    path = write_parquet(folder / "a", [["w1"]] * 40 + [["w2 " * 400]])
+    with pytest.raises(DataError, match="a: row [0-9]+: more than 0 MB of text in [0-9]+ rows: divide"):
+        read(path)
 
 
 def test_parquet_that_cannot_be_opened_says_what_to_do(folder, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import hashlib
+import random
 import shutil
 import tracemalloc
 
@@ -277,6 +278,18 @@ def test_records_that_are_not_as_they_should_be_are_reported_with_what_helps(
     assert (label, lost) == ("label" in warned, "lost" in warned), caplog.text
     assert ("use --strict_sentence_order, or" in caplog.text) == label
     assert ("Use a larger one, --full_sequences, or" in caplog.text) == lost
+
+
+def test_the_label_of_a_book_long_document_names_the_short_sequences(tiny, caplog):
+    rng = random.Random(1)
+    documents = ["\n".join(" ".join(f"w{rng.randrange(200)}" for _ in range(20)) for _ in range(200))
+                 for _ in range(10)]
+    (tiny / "corpus.txt").write_text("\n\n".join(documents) + "\n")
+    for share in (1, 0):
+        caplog.clear()
+        make(tiny, document_layout="blank_lines", short_seq_prob=share, dupe_factor=2)
+        said = "The documents are long, and some (--short_seq_prob=1) become many short" in caplog.text
+        assert said == (share == 1) and "Many sequences hold" not in caplog.text
 
 
 @pytest.mark.parametrize("strict", [False, True])
