@@ -215,7 +215,6 @@ def work_directory(settings: Settings) -> str:
 class Result:
     """Weights to predict with or to export, and their evaluations in this process."""
 
-    task: "Task"
     weights: "Weights"
     evaluations: "Mapping[str, Evaluation]"  # of dev and test, or those of them that were asked for
     recorded: Mapping[str, Any]  # flags and settings
@@ -331,7 +330,7 @@ def run(
             )
             log.info("predicted with %s: %s", weights.origin, ", ".join(written))
         _remove_records(settings, sources.values())
-        return Result(task, weights, evaluations, recorded)
+        return Result(weights, evaluations, recorded)
 
 
 def _evaluate(
