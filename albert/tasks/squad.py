@@ -82,7 +82,8 @@ def read_questions(path: str, is_training: bool) -> list[Question]:
             "%s: skipped %s of %s questions, whose answer is not in the passage at answer_start: %s",
             path, f"{len(skipped):,}", f"{number:,}", some(skipped),
         )
-        questions = {qid: one for qid, one in questions.items() if qid not in set(skipped)}
+        for qas_id in skipped:
+            del questions[qas_id]
         if not questions:
             raise DataError(f"{path}: no question has its answer where answer_start says")
     return list(questions.values())

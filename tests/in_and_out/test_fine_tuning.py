@@ -9,10 +9,8 @@ from helpers import assert_one_clear_line, metrics, results_of
 
 from albert import finetune, run_classifier
 from albert.cli import flags
-from albert.cli.encoder import open_encoder
 from albert.finetune import settings_of
 from albert.formats import checkpoints
-from albert.tasks.fine_tuning_data import FineTuningData
 
 each_task = pytest.mark.parametrize("name", jobs.TUNERS)
 
@@ -79,20 +77,6 @@ def test_the_named_checkpoint_is_used_else_the_best_else_the_newest_else_the_fir
         for path in out.glob(f"model.ckpt-{kept}*"):
             path.unlink()
         assert used() == f"{out}/{expected}"
-
-
-def test_a_dropout_flag_replaces_both_rates_of_the_configuration_or_the_classifiers(tmp_path):
-    for more, rate, of_classifier in (
-        ([], 0.1, 0.1), (["--albert_dropout=0.3"], 0.3, 0.1), (["--albert_dropout=0"], 0, 0.1),
-        (["--classifier_dropout=0.4"], 0.1, 0.4),
-    ):
-        given = ["x", *jobs.classifier_flags(tmp_path), "--do_train", *more]
-        values = flags.parse(run_classifier.define_flags, given)
-        encoder = open_encoder(values, 8)
-        config, data = encoder.config, FineTuningData("sst-2", {}, ("0", "1"))
-        assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == rate
-        model = run_classifier.task_of(values, settings_of(values), encoder, data).build_model(config)
-        assert model.classifier_dropout == of_classifier
 
 
 def test_passes_over_the_data_are_made_to_their_end():

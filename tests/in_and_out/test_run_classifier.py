@@ -5,14 +5,12 @@ test_fine_tuning covers the behaviour common to the fine-tuning commands.
 
 import re
 import shutil
-import subprocess
-import sys
 
 import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import NEEDS_JAX, REPO, assert_one_clear_line, cpu_seconds_of_children, results_of
+from helpers import NEEDS_JAX, REPO, assert_one_clear_line, results_of
 
 import albert
 from albert import modeling, run_classifier
@@ -129,23 +127,7 @@ def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     np.testing.assert_array_equal(found.weights.read(name), modeling.named_weights(model)[name])
 
 
-# --- Refusals and messages before TensorFlow is loaded ---
-
-
-def test_help_and_usage_errors_answer_at_once_without_tensorflow():
-    code = (
-        "import importlib, sys; command = importlib.import_module(sys.argv[1])\n"
-        "try: command.cli(sys.argv[1:])\n"
-        "finally: assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules\n"
-    )
-    for argument, exit_code in (("--help", 0), ("--task_name=mnli", 2)):
-        before = cpu_seconds_of_children()
-        command = [sys.executable, "-c", code, "albert.run_classifier", argument]
-        done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
-        assert cpu_seconds_of_children() - before < 2
-        assert done.returncode == exit_code and "AssertionError" not in done.stderr
-        said = done.stderr.startswith("error: ") if exit_code else "--threshold_to" in done.stdout
-        assert said
+# --- Messages before TensorFlow is loaded ---
 
 
 def test_flags_of_the_original_that_count_for_nothing_are_named(caplog):

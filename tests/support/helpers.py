@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import random
-import resource
 import runpy
 import signal
 import subprocess
@@ -158,15 +157,6 @@ def program(path, *arguments, cwd=None, **environment: str) -> subprocess.Comple
         [sys.executable, path, *map(str, arguments)], capture_output=True, text=True, cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(REPO)} | environment,
     )
-
-
-def cpu_seconds_of_children() -> float:
-    """Returns the CPU time of all processes that this one has started and waited for so far.
-
-    Wall time would include the other tests, which run at the same time.
-    """
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 use_plain_graphs = functools.cache(forked.use_plain_graphs)
