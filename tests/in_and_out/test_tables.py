@@ -109,7 +109,7 @@ def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
         read(tmp_path / "a.csv", content)
     assert read(tmp_path / "a.csv", content, "cp1252")[1] == ("café", "neg")
     content = "text\tlabel\nso\t1\n".encode("utf-16")  # as spreadsheets write "Unicode text"
-    with pytest.raises(DataError, match=r"a\.tsv: .*, or give --encoding=cp1252 \(or utf-16\) if"):
+    with pytest.raises(DataError, match=r"a\.tsv:1: not UTF-8 .*, or give --encoding=cp1252 \(or utf-16\) if"):
         read(tmp_path / "a.tsv", content)
     assert read(tmp_path / "a.tsv", content, "utf-16") == [("so", "1")]
 
