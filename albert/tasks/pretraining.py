@@ -80,7 +80,7 @@ class PretrainingTask(Task):
         return AlbertForPreTraining(config, encoder_options=encoder_options)
 
     def outputs(self, model, batch, **options):
-        outputs = super().outputs(model, batch, **options)
+        outputs = model.of_batch(batch, **options)
         if self.teacher:
             outputs |= self.teacher.compare(batch, outputs["states"])
         return outputs
