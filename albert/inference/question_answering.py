@@ -61,8 +61,14 @@ class QuestionAnswerer(TaskPredictor):
 
     def decode(self, context, outputs):
         questions, windows = context
+        rows = [row for of_question in outputs for row in of_question]
+        if not self.with_negative:  # padding, which depends on the other texts of a batch, is no candidate
+            rows = [
+                {name: logits[: int(window.row["input_mask"].sum())] for name, logits in row.items()}
+                for window, row in zip(windows, rows, strict=True)
+            ]
         nbest, null_odds = squad_answers.decode(
-            questions, windows, [row for of_question in outputs for row in of_question],
+            questions, windows, rows,
             with_negative=self.with_negative,
             n_best_size=max(self.setting("n_best_size", 20), self.top_k or 1),
             max_answer_length=self.setting("max_answer_length", 30),

@@ -130,6 +130,8 @@ def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
     _, session = saved(tmp_path / "answers", "AlbertForQuestionAnswering")
     told = session.answer(("w1 w2", passage(9)))
     assert session.answer(question="w1 w2", context=passage(9)) == told
+    beside_a_longer_one = session.answer([("w1 w2", passage(9)), ("w1", passage(50))])[0]
+    assert_same_answer(beside_a_longer_one, told)  # which has padding in the same batch
     assert set(told) == {"answer", "probability", "start", "end"} and told["answer"]
     assert passage(9)[told["start"] : told["end"]] == told["answer"]
     best = session.answer(("w1 w2", passage(9)), top_k=3)
