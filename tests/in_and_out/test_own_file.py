@@ -277,6 +277,9 @@ def test_a_label_whose_rows_are_all_held_out_is_named_so(caplog):
     warn_of_labels("my.csv", ["a"] * 5 + ["b"] * 5, ["a", "b", "loc", "org"], ["a", "loc"])
     assert caplog.messages == ["my.csv: every example of the label is held out: loc",
                                "my.csv: no training example has the label: org"]
+    names = [f"label {i}" for i in range(14_000)]
+    warn_of_labels("my.csv", names, names)
+    assert len(caplog.messages[-1]) < 200 and caplog.messages[-1].endswith("; and 13994 more")
 
 
 def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
