@@ -17,6 +17,7 @@ _FEW_ROWS = 50  # with fewer, no difference decides
 _MAX_ERRORS, _MAX_TEXT, _MAX_LABELS = 10, 200, 30  # errors and labels to show; characters of a text
 _USE = "Use it. A larger model, or more labelled texts, may gain more."
 _LARGER = "Start from a larger model, such as albert/albert-base-v2, or label more texts."
+_MORE = "Label more texts, or score a labelled `--test_file`."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
 _UNREADABLE = "Use a model whose vocabulary can read these texts (docs/guides/another_language.md)."
 _THRESHOLD = "Lower `--threshold`, so that rare labels are predicted at smaller probabilities."
@@ -136,7 +137,7 @@ def write(
         steps.append(_VALIDATE)
     elif _WEIGHTS not in steps:
         is_readable = not any("unknown to the vocabulary" in value for _, value in settings)
-        steps.append(_LARGER if is_readable else _UNREADABLE)
+        steps.append(_UNREADABLE if not is_readable else _MORE if len(decisive) < _FEW_ROWS else _LARGER)
     metric = "pearson" if not labels else "micro_f1" if has_several else "eval_accuracy"
     title = f"Classifier with {len(labels)} labels{', several per text' * has_several}" if labels else "Regression"
     return report_page.publish(directory, title, [

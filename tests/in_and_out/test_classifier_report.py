@@ -76,6 +76,8 @@ def test_the_verdict_comes_first_and_then_what_the_person_can_do(tmp_path):
     assert verdict < what < report.index("`--cross_validation=5`") < report.index("## Scores")
     assert "larger model" not in report
     assert "cross_validation" not in report_on(tmp_path, few, may_validate=False)  # typed as 0, or with --dev_file
+    report = report_on(tmp_path, answered(20, 9, 29), may_validate=False)
+    assert "* Label more texts, or score" in report and "larger model" not in report
     assert "* Use it." in report_on(tmp_path, answered(800, 600, 1000, 500))
     report = report_on(tmp_path, worse)
     assert "Start from a larger model" in report and "vocabulary" not in report
