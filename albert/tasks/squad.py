@@ -61,7 +61,7 @@ def read_questions(path: str, is_training: bool) -> list[Question]:
             if question.qas_id in questions:
                 raise DataError(f"{path}: question {number}: duplicate id {question.qas_id!r}")
             questions[question.qas_id] = question
-            num_several += len(question.answers or ()) > 1
+            num_several += is_training and len(question.answers or ()) > 1
             any_impossible |= qa.get("is_impossible", False)
             if is_training and question.answers and not (
                 question.answers[0] and question.start >= 0
@@ -70,10 +70,8 @@ def read_questions(path: str, is_training: bool) -> list[Question]:
                 skipped.append(question.qas_id)
     if not questions:
         raise DataError(f"{path}: no questions")
-    if not is_training:
-        if not (any_impossible or any(question.answers for question in questions.values())):
-            return [dataclasses.replace(one, answers=None) for one in questions.values()]
-        return list(questions.values())
+    if not (is_training or any_impossible or any(one.answers for one in questions.values())):
+        return [dataclasses.replace(one, answers=None) for one in questions.values()]
     if num_several:
         log.warning("%s: %s of %s questions have several answers; training uses the first",
                     path, f"{num_several:,}", f"{number:,}")
