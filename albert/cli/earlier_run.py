@@ -77,7 +77,7 @@ class Identity:
         number_of_labels = {None: None, REGRESSION: None, MULTI_LABEL: "several"}.get(kind, "one")
         for name, before, now, is_of_training in (
             ("task", metadata.task, self.task, True),
-            ("number of labels", self.labels and number_of_labels,
+            ("number of labels", number_of_labels if self.labels else None,
              "one" if self.threshold is None else "several", False),
             ("label_list", labels, self.labels, False),
             ("do_lower_case", flags.get("do_lower_case"), self.do_lower_case, False),
