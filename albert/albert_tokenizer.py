@@ -17,7 +17,7 @@ from albert.errors import DataError
 from albert.formats import layouts, model_hub, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import windows
-from albert.storage import files, filesystem, mirrors, shipped
+from albert.storage import cloud, files, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
@@ -54,7 +54,7 @@ class AlbertTokenizer:
         self.model_max_length = max_length
 
     @classmethod
-    @filesystem.addresses_in_errors()
+    @cloud.addresses_in_errors()
     def from_pretrained(
         cls, path: str | os.PathLike[str], do_lower_case: bool | None = None,
         keep_accents: bool | None = None, remove_space: bool | None = None,
@@ -76,7 +76,7 @@ class AlbertTokenizer:
         """
         path = model_hub.with_revision(os.fspath(path), revision)
         path = model_hub.local_path(shipped.path_of(path), with_weights=False)
-        max_length, path = 512, filesystem.local_copy(path)
+        max_length, path = 512, cloud.local_copy(path)
         if os.path.isfile(path):
             names = (path, None) if path.endswith(".model") else (None, path)
             vocabulary = Vocabulary().override(*names)
@@ -98,7 +98,7 @@ class AlbertTokenizer:
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Saves the vocabulary and its settings to a directory, which may hold a model."""
-        with mirrors.uploaded(os.fspath(directory)) as local:
+        with cloud.output(os.fspath(directory)) as local:
             os.makedirs(local, exist_ok=True)
             tokenizer_files.write(self.tokenizer, local, self.model_max_length)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from albert.errors import ConfigError, DataError, FlagError
-from albert.storage import files, filesystem, shipped
+from albert.storage import cloud, files, shipped
 
 log = logging.getLogger("albert")
 
@@ -167,7 +167,7 @@ class AlbertConfig:
         Raises:
           ConfigError: see `from_dict`; DataError: no such file, or not JSON.
         """
-        values = files.read_json(filesystem.local_copy(path, "albert_config_file"))
+        values = files.read_json(cloud.local_copy(path, "albert_config_file"))
         if is_theirs(values):  # whose "gelu" is another function, and whose defaults differ
             raise ConfigError(f"{path} is a configuration of Hugging Face: open its directory with "
                               "albert.from_pretrained, or give it as --albert_config_file")

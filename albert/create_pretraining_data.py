@@ -33,7 +33,7 @@ from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.records import manifests
 from albert.runtime import workers
-from albert.storage import files, filesystem
+from albert.storage import cloud, files
 from albert.text import corpus_files
 from albert.text.cleaning import LostMarks
 from albert.text.documents import ReadingCounts, read_documents, size_of_text
@@ -196,8 +196,8 @@ def job_of(values: flags.FlagValues) -> Job:
         raise FlagError("--output_file and --eval_output_file must name files")
 
     def identity(path: str) -> str:
-        address = filesystem.address_of(path)
-        return address if filesystem.is_remote(address) else os.path.realpath(path)
+        address = cloud.address_of(path)
+        return address if cloud.is_remote(address) else os.path.realpath(path)
 
     seen = set(map(identity, inputs))
     for path in itertools.chain.from_iterable(outputs.values()):

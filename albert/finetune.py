@@ -17,7 +17,7 @@ from albert.cli.encoder import Encoder
 from albert.errors import FlagError
 from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem, locks
+from albert.storage import cloud, files, locks
 from albert.tasks import fine_tuning_data
 from albert.tasks.fine_tuning_data import FineTuningData
 from albert.training.metrics import log_results, write_results
@@ -289,7 +289,7 @@ def run(
                 sources["train"],
                 eval_files=sources["dev"] if settings.do_eval else None,
                 init=initial,
-                flags=recorded | {"output_dir": filesystem.address_of(directory)} | identity.recorded(),
+                flags=recorded | {"output_dir": cloud.as_given(directory)} | identity.recorded(),
             )
         if not engine.is_chief:
             return None  # the chief does the rest

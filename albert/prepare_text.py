@@ -19,7 +19,7 @@ from albert.cli import corpus_flags, flags
 from albert.errors import DataError, some
 from albert.runtime import workers
 from albert.runtime.progress import Progress
-from albert.storage import files, filesystem
+from albert.storage import cloud, files
 from albert.text import corpus_files
 from albert.text.documents import Document, ReadingCounts, read_documents, split_documents
 
@@ -105,7 +105,7 @@ def _documents(
 ) -> Iterator[Document]:
     """Yields the documents of a text, split into sentences by several processes."""
     progress = Progress("read", None, "MB")
-    processes = workers.available_cores() if sum(map(filesystem.size, paths)) > _SMALL else 1
+    processes = workers.available_cores() if sum(map(cloud.size, paths)) > _SMALL else 1
     with workers.Workers(processes) as pool:
         documents = read_documents(paths, str, reading, form=form)
         batches = ((batch, form.language) for batch in _batches(documents))

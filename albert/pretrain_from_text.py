@@ -139,7 +139,7 @@ def text_of(corpus: str) -> Text:
 def _digest_of(paths: Sequence[str]) -> str:
     """Returns a digest of the files' contents."""
     contents = [
-        filesystem.stamp(path) if filesystem.is_remote(path) else files.sha256(path)
+        cloud.stamp(path) if cloud.is_remote(path) else files.sha256(path)
         for path in paths
     ]
     return hashlib.sha256(repr(contents).encode()).hexdigest()

@@ -25,7 +25,7 @@ from albert.pretraining_data import cooccurrence, dynamic_masking
 from albert.pretraining_data.dynamic_masking import DynamicMasking
 from albert.pretraining_data.masking import MaskingSettings, num_to_predict
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem
+from albert.storage import files
 from albert.tokenization import FullTokenizer, check_vocabulary, tokenizer_digest
 from albert.training.metrics import log_results, write_results
 
@@ -373,7 +373,7 @@ def _vocabulary(
                     values.output_dir, path)
         return None
     check_vocabulary(tokenizer, config)
-    log.info("vocabulary: %s", filesystem.address_of(tokenizer.path))
+    log.info("vocabulary: %s", tokenizer.path)
     # One that was copied there by hand has no settings.
     before = tokenizer_files.find(values.output_dir, tokenizer.settings)
     if before and checkpoints.newest_or_best(values.output_dir):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import ConfigError, DataError
-from albert.storage import files, filesystem
+from albert.storage import cloud, files
 from albert.text import spm_model
 from albert.text.added_tokens import AddedTokens
 from albert.text.cleaning import (
@@ -102,7 +102,7 @@ class FullTokenizer:
         self.sp_model: Any = None
         self.comma_ids: dict[int, list[int]] = {}  # for tokens like "▁2010,", the ids of their parts
         if spm_model_file:
-            self.path = filesystem.local_copy(spm_model_file, "spm_model_file")
+            self.path = cloud.local_copy(spm_model_file, "spm_model_file")
             self.sp_model = spm_model.load_model(self.path)
             count = self.sp_model.GetPieceSize()
             self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
@@ -111,7 +111,7 @@ class FullTokenizer:
                     parts = split_digit_comma(self.sp_model, token)
                     self.comma_ids[i] = list(map(self.sp_model.PieceToId, parts))
         elif vocab_file:
-            self.path = filesystem.local_copy(vocab_file, "vocab_file")
+            self.path = cloud.local_copy(vocab_file, "vocab_file")
             self.vocab = load_vocab(self.path)
             self.basic_tokenizer = BasicTokenizer(
                 do_lower_case, self.settings.strip_accents, self.settings.tokenize_chinese_chars,

@@ -31,7 +31,7 @@ from albert.errors import (
     WorkerLostError,
     first_line,
 )
-from albert.storage import filesystem, shipped
+from albert.storage import cloud, shipped
 
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
@@ -48,16 +48,15 @@ def define(kind: str, values: FlagValues, name: str, default, help: str, **kwarg
     """Defines one flag: kind is string, path, integer, float, bool, enum or list.
 
     Numbers can have limits: `lower_bound` and `upper_bound`, which are in the range, `above` and
-    `below`, which are not. Those with a limit are finite. A path has a `use` (see `remote_paths`), which
-    is ignored if the flag `unless` is given: the command then opens the address itself.
+    `below`, which are not. Those with a limit are finite. A path has a `use` (see `remote_paths`).
     """
     above, below = kwargs.pop("above", None), kwargs.pop("below", None)
-    use, unless = kwargs.pop("use", None), kwargs.pop("unless", None)
+    use = kwargs.pop("use", None)
     absl_kind = f"DEFINE_{'string' if kind == 'path' else kind}"
     getattr(absl_flags, absl_kind)(name, default, help=help, flag_values=values, **kwargs)
     if kind == "path":
         assert use in remote_paths.USES
-        values[name].use, values[name].unless = use, unless
+        values[name].use = use
     if kind == "float" and (above, below, kwargs) != (None, None, {}):
         limits = {"above": above, "below": below}
         words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
@@ -220,16 +219,16 @@ def _warn_of_ignored(values: FlagValues) -> None:
 def _with_local_file(argument: str) -> str:
     """Returns an argument as it is, but `--flagfile=` of a remote file with the path of a copy."""
     name, equals, value = argument.partition("=")
-    if name.lstrip("-") != "flagfile" or not filesystem.is_remote(value):
+    if name.lstrip("-") != "flagfile" or not cloud.is_remote(value):
         return argument
-    return name + equals + filesystem.local_copy(value, "--flagfile")
+    return name + equals + cloud.local_copy(value, "--flagfile")
 
 
 class _Formatter(logging.Formatter):
     """Shows the addresses of remote files instead of the paths of their copies."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return filesystem.as_given(super().format(record))
+        return cloud.as_given(super().format(record))
 
 
 def set_up_logging() -> None:
@@ -292,7 +291,7 @@ def run_command(
         sys.stdout.flush()
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
-        message = filesystem.as_given(str(error))
+        message = cloud.as_given(str(error))
         if len(message) > _LONGEST_MESSAGE:  # it quotes a file
             message = f"{message[:_LONGEST_MESSAGE]} ..."
         # In Python, an error begins with the name of the argument; here, that is a flag.
@@ -316,7 +315,7 @@ def run_command(
         if error.filename is None:
             traceback.print_exc()
             return 1
-        print(f"error: {filesystem.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
+        print(f"error: {cloud.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
     except Exception as error:
         # TensorFlow's and JAX's error for a device without enough memory, and NumPy's.

@@ -1,12 +1,12 @@
-"""Addresses in flags: downloads a command's inputs and uploads its outputs.
+"""Addresses in flags: copies a command's inputs in and its outputs out, see `storage.cloud`.
 
 A path flag's `use` says what the command does with it:
 
     file        reads a file, or a directory with all that is in it
     model       reads a model: a directory, a checkpoint's prefix or one of its files,
                 or one to download by its name on a hub
-    texts       reads text files (comma-separated globs), streaming them
-    records     reads record files (comma-separated globs), by ranges
+    texts       reads text files (comma-separated globs)
+    records     reads record files (comma-separated globs), with their manifests
     output      writes a file or a directory
     outputs     writes files (comma-separated)
     prefix      writes files whose names begin with it
@@ -20,18 +20,16 @@ from collections.abc import Iterator
 from absl import flags as absl_flags
 
 from albert.errors import DataError, FlagError
-from albert.storage import filesystem, fsspec_calls, mirrors
+from albert.storage import cloud, files
 
 USES = ("file", "model", "texts", "records", "output", "outputs", "prefix", "directory")
-_STREAMED = ("texts", "records")
 _WRITTEN = ("output", "outputs", "prefix", "directory")
 
 
 @contextlib.contextmanager
 def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
     """Replaces addresses in flags by local paths, and uploads the outputs after the block."""
-    with mirrors.uploaded():
-        inputs: set[str] = set()
+    with contextlib.ExitStack() as outputs:
         for flag in (values[name] for name in values):
             if getattr(flag, "use", None) == "model" and flag.value:
                 from albert.formats import model_hub  # imports NumPy, which not all commands need
@@ -41,15 +39,14 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
                 replace(flag, model_hub.local_path(flag.value, flag.name))
         flags = [values[name] for name in values if "://" in str(values[name].value)]
         flags = [flag for flag in flags if getattr(flag, "use", None)]
+        inputs: set[str] = set()
         for flag in sorted(flags, key=lambda flag: (flag.use in _WRITTEN, flag.name)):
-            if flag.unless and values[flag.unless].value:
-                continue
-            several = flag.use in (*_STREAMED, "outputs")
-            parts = [part.strip() for part in flag.value.split(",")] if several else [flag.value]
-            value = ",".join(_local(part, flag, inputs) for part in parts if part)
-            if any(map(filesystem.is_remote, parts)):
-                replace(flag, value)
-            flag.value = value
+            if flag.use in ("texts", "records", "outputs"):
+                parts = [part.strip() for part in flag.value.split(",") if part.strip()]
+            else:
+                parts = [flag.value]
+            paths = [path for part in parts for path in _local(part, flag, inputs, outputs)]
+            replace(flag, ",".join(paths))
         yield
 
 
@@ -70,17 +67,23 @@ def replace(flag, value: str) -> None:
         flag.given, flag.value = getattr(flag, "given", flag.value), value
 
 
-def _local(path: str, flag, inputs: set[str]) -> str:
-    if not filesystem.is_remote(path) or flag.use in _STREAMED:
-        return filesystem.without_file_scheme(path)
+def _local(path: str, flag, inputs: set[str], outputs: contextlib.ExitStack) -> list[str]:
+    """Returns the local paths of an address; other paths are unchanged.
+
+    Args:
+      inputs: addresses that the command reads; those of this flag are added.
+      outputs: closed when the outputs are complete.
+    """
+    if not cloud.is_remote(path):
+        return [path.removeprefix("file://")]
     if flag.use not in _WRITTEN:
-        inputs.add(path)
-        return filesystem.local_copy(path, flag.name)
+        is_glob = flag.use in ("texts", "records")
+        copies = (cloud.local_copies(path, flag.name, files.BESIDE_RECORDS) if is_glob
+                  else [cloud.local_copy(path, flag.name)])
+        inputs.update(map(cloud.as_given, copies))
+        return copies
     if path in inputs:
         raise DataError(f"{path} is an input and would be overwritten: name another file")
     if "/" not in path.rstrip("/").split("://")[1] and flag.use != "directory":
         raise FlagError(f"--{flag.name}: {path} is a bucket: name a path in it")
-    fsspec_calls.require_bucket(path)
-    if flag.use == "directory":
-        return mirrors.open_mirror(path.rstrip("/")).pull()
-    return mirrors.path_for(path)
+    return [outputs.enter_context(cloud.output(path, flag.use == "directory"))]

@@ -27,7 +27,7 @@ from albert.formats.hf_names import (
 from albert.formats.model_classes import MODEL_CLASSES, is_labelled
 from albert.formats.model_metadata import Metadata
 from albert.formats.weights import as_floats
-from albert.storage import files, filesystem
+from albert.storage import cloud, files
 
 log = logging.getLogger("albert")
 
@@ -67,7 +67,7 @@ def read_config(value: str) -> AlbertConfig:
       ConfigError: it is malformed; DataError: there is no such file or name.
     """
     path = files.require_file(config_file(value), "albert_config_file")
-    values = files.read_json(filesystem.local_copy(path, "albert_config_file"))
+    values = files.read_json(cloud.local_copy(path, "albert_config_file"))
     if is_theirs(values):
         return config_from_theirs(values, value)
     return AlbertConfig.from_dict(values, path)

@@ -6,7 +6,7 @@ import os
 
 from albert.errors import CheckpointError
 from albert.formats import checkpoint_files, checkpoints, hub, huggingface, model_hub
-from albert.storage import filesystem, shipped
+from albert.storage import cloud, shipped
 
 log = logging.getLogger("albert")
 
@@ -47,7 +47,7 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
       CheckpointError: it is a packed model, or a directory holds two models.
     """
     path = model_hub.local_path(shipped.path_of(path), flag)
-    path = filesystem.local_copy(path, flag)
+    path = cloud.local_copy(path, flag)
     layout = layout_of(path)
     if layout is None and os.path.isdir(path):
         below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]

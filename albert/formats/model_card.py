@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, model_classes, run_states
 from albert.formats.model_metadata import MULTI_LABEL, Metadata
-from albert.storage import files, filesystem
+from albert.storage import files
 
 if TYPE_CHECKING:
     from albert.formats.weights import Weights
@@ -43,9 +43,9 @@ def publish_model(path: str, *last: str) -> Iterator[str]:
 
 def _is_of_the_user(path: str) -> bool:
     """Whether a path exists and does not begin like a card."""
-    if os.path.isdir(path) or not filesystem.exists(path):
+    if os.path.isdir(path) or not os.path.exists(path):
         return os.path.isdir(path)
-    with filesystem.open_read(path) as stream:
+    with open(path, "rb") as stream:
         return stream.read(len(_BEGINNING)) != _BEGINNING.encode()
 
 

@@ -34,7 +34,7 @@ from albert.formats.model_classes import (
 from albert.formats.model_metadata import Metadata
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import LABEL_HEADS, Weights
-from albert.storage import files, filesystem
+from albert.storage import cloud, files
 from albert.tokenization import FullTokenizer, check_vocabulary
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Pretrained:
         raise DataError(f"{self.directory} has no vocabulary: give --spm_model_file or --vocab_file")
 
 
-@filesystem.addresses_in_errors()
+@cloud.addresses_in_errors()
 def open_path(path: str, flag: str = "path") -> Pretrained:
     """Returns the model in a directory of any layout, or at a checkpoint's prefix.
 
@@ -222,7 +222,7 @@ def class_of(source: Pretrained) -> str:
     return source.metadata.architecture or class_of_weights(source.weights().shapes).name
 
 
-@filesystem.addresses_in_errors()
+@cloud.addresses_in_errors()
 def load(
     kind: type["keras.Model"],
     source: Pretrained,
@@ -275,7 +275,7 @@ def load(
         raise CheckpointError(f"{source.path} has no trained {some(needed)}: it was trained for "
                               "something else")
     if new:
-        log.warning("%s: new, to be trained: %s", filesystem.as_given(source.path), some(new))
+        log.warning("%s: new, to be trained: %s", cloud.as_given(source.path), some(new))
     # The task belongs to the head, the preprocessing of texts to the encoder.
     metadata = source.metadata if is_same and not needed else Metadata(text=source.metadata.text)
     model.metadata = dataclasses.replace(metadata, architecture=kind.__name__)

@@ -25,7 +25,7 @@ from albert.formats.model_classes import CLASS_OF_RUN
 from albert.formats.model_metadata import (
     COUNT, FINITE, MULTI_LABEL, OBJECT, REGRESSION, SINGLE_LABEL, TEXT, BOOL, Kind, Metadata, is_number,
 )
-from albert.storage import files, filesystem
+from albert.storage import files
 from albert.tokenization import TextSettings
 
 _THRESHOLD = "null_score_diff_threshold"
@@ -54,7 +54,7 @@ def read_run_state(prefix: str) -> dict[str, Any]:
       DataError: it is damaged, or contains an invalid value.
     """
     path = prefix + ".json"
-    if not filesystem.exists(path):
+    if not os.path.exists(path):
         return {}
     run_state = files.read_sealed_json(path)
     if not {"config", "records_seen"} & set(run_state):

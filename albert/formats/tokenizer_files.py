@@ -16,7 +16,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import cache, tokenizer_json
 from albert.records.manifests import Manifest
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem
+from albert.storage import files
 from albert.text import spm_model
 from albert.tokenization import SPECIAL, FullTokenizer, TextSettings
 
@@ -212,10 +212,8 @@ def of_records(sources: Sequence[RecordFiles]) -> tuple[Vocabulary, str | None, 
     recorded = manifest.vocabulary
     text = text_settings(recorded, f"{path}: manifest") if recorded else TextSettings()
     if isinstance(name := recorded.get("beside"), str):
-        scheme, mark, rest = filesystem.address_of(path).rpartition("://")
-        copy = scheme + mark + os.path.normpath(os.path.join(os.path.dirname(rest), name))
-        if filesystem.exists(copy):
-            copy, is_spm = filesystem.local_copy(copy, "input_file"), bool(recorded.get("spm_model_file"))
+        copy, is_spm = os.path.join(os.path.dirname(path), name), bool(recorded.get("spm_model_file"))
+        if os.path.exists(copy):
             return Vocabulary(copy if is_spm else None, None if is_spm else copy, text), digest, path
     return Vocabulary(text=text), digest, path
 

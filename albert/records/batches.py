@@ -10,7 +10,6 @@ import itertools
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from albert.records.record_files import RecordFiles
 
 PREFETCH = 4  # batches that are made ahead of time
 CACHE_BYTES = 256 << 20  # records up to this size stay in memory for the next epoch
-_THREADS = 8  # that wait for blocks of remote files
 _BLOCKS_AT_ONCE = 8  # read together in evaluations
 
 Batch = dict[str, np.ndarray]
@@ -217,11 +215,7 @@ class _Blocks:
 
         The last start is the number of all records.
         """
-        if self._source.is_remote:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                blocks = list(pool.map(self._read, numbers.tolist()))
-        else:
-            blocks = list(map(self._read, numbers.tolist()))
+        blocks = list(map(self._read, numbers.tolist()))
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         return columns, np.append(0, np.cumsum(self._source.blocks.records[numbers]))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records.examples import FeatureSpec, frame_examples
-from albert.storage import files, filesystem
+from albert.storage import files
 
 FORMAT_VERSION = 1
 _UNFINISHED = "unfinished"  # key of the manifest of a file that is being replaced
@@ -51,7 +51,7 @@ class Manifest:
           DataError: it is damaged, invalid, or of a later version.
         """
         where = manifest_path(path)
-        if not filesystem.exists(where):
+        if not os.path.exists(where):
             return None
         value = files.read_sealed_json(where)
         if "format_version" not in value:
@@ -126,7 +126,7 @@ def mark_unfinished(path: str) -> None:
 def is_complete(path: str) -> bool:
     """Whether a record file was written to its end, with its manifest."""
     where = manifest_path(path)
-    return filesystem.exists(where) and not files.read_json_object(where).get(_UNFINISHED)
+    return os.path.exists(where) and not files.read_json_object(where).get(_UNFINISHED)
 
 
 # === Writing ===
@@ -190,6 +190,6 @@ def refuse_foreign(path: str) -> None:
       DataError: the file exists, and has no manifest.
     """
     where = manifest_path(path)
-    if filesystem.exists(path) and not filesystem.exists(where):
+    if os.path.lexists(path) and not os.path.exists(where):
         raise DataError(f"{path} is not overwritten: it has no {os.path.basename(where)}, unlike record "
                         "files of this toolkit; remove it, or choose another name")

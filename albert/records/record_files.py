@@ -8,7 +8,6 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,14 @@ from albert.records.tfrecord import (
     HEADER_BYTES,
     count_records,
     read_block,
+    read_range,
     read_records,
     scan,
 )
-from albert.storage import files, filesystem
+from albert.storage import files
 
 log = logging.getLogger("albert")
 
-_THREADS = 8  # that read manifests
 _FINGERPRINT_PARTS = 16  # of a file without a manifest, of which are read
 _FINGERPRINT_BYTES = 64 << 10  # of each
 
@@ -72,17 +71,11 @@ class RecordFiles:
     def __str__(self) -> str:
         return ", ".join(self.paths)
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether a file is in cloud storage."""
-        return any(map(filesystem.is_remote, self.paths))
-
     # === How they were made ===
 
     @functools.cached_property
     def _manifests(self) -> list[Manifest | None]:
-        with ThreadPoolExecutor(_THREADS) as pool:  # for those in cloud storage
-            return list(pool.map(Manifest.read, self.paths))
+        return list(map(Manifest.read, self.paths))
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Yields each path with its manifest, which is empty if the file has none."""
@@ -102,7 +95,9 @@ class RecordFiles:
 
     def fingerprints(self) -> list[list[Any]]:
         """Returns [name, size, digest of the first bytes] of each file, read again if it changed."""
-        return [_fingerprint(path, filesystem.stamp(path)) for path in self.paths]
+        infos = map(os.stat, self.paths)
+        return [_fingerprint(path, info.st_size, info.st_mtime_ns)
+                for path, info in zip(self.paths, infos, strict=True)]
 
     # === Their records ===
 
@@ -213,19 +208,19 @@ class RecordFiles:
         digests: dict[str, dict[str | None, str]] = {}  # {shard: {its digest: who says so}}
         for path, manifest in self.manifests():
             for name, digest in manifest.shards.items():
-                shard = _normalized(os.path.join(os.path.dirname(path), name))
+                shard = os.path.normpath(os.path.join(os.path.dirname(path), name))
                 digests.setdefault(shard, {}).setdefault(digest, path)
         for path, manifest in self.manifests():
-            is_listed = None not in digests.get(shard := _normalized(path), {None: ""})
-            if is_listed and not manifest.records and not filesystem.is_remote(path):  # it has no manifest
+            is_listed = None not in digests.get(shard := os.path.normpath(path), {None: ""})
+            if is_listed and not manifest.records:  # it has no manifest
                 digests[shard].setdefault(files.sha256(path), path)
-        given = set(map(_normalized, self.paths))
+        given = set(map(os.path.normpath, self.paths))
         for shard, sources in digests.items():
             if shard in given and len(sources) > 1:
                 one, other = list(sources.values())[:2]
                 raise DataError(f"{one} and {other} were written by different runs, and are not parts of "
                                 "one data set: make the records again")
-        if absent := [shard for shard in sorted(digests.keys() - given) if not filesystem.exists(shard)]:
+        if absent := [shard for shard in sorted(digests.keys() - given) if not os.path.exists(shard)]:
             log.warning("missing files that were written with these: %s", ", ".join(absent))
 
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -246,19 +241,13 @@ class RecordFiles:
                 )
 
 
-def _normalized(path: str) -> str:
-    return path if filesystem.is_remote(path) else os.path.normpath(path)
-
-
 @functools.lru_cache(maxsize=4096)
-def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
-    size, _ = identity
+def _fingerprint(path: str, size: int, modified: int) -> list[Any]:
     name, manifest = os.path.basename(path), Manifest.read(path)
     if digest := manifest and manifest.shards.get(name):
         return [name, size, digest[:16]]
     step = max(_FINGERPRINT_BYTES, size // _FINGERPRINT_PARTS)
-    ranges = [(at, min(at + _FINGERPRINT_BYTES, size)) for at in range(0, size, step)] or [(0, 0)]
-    content = b"".join(filesystem.read_ranges(path, ranges))
+    content = b"".join(read_range(path, at, _FINGERPRINT_BYTES) for at in range(0, size, step))
     return [name, size, hashlib.sha256(content).hexdigest()[:16]]
 
 
@@ -299,13 +288,13 @@ def _in_file(path: str, error: ExampleError, first: int) -> DataError:
 
 def _scanned_blocks(path: str) -> Sizes:
     starts, _ = scan(path)
-    begins = np.append(starts[:: manifests.BATCH] - HEADER_BYTES, filesystem.size(path))
+    begins = np.append(starts[:: manifests.BATCH] - HEADER_BYTES, os.path.getsize(path))
     counts = np.diff(np.append(np.arange(0, len(starts), manifests.BATCH), len(starts)))
     return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
 
 
 def _check_manifest(path: str, manifest: Manifest, expected: FeatureSpec) -> None:
-    size = filesystem.size(path)
+    size = os.path.getsize(path)
     if size != manifest.bytes:
         count = count_records(path)
         raise DataError(

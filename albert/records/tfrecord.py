@@ -4,6 +4,7 @@ Many records are processed at once, without TensorFlow.
 """
 
 import functools
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,6 @@ import google_crc32c
 import numpy as np
 
 from albert.errors import DataError
-from albert.storage import filesystem
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
@@ -83,7 +83,7 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
     Raises:
       DataError: the block cannot be read or is damaged; names record and byte.
     """
-    [content] = filesystem.read_ranges(path, [(offset, offset + size)])
+    content = read_range(path, offset, size)
     starts, sizes = _split(path, content, offset, first)
     payloads = _payloads(path, content, starts, sizes, offset, first)
     end = int(starts[-1] + sizes[-1]) + FOOTER_BYTES if len(starts) else 0
@@ -91,6 +91,15 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
         how = "cut" if len(content) < size else "corrupt"
         raise _damaged(path, how, first + len(starts), offset + end)
     return payloads
+
+
+def read_range(path: str, offset: int, size: int) -> bytes:
+    """Returns the bytes of a file from `offset` on, fewer at its end; a DataError if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as stream:
+            return os.pread(stream.fileno(), size, offset)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def count_records(path: str) -> int:
@@ -113,9 +122,8 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _chunks(path: str) -> Iterator[tuple[bytes, np.ndarray, np.ndarray, int, int]]:
     """Yields (content, starts, sizes, first byte, first record) of successive chunks of records."""
-    offset, first, end, size = 0, 0, filesystem.size(path), _CHUNK_BYTES
-    while offset < end:
-        [content] = filesystem.read_ranges(path, [(offset, min(offset + size, end))])
+    offset, first, size = 0, 0, _CHUNK_BYTES
+    while content := read_range(path, offset, size):
         starts, sizes = _split(path, content, offset, first)
         if not len(starts):
             if len(content) < size:

@@ -1,12 +1,13 @@
 """Publishes files completely and synced to the disk, or not at all.
 
 Outputs are made in a temporary directory and then renamed, last the one that makes the others valid.
-A crash leaves the previous files. Paths may be addresses; see `mirrors`.
+A crash leaves the previous files. Paths to write may be addresses; see `cloud`.
 """
 
 import contextlib
 import difflib
 import errno
+import glob
 import hashlib
 import json
 import math
@@ -17,7 +18,7 @@ from pathlib import PurePath
 from typing import Any, TextIO
 
 from albert.errors import DataError, FlagError, UserError
-from albert.storage import filesystem, mirrors
+from albert.storage import cloud
 from albert.storage.temporary import fsync, leftovers, remove_dead, temporary_dir
 
 # Key of a JSON object for the digest of all other keys.
@@ -46,7 +47,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     It may be closed in the block.
     """
     options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    with writing(path), mirrors.uploaded(path) as path, temporary_dir(path) as folder:
+    with writing(path), cloud.output(path) as path, temporary_dir(path) as folder:
         temporary = os.path.join(folder, "file")
         with open(temporary, mode, **options) as stream:
             yield stream
@@ -61,7 +62,6 @@ def publish(*moves: tuple[str, str]) -> None:
         for source, path in group:
             os.replace(source, path)
         _fsync_names(path for _, path in group)
-    mirrors.push(*(path for _, path in moves))
 
 
 def remove(*paths: str) -> None:
@@ -69,13 +69,12 @@ def remove(*paths: str) -> None:
 
     After the next publication, a power cut cannot restore them.
     """
-    paths, removed = tuple(map(mirrors.path_for, paths)), []
+    removed = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
             removed.append(path)
     _fsync_names(removed)
-    mirrors.push(*paths)
 
 
 def _fsync_names(paths: Iterable[str]) -> None:
@@ -113,17 +112,17 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
     Raises:
       UserError: it cannot be written, or files and directories have conflicting names.
     """
-    with writing(path), mirrors.uploaded(path) as path:
+    with writing(path), cloud.output(path) as path:
         path = os.path.realpath(path)
         with temporary_dir(path) as folder:
             yield folder
-            names = sorted(filesystem.files_below(folder), key=lambda name: (name == last, name))
+            paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+            names = sorted((os.path.relpath(path, folder) for path in paths), key=lambda name: (name == last, name))
             for name in names:
                 _refuse_obstacle(path, name)
-            if os.path.lexists(path) or filesystem.exists(path):
-                remove(*(os.path.join(path, name) for name in (last, *others)))
             directories = {str(parent) for name in names for parent in PurePath(name).parents}
             if os.path.lexists(path):
+                remove(*(os.path.join(path, name) for name in (last, *others)))
                 for name in sorted(directories):
                     os.makedirs(os.path.join(path, name), exist_ok=True)
                     fsync(os.path.join(path, name))
@@ -133,7 +132,6 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
                     fsync(os.path.join(folder, name))
                 os.rename(folder, path)
                 fsync(os.path.dirname(path))
-                mirrors.push(*(os.path.join(path, name) for name in names))
 
 
 def _refuse_obstacle(directory: str, name: str) -> None:
@@ -192,7 +190,7 @@ def read_json(path: str) -> Any:
       DataError: it is missing, unreadable, not UTF-8 or not JSON (with line and column).
     """
     try:
-        with filesystem.open_read(path) as stream:
+        with open(path, "rb") as stream:
             return json.loads(stream.read().decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
@@ -302,18 +300,18 @@ def require_file(path: str | None, flag: str) -> str:
 def refuse_existing(path: str, flag: str) -> None:
     """Raises a FlagError if an output exists."""
     remove_dead(leftovers(path))  # of a process that was killed after publishing
-    if filesystem.exists(path):
+    if os.path.lexists(path):
         raise FlagError(f"{flag}: {path} exists: remove it or name another")
 
 
 def refuse_overwriting(path: str | None, *inputs: str | None) -> None:
     """Raises a DataError if a file to write is one of those to read, under any name."""
     for other in filter(None, inputs if path else ()):
-        output, source = filesystem.address_of(path), filesystem.address_of(other)
+        output, source = (cloud.as_given(os.path.realpath(path)) for path in (path, other))
         is_same_file = os.path.exists(output) and os.path.exists(source) and os.path.samefile(
             output, source
         )
-        if is_same_file or output == source and filesystem.is_remote(source):
+        if is_same_file or output == source and cloud.is_remote(source):
             raise DataError(f"{path} is an input and would be overwritten: name another file")
 
 
@@ -335,8 +333,7 @@ def expand_globs(
         raise DataError(f"--{flag} is required")
     seen: set[str] = set()
     for path in paths:
-        real = path if filesystem.is_remote(path) else os.path.realpath(path)
-        if real in seen:
+        if (real := os.path.realpath(path)) in seen:
             raise DataError(f"{flag}: {path} is given twice, and would count double")
         seen.add(real)
     return paths
@@ -350,7 +347,8 @@ def find_files(pattern: str, flag: str) -> list[str]:
     Raises:
       DataError: there is none, or one cannot be read.
     """
-    paths = [path for path in filesystem.glob(pattern) if not path.endswith(BESIDE_RECORDS)]
+    paths = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+    paths = [path for path in paths if not path.endswith(BESIDE_RECORDS)]
     if not paths:
         raise DataError(f"{flag}: no file matches {pattern}")
-    return [path if filesystem.is_remote(path) else require_file(path, flag) for path in paths]
+    return [require_file(path, flag) for path in paths]

@@ -1,7 +1,7 @@
 """Exclusive access to directories, and the work folders of jobs.
 
-A directory is locked by a lock file (`filelock`). One in cloud storage is locked for the processes of
-this machine; a process of another one is fenced off, see `mirrors`.
+A directory is locked by a lock file (`filelock`). For one in cloud storage that is the local copy's; a
+process of another machine is stopped by `cloud.own`.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from albert.errors import RunDirBusyError, UserError
-from albert.storage import filesystem, mirrors
+from albert.storage import cloud
 from albert.storage.temporary import fsync, remove_dead, this_process
 
 _LOCK_FILE = ".lock"
@@ -21,30 +21,25 @@ _LOCK_FILE = ".lock"
 def hold(directory: str) -> Iterator[None]:
     """Creates a directory and locks it for this process; released when the process ends.
 
-    That of a mirror is owned from now on, in cloud storage.
-
     Raises:
       RunDirBusyError: another process holds it (names pid, host and time).
     """
     import filelock
 
-    path, url = os.path.join(directory, _LOCK_FILE), filesystem.address_of(directory)
-    if filesystem.is_remote(url):
-        path = filesystem.path_in_cache(url, "locks") + _LOCK_FILE
+    path = os.path.join(directory, _LOCK_FILE)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.makedirs(directory, exist_ok=True)
         lock = filelock.FileLock(path, blocking=False)
         lock.acquire()
     except filelock.Timeout as error:
-        raise RunDirBusyError(f"{url} is in use by {_text_of(path)}: wait for it, or stop it") from error
+        raise RunDirBusyError(f"{directory} is in use by {_text_of(path)}: wait for it, or stop it") from error
     except OSError as error:
         raise UserError(f"cannot lock {path}: {error.strerror}") from error
     try:
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(this_process())
         remove_dead(glob.glob(os.path.join(glob.escape(directory), ".*.tmp-????????")))
-        if (mirror := mirrors.find(directory)) and mirror.own():
-            mirror.pull()  # another process may have written there before
+        cloud.own(directory)
         yield
     finally:
         lock.release()
@@ -60,9 +55,7 @@ def _text_of(path: str) -> str:
 
 
 def work_folder_of(path: str) -> str:
-    """Returns the work folder of an output: next to it, or in the cache if it is remote."""
-    if filesystem.is_remote(url := filesystem.address_of(path)):
-        path = filesystem.path_in_cache(url, "work")
+    """Returns the work folder of an output, next to it."""
     parent, name = os.path.split(os.path.abspath(path))
     return os.path.join(parent, f".{name}.work")
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from albert.errors import DataError
-from albert.storage import files, filesystem
+from albert.storage import files
 from albert.text import structured_files, text_files
 
 # How plain text contains documents; the last one is for JSON lines.
@@ -59,11 +59,6 @@ def find(patterns: str, flag: str) -> list[str]:
 
 def _expand(pattern: str, flag: str) -> list[str]:
     """Returns the files of a name, glob or directory."""
-    if filesystem.is_remote(pattern):
-        if set("*?[") & set(pattern) or not filesystem.is_dir(pattern):
-            return files.find_files(pattern, flag)
-        names = filesystem.files_below(pattern)
-        return _visible((f"{pattern.rstrip('/')}/{name}" for name in names), pattern, flag)
     if os.path.isdir(pattern):
         return [files.require_file(path, flag) for path in _files_below(pattern, flag)]
     return files.find_files(pattern, flag)

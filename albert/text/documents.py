@@ -117,7 +117,7 @@ def size_of_text(path: str, form: Form = Form()) -> int:
         if reader := form.reader(text_files.head_of(stream), path):
             return sum(len(content) for _, content in reader(stream, path, form.text_field))
         if stream.seekable():
-            return filesystem.size(path)
+            return cloud.size(path)
         return sum(map(len, iter(lambda: stream.read(1 << 16), b"")))
 
 

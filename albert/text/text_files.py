@@ -127,7 +127,7 @@ def open_text(
       DataError: it cannot be read (names the flag).
     """
     try:
-        stream = filesystem.open_read(path)
+        stream = open(path, "rb")
     except FileNotFoundError as error:
         raise DataError(f"{flag}: no such file: {path}") from error
     except OSError as error:

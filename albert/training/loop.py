@@ -21,7 +21,7 @@ from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
 from albert.runtime import workers
 from albert.runtime.progress import Progress, duration
-from albert.storage import files, filesystem, locks
+from albert.storage import cloud, files, locks
 from albert.tasks.task import Task
 from albert.training import evaluate, store
 from albert.training.engine import check_agreement
@@ -63,7 +63,7 @@ def train(
     train_files.check(spec, config.vocab_size)
     if eval_files:
         eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
-    sizes = {os.path.basename(path): filesystem.size(path) for path in train_files.paths}
+    sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
 
     with contextlib.ExitStack() as stack:
         if engine.is_chief:
@@ -142,7 +142,7 @@ def train(
                 name: value for name, value in last.results.items()
                 if isinstance(value, int | float) and name != "global_step"
             })
-            writer.upload()
+            cloud.push()
             log_results(last.results)
             log.info("evaluated in %s", duration(time.monotonic() - started))
 
@@ -199,7 +199,6 @@ def train(
                     raise diverged(step, f"not finite: {some(bad)}", newest)
                 newest = os.path.join(run.output_dir, f"model.ckpt-{step}")
                 if writer:
-                    writer.upload()  # first, so that a checkpoint has all metrics up to its step
                     store.check_is_there(run.output_dir)
                     run_state = {
                         "records_seen": history.records_seen, "config": config.to_dict(),

@@ -22,7 +22,7 @@ from albert.errors import TrainingDivergedError
 from albert.records.protobuf import field, varint
 from albert.records.record_files import RecordFiles
 from albert.records.tfrecord import frame_records
-from albert.storage import files, mirrors
+from albert.storage import cloud, files
 from albert.training import costs, store
 from albert.training.engine import Engine
 
@@ -195,17 +195,13 @@ class MetricsWriter:
             self._board_failed = True
             log.warning("no more TensorBoard summaries: %s", error.strerror)
 
-    def upload(self) -> None:
-        """Uploads the new files, if the directory is in cloud storage."""
-        mirrors.push(self._path, *(board.path for board in self._boards.values()))
-
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the write that failed has reported it
             self._stream.close()
         for board in self._boards.values():
             with contextlib.suppress(OSError):
                 board.close()
-        self.upload()
+        cloud.push()
 
 
 def _parse(line: str) -> dict | None:

@@ -12,7 +12,7 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, checkpoints, run_states
-from albert.storage import files
+from albert.storage import cloud, files
 from albert.storage.temporary import temporary_dir
 
 log = logging.getLogger("albert")
@@ -50,7 +50,7 @@ def check_space(directory: str, size: int, keep: int, saves: int, has_best: bool
 def save(
     directory: str, step: int, tensors: Mapping[str, Any], run_state: Mapping[str, Any], keep: int
 ) -> str:
-    """Writes `model.ckpt-<step>` and returns its prefix.
+    """Writes `model.ckpt-<step>`, also to cloud storage, and returns its prefix.
 
     Args:
       keep: number of newest checkpoints to keep; 0: all.
@@ -71,6 +71,7 @@ def save(
         _sweep_orphans(directory, step)
     _write_state_file(directory)
     log.info("saved %s", prefix)
+    cloud.push()
     return prefix
 
 

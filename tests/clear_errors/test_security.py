@@ -53,9 +53,7 @@ ALLOWED = {
     ("__init__", "import_module"): "our own modules, by our own table",
     ("runtime/lazy", "import_module"): "Keras and our own modules, by constant names",
     ("pretrain_from_text", "import_module"): "our own commands, by constant names",
-    ("cli/training_speed", "subprocess"): "a module of ours, whose memory is free afterwards",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
-    ("storage/fsspec_calls", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",
     ("formats/torch_file", "subprocess"): "PyTorch with weights_only, which may crash",
 }

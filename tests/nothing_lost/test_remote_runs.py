@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -12,11 +13,11 @@ import pytest
 import stores
 from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
-from albert.errors import RunDirBusyError, UserError
+from albert.errors import RunDirBusyError
 from albert.formats import checkpoints
-from albert.records import manifests, tfrecord
+from albert.records import tfrecord
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem, fsspec_calls, locks, mirrors
+from albert.storage import cloud, files, locks
 from albert.training import store
 from albert.training.metrics import MetricsWriter
 
@@ -28,20 +29,20 @@ OWNER = "/data/run/.owner"
 
 
 @contextlib.contextmanager
-def held_run():
+def held_run(cache=None):
     """Opens and holds the run's directory as a command does; yields its local folder."""
-    with mirrors.uploaded():
-        mirror = mirrors.open_mirror(RUN)
-        mirror.pull()
-        with locks.hold(mirror.folder):
-            yield mirror.folder
+    with pytest.MonkeyPatch.context() as patch:
+        if cache:  # of another machine
+            patch.setenv("ALBERT_CACHE", str(cache))
+        with cloud.output(RUN, is_directory=True) as local, locks.hold(local):
+            yield local
 
 
 def test_a_second_run_of_this_machine_is_refused_while_the_first_is_alive(whole, capfd, memory):
     code = (
         "import sys\n"
-        "from albert.storage import locks\n"
-        f"with locks.hold('{RUN}'):\n"
+        "from albert.storage import cloud, locks\n"
+        f"with cloud.output('{RUN}', True) as local, locks.hold(local):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
     )
@@ -56,28 +57,30 @@ def test_a_second_run_of_this_machine_is_refused_while_the_first_is_alive(whole,
     assert not memory.find("/data/run")
 
 
-def test_a_run_that_another_one_fenced_off_stops_and_uploads_nothing_more(memory, caplog):
+def test_a_run_that_another_one_fenced_off_stops_and_uploads_nothing_more(memory, caplog, tmp_path):
     message = f"{RUN} was taken over by pid 7 on host elsewhere: this one stops, and writes nothing more"
     with pytest.raises(RunDirBusyError, match=message), held_run() as local:
         files.write_json(os.path.join(local, "a.json"), {})
+        cloud.push()
         memory.pipe_file(OWNER, b"pid 7 on host elsewhere")
         files.write_json(os.path.join(local, "b.json"), {})
+        cloud.push()
     assert memory.find("/data/run") == [OWNER, "/data/run/a.json"]
-    with held_run() as local:  # which has what the others have written
-        assert os.listdir(local) == ["a.json"]
+    with held_run(tmp_path / "elsewhere") as local:  # which has what the others have written
+        assert [name for name in os.listdir(local) if name[0] != "."] == ["a.json"]
     assert f"took over {RUN} from pid 7 on host elsewhere" in caplog.text
     assert memory.find("/data/run") == ["/data/run/a.json"]
 
 
 def test_a_training_run_that_is_fenced_off_ends_with_one_line(memory, whole, monkeypatch, capfd):
-    real = fsspec_calls.upload
+    real = type(memory).put_file
 
-    def upload(path, url):
-        real(path, url)
-        if url.endswith(".index"):
+    def put_file(system, path, name):
+        real(system, path, name)
+        if name.endswith(".index"):
             memory.pipe_file(OWNER, b"pid 7 on host elsewhere")
 
-    monkeypatch.setattr(fsspec_calls, "upload", upload)
+    monkeypatch.setattr(type(memory), "put_file", put_file)
     assert jobs.pretrain(*whole.flags, f"--output_dir={RUN}") == 2
     line = capfd.readouterr().err.strip().splitlines()[-1]
     assert f"error: {RUN} was taken over by pid 7 on host elsewhere: this one stops" in line
@@ -86,16 +89,15 @@ def test_a_training_run_that_is_fenced_off_ends_with_one_line(memory, whole, mon
 
 
 def test_of_two_that_start_at_the_same_time_one_goes_on(memory):
-    with mirrors.uploaded():
-        two = [mirrors.Mirror(RUN, folder) for folder in ("one", "two")]
-        for mirror in two:
-            assert mirror.own() and not mirror.own()
-        two[1].check_owner()
-        with pytest.raises(RunDirBusyError, match=f"taken over by pid {os.getpid()} on host"):
-            two[0].check_owner()
-        two[1].close()
-        with pytest.raises(RunDirBusyError, match="taken over by another process, which has ended"):
-            two[0].check_owner()
+    two = [cloud.Folder(RUN, tree) for tree in ("one", "two")]
+    for folder in two:
+        folder.own()
+    two[1].push()
+    with pytest.raises(RunDirBusyError, match=f"taken over by pid {os.getpid()} on host"):
+        two[0].push()
+    two[1].give_up()
+    with pytest.raises(RunDirBusyError, match="taken over by another process, which has ended"):
+        two[0].push()
 
 
 # === Killed at any call ===
@@ -105,66 +107,62 @@ class Dead(BaseException):
     """Signals that the process was killed."""
 
 
-@contextlib.contextmanager
-def dying():
-    """Has the effect of a process's end: nothing is uploaded when the block is left."""
-    with pytest.MonkeyPatch.context() as patch:
-        real = mirrors.Mirror.close
-        patch.setattr(mirrors.Mirror, "close", lambda mirror: sys.exc_info()[1] or real(mirror))
-        yield
-
-
-def killed_at_each_call(monkeypatch, work, least: int):
+def killed_at_each_call(monkeypatch, system, work, least: int):
     """Repeats `work`, killed before each of its modifying calls in turn; yields after each.
 
     The last time it is not killed.
     """
-    real = fsspec_calls.call
     for number in range(1000):
         calls = [0]
 
-        def call(url, verb, do, calls=calls, number=number):
-            if verb in ("write", "remove"):
+        def dying(real, calls=calls, number=number):
+            def call(*arguments):
                 calls[0] += 1
                 if calls[0] > number:
                     raise Dead
-            return real(url, verb, do)
+                return real(*arguments)
+            return call
 
-        with monkeypatch.context() as patch, contextlib.suppress(Dead), dying():
-            work(lambda patch=patch, call=call: patch.setattr(fsspec_calls, "call", call))
+        def begin_to_count():
+            for name in ("put_file", "rm_file", "pipe_file"):
+                patch.setattr(type(system), name, dying(getattr(type(system), name)))  # noqa: B023
+
+        with monkeypatch.context() as patch, contextlib.suppress(Dead):
+            patch.setattr(cloud.Folder, "give_up", lambda _: None)  # as in a process that was killed
+            work(begin_to_count)
         yield
         if calls[0] <= number:
             assert number >= least
             return
 
 
-def make_run(steps=(1, 2, 3)) -> None:
+def make_run(steps=(1, 2, 3), cache=None) -> None:
     """Saves checkpoints with their evaluations, in the trainer's order."""
-    with held_run() as local:
+    with held_run(cache) as local:
         writer = MetricsWriter(local, 0)
         for step in steps:
             writer.write(step, "train", {})
-            writer.upload()
             store.publish_best(stores.save(local, step, keep=1))
             files.write_json(os.path.join(local, "best.json"), {"step": step})
             writer.write(step, "eval", {})
-            writer.upload()
+            cloud.push()
         writer.close()
 
 
 def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
-    memory, monkeypatch
+    memory, monkeypatch, tmp_path
 ):
     def work(begin_to_count):
         memory.store.clear()
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
         begin_to_count()
         make_run((1, 2))
 
     seen = set()
-    for _ in killed_at_each_call(monkeypatch, work, least=15):
-        with mirrors.uploaded():
-            left = pathlib.Path(mirrors.open_mirror(RUN).folder)
-            mirrors.open_mirror(RUN).pull()
+    for number, _ in enumerate(killed_at_each_call(monkeypatch, memory, work, least=15)):
+        with monkeypatch.context() as patch:
+            patch.setenv("ALBERT_CACHE", str(tmp_path / f"machine-{number}"))
+            left = pathlib.Path(cloud.local_copy(RUN) if memory.exists("/data/run") else tmp_path / "none")
             step, of_best, written = stores.newest(left), None, left / "metrics.jsonl"
             lines = [*map(json.loads, written.read_text().splitlines())] if written.exists() else []
             seen.add(step)
@@ -185,23 +183,37 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
 
 
 def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest_or_none(
-    memory, monkeypatch
+    memory, monkeypatch, tmp_path
 ):
     def work(begin_to_count):
         memory.store.clear()
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
         for count in (3, 5):
-            with mirrors.uploaded("memory://data/x.tfrecord") as path:
+            with cloud.output("memory://data/x.tfrecord") as path:
                 if count == 5:
                     begin_to_count()
                 write_pretraining_records(path, count)
 
-    for _ in killed_at_each_call(monkeypatch, work, least=3):
-        path = "memory://data/x.tfrecord"
-        if memory.exists("/data/x.tfrecord.manifest.json") and manifests.is_complete(path):
-            source = RecordFiles(["memory://data/x.tfrecord"])
+    for _ in killed_at_each_call(monkeypatch, memory, work, least=3):
+        if memory.exists("/data/x.tfrecord.manifest.json"):
+            source = RecordFiles(cloud.local_copies("memory://data/x*", "x", files.BESIDE_RECORDS))
             [(_, manifest)] = source.manifests()
-            assert manifest.bytes == filesystem.size(source.paths[0])
+            assert manifest.bytes == os.path.getsize(source.paths[0])
             assert manifest.records == len(list(tfrecord.read_records(source.paths[0]))) in (3, 5)
+
+
+def test_what_a_killed_process_has_not_copied_out_is_copied_by_the_next_one(memory, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Dead), held_run() as local:
+        files.write_json(os.path.join(local, "a.json"), {})
+        cloud.push()
+        files.write_json(os.path.join(local, "b.json"), {})
+        os.unlink(os.path.join(local, "a.json"))
+        patch.setattr(cloud.Folder, "give_up", lambda _: None)
+        raise Dead
+    memory.pipe_file("/data/run/of_another.json", b"{}")
+    with held_run() as local:
+        assert os.path.exists(os.path.join(local, "of_another.json"))
+    assert memory.find("/data/run") == [f"/data/run/{name}.json" for name in ("a", "b", "of_another")]
 
 
 def test_a_run_goes_on_while_nothing_can_be_uploaded_and_keeps_the_users_files(
@@ -211,23 +223,23 @@ def test_a_run_goes_on_while_nothing_can_be_uploaded_and_keeps_the_users_files(
     for name in users:
         memory.pipe_file(name, b"mine")
     make_run((1, 2))
-    real, failures = fsspec_calls.upload, [0]
+    real, failures = type(memory).put_file, [0]
 
-    def upload(path, url):
+    def put_file(*arguments):
         failures[0] += 1
-        if failures[0] < 6:
-            raise UserError(f"cannot write {url}: timed out")
-        real(path, url)
+        if failures[0] < 4:
+            raise TimeoutError("timed out")
+        real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fsspec_calls, "upload", upload)
+        patch.setattr(type(memory), "put_file", put_file)
         make_run((3, 4))
-    assert "timed out; trying again with the next file" in caplog.text
+    assert "timed out; trying again with the next checkpoint" in caplog.text
     assert len(memory.cat_file("/data/run/metrics.jsonl").splitlines()) == 4
     assert all(memory.cat_file(name) == b"mine" for name in users)
     indices = [name for name in memory.find("/data/run") if name.endswith(".index")]
     assert sorted(indices)[1:] == ["/data/run/model.ckpt-4.index", "/data/run/model.ckpt-best.index"]
-    folder = filesystem.local_copy(RUN)
+    folder = cloud.local_copy(RUN)
     assert (checkpoints.open_weights(f"{folder}/model.ckpt-4").read("bert/a") == 4).all()
 
 
@@ -235,7 +247,7 @@ def test_of_a_checkpoint_its_files_and_the_small_ones_next_to_it_are_downloaded(
     make_run((1, 2))
     make_run((3,))
     for path in (f"{RUN}/model.ckpt-best", f"{RUN}/model.ckpt-best.index"):
-        copy = filesystem.local_copy(path)
+        copy = cloud.local_copy(path)
         assert (checkpoints.open_weights(copy).read("bert/a") == 3).all()
         names = os.listdir(os.path.dirname(copy))
         assert "best.json" in names and "model.ckpt-3.index" not in names

@@ -17,7 +17,7 @@ from invariants import assert_tidy, nothing_lost, snapshot
 
 import albert
 from albert import (
-    create_pretraining_data, extract_features, predict, prepare_text, train_sentencepiece,
+    create_pretraining_data, extract_features, predict, train_sentencepiece,
 )
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
@@ -261,7 +261,6 @@ def clashes(folder):
         (extract_features, [model, f"--input_file={folder}/user.jsonl",
                             f"--output_file={folder}/user.jsonl"]),
         (predict, [model, f"--input_file={text}", f"--output_file={folder}/./user.txt"]),
-        (prepare_text, [f"--input_file={folder}/user/corpus.txt", f"--output_dir={folder}/user"]),
         (train_sentencepiece, [f"--input={folder}/user.vocab", f"--model_prefix={folder}/user"]),
     ))
 
@@ -269,8 +268,6 @@ def clashes(folder):
 def test_a_file_of_the_users_is_never_overwritten_with_records_or_results(tmp_path, capsys):
     for ending in ("txt", "jsonl", "vocab"):
         (tmp_path / f"user.{ending}").write_text("w1 w2.\n")
-    (tmp_path / "user").mkdir()
-    (tmp_path / "user/corpus.txt").write_text("w1 w2.\n")
     for module, flags, message in clashes(tmp_path):
         with nothing_lost(tmp_path):
             assert jobs.command(module, *flags) == 2

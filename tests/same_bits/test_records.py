@@ -180,7 +180,7 @@ def test_many_shards_are_looked_up_once_and_files_without_manifest_read_once(tmp
     for path in paths:
         manifests.write_records(path, make_rows(10), SPEC, {"shards": shards})
     calls = {"exists": [], "scan": []}
-    for module, name in ((record_files.filesystem, "exists"), (record_files, "scan")):
+    for module, name in ((record_files.os.path, "exists"), (record_files, "scan")):
         original = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda path, n=name, f=original: calls[n].append(path) or f(path))
