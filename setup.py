@@ -101,7 +101,6 @@ setup(
             "albert-extract-features = albert.extract_features:cli",
             "albert-fill-mask = albert.fill_mask:cli",
             "albert-predict = albert.predict:cli",
-            "albert-prepare-text = albert.prepare_text:cli",
             "albert-pretrain-from-text = albert.pretrain_from_text:cli",
             "albert-run-classifier = albert.run_classifier:cli",
             "albert-run-pretraining = albert.run_pretraining:cli",

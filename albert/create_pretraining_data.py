@@ -47,12 +47,10 @@ def define_flags(values: flags.FlagValues) -> None:
         flags.define(kind, values, name, *args, **kwargs)
 
     define("path", "input_file", None,
-           f"Text: {corpus_flags.WHERE}. Required.", use="texts", unless="runner")
+           f"Text: {corpus_flags.WHERE}. Required.", use="texts")
     corpus_flags.define_flags(values)
-    define("bool", "split_sentences", False,
-           "Split lines into sentences, for paragraphs and for documents of one line.")
     define("path", "output_file", None, "Record files to write (comma-separated). Required.",
-           use="outputs", unless="runner")
+           use="outputs")
     flags.define_vocabulary_flags(values)
     define("enum", "input_file_mode", "r", "No effect: text is read as UTF-8.",
            enum_values=["r", "rb"])
@@ -84,7 +82,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define("integer", "num_processes", None, "Number of processes (default: one per core).",
            lower_bound=1)
     define("path", "eval_output_file", None, "Record files for held-out text (comma-separated).",
-           use="outputs", unless="runner")
+           use="outputs")
     define("float", "held_out_fraction", 0.0,
            "Fraction of the text to hold out for --eval_output_file, in random documents (very long "
            "ones are divided).", lower_bound=0, below=1)
@@ -196,8 +194,7 @@ def job_of(values: flags.FlagValues) -> Job:
         raise FlagError("--output_file and --eval_output_file must name files")
 
     def identity(path: str) -> str:
-        address = cloud.address_of(path)
-        return address if cloud.is_remote(address) else os.path.realpath(path)
+        return cloud.as_given(os.path.realpath(path))
 
     seen = set(map(identity, inputs))
     for path in itertools.chain.from_iterable(outputs.values()):

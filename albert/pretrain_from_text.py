@@ -2,10 +2,10 @@
 
   python -m albert.pretrain_from_text --input_file=my_text.txt --hours=3 --output_dir=out
 
-It measures the machine's speed, chooses vocabulary, architecture, batch, learning rate and steps, and
-runs prepare_text, train_sentencepiece, create_pretraining_data and run_pretraining; the log shows
-each as you would type it. Every command then accepts out/model, and out/report.md says what the model
-has learned. Stop it at any time: rerun the command and it resumes. For English text,
+It chooses vocabulary, architecture, batch, learning rate and steps, and runs train_sentencepiece,
+create_pretraining_data and run_pretraining; the log shows each as you would type it. The first half minute
+of training shows how fast the machine is. Every command then accepts out/model, and out/report.md says what
+the model has learned. Stop it at any time: rerun the command and it resumes. For English text,
 --start_from=small_en starts from a pretrained model. With --teacher, a small model learns from an
 encoder of the text's language, such as a sentence-transformers model, in minutes instead of days.
 """
@@ -21,29 +21,22 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from albert.cli import (
-    corpus_flags, earlier_run, flags, remote_paths, text_plan, text_report, training_speed,
-)
-from albert.cli.text_plan import Size, Text
-from albert.config import AlbertConfig
+from albert.cli import corpus_flags, earlier_run, flags, remote_paths, text_plan, text_report
 from albert.errors import FlagError
-from albert.formats import layouts, pretrained, used_vocabulary
-from albert.records import manifests
-from albert.runtime import processor, workers
+from albert.formats import layouts, pretrained, run_states, used_vocabulary
+from albert.records.manifests import Manifest, is_complete
+from albert.runtime import processor
 from albert.runtime.progress import duration
-from albert.storage import files, filesystem, locks
-from albert.text import corpus_files, vocabulary
+from albert.storage import cloud, files, locks
+from albert.text import corpus_files
 from albert.text.cleaning import LostMarks
-from albert.training import costs
+from albert.text.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
 _DECIDED = ("input_file", "hours", "start_from", "teacher", "do_lower_case", "keep_accents", "seed",
             *corpus_flags.FLAGS)
 _MANY_MARKS = 0.02  # fraction of letters with accents or marks, above which they are kept
-_MEASURED = 5.0  # seconds of steps to time
 _TRAINED = 0.95  # fraction of the time left; evaluations and checkpoints take the rest
 _MIN_TRAINED = 0.1  # fraction of --hours, even where the data took all of it
 _STARTED_RATE = 0.4  # of the rate for random weights (docs/guides/another_language.md)
@@ -52,7 +45,7 @@ _STARTED_RATE = 0.4  # of the rate for random weights (docs/guides/another_langu
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input_file", None, f"Text: {corpus_flags.WHERE}. Required.",
                  use="texts")
-    corpus_flags.define_flags(values)
+    corpus_flags.define_flags(values, with_sentences=False)
     flags.define("float", values, "hours", 1.0,
                  "Total time in hours that the plan aims at.", above=0)
     flags.define("path", values, "output_dir", None, "Output directory. Required.", use="directory")
@@ -70,50 +63,59 @@ def define_flags(values: flags.FlagValues) -> None:
                  lower_bound=0, upper_bound=flags.MAX_SEED)
 
 
+@dataclasses.dataclass
+class Plan:
+    """The choices, saved after each step, so that a resumed run makes the same ones."""
+
+    flags: dict[str, Any]  # as typed
+    text_sha256: str
+    text_bytes: int = 0
+    characters: int = 0  # that get a token of their own
+    keep_accents: bool = False
+    notes: list[str] = dataclasses.field(default_factory=list)  # how letters change
+    size: str = ""
+    vocab_size: int = 0
+    mixed_precision: str = "float32"
+    tokens_per_second: int = 0
+    training: dict[str, float] = dataclasses.field(default_factory=dict)  # flags of batch, rate and steps
+
+    def save(self, directory: str) -> None:
+        files.write_json(os.path.join(directory, earlier_run.PLAN), dataclasses.asdict(self))
+        cloud.push()
+
+
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
     flags.refuse_together(values, "start_from", "teacher")
     paths = corpus_files.find(values.input_file, "input_file")
-    for path in paths:
-        files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
-    is_begun = os.path.exists(os.path.join(values.output_dir, earlier_run.PLAN))
-    if os.path.isdir(values.output_dir) and not is_begun and layouts.layout_of(values.output_dir):
-        raise FlagError(f"--output_dir={values.output_dir} holds another model or run: use another directory")
-    with locks.hold(values.output_dir):
-        _make(values, paths)
+    out = values.output_dir
+    is_begun = os.path.exists(os.path.join(out, earlier_run.PLAN))
+    if os.path.isdir(out) and not is_begun and layouts.layout_of(out):
+        raise FlagError(f"--output_dir={out} holds another model or run: use another directory")
+    with locks.hold(out):
+        _make(values, paths, _open_plan(values, paths), time.monotonic())
 
 
-def _make(values: flags.FlagValues, paths: Sequence[str]) -> None:
-    started, out = time.monotonic(), values.output_dir
-    plan = _Plan.of(values, paths)
-    text_flags = [f"--{name}={values[name].value}" for name in corpus_flags.FLAGS
-                  if values[name].present]
-    corpus = os.path.join(out, "text", "corpus.txt")
-    if not os.path.exists(os.path.join(out, "text", "stats.json")):
-        _run("prepare_text", f"--input_file={values.input_file}", f"--output_dir={out}/text",
-             *text_flags)
-    text = text_of(corpus)
-    plan.choose(text, values.hours * 3600 - (time.monotonic() - started), corpus)
-    vocabulary_flags = plan.vocabulary(values, corpus)
-    train, held_out = (os.path.join(out, "records", f"{name}.tfrecord")
-                       for name in ("train", "held_out"))
-    if not all(map(manifests.is_complete, (train, held_out))):
-        _run("create_pretraining_data", f"--input_file={corpus}", *vocabulary_flags,
-             f"--output_file={train}", f"--eval_output_file={held_out}",
-             f"--held_out_fraction={text_plan.held_out_fraction(text)}",
-             f"--max_seq_length={plan.length}", "--nostatic_masks", "--full_sequences",
-             "--document_layout=blank_lines", f"--random_seed={values.seed}")
-    text = dataclasses.replace(text, counted=manifests.Manifest.read(train).records * plan.length)
-    plan.set_steps(text, _TRAINED * (values.hours * 3600 - (time.monotonic() - started)))
-    model = os.path.join(out, "model")
-    start = vocabulary_flags
-    if values.start_from:  # which has the vocabulary
-        start = [f"--init_checkpoint={flags.as_typed(values, 'start_from')}"]
-    _run("run_pretraining", f"--input_file={train}", f"--eval_input_file={held_out}",
-         f"--output_dir={model}", *start, *plan.training_flags(values),
-         f"--seed={values.seed}")
-    notes = [plan.as_text(text), text_report.coverage(train), *plan.chosen.get("notes", ())]
-    log.info("report: %s", text_report.write(out, model, held_out, notes, plan.epochs(text)))
+def _open_plan(values: flags.FlagValues, paths: Sequence[str]) -> Plan:
+    """Returns the plan of the output directory, or a new one.
+
+    Raises:
+      FlagError: it was made for other flags, or for another text in the files `paths`.
+    """
+    given = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
+    new = Plan(given, hashlib.sha256(repr(list(map(files.sha256, paths))).encode()).hexdigest())
+    path = os.path.join(values.output_dir, earlier_run.PLAN)
+    if not os.path.exists(path):
+        return new
+    plan = Plan(**files.read_json_object(path))
+    for name, value in given.items():
+        if (before := plan.flags.get(name)) != value:
+            raise FlagError(f"--{name}={value}, but {values.output_dir} was started with {before}: "
+                            "use another --output_dir")
+    if plan.text_sha256 != new.text_sha256:
+        raise FlagError(f"--input_file={values.input_file} has changed since {values.output_dir} was "
+                        "started: put it back, or use another --output_dir")
+    return plan
 
 
 def _run(name: str, *arguments: str) -> None:
@@ -125,222 +127,139 @@ def _run(name: str, *arguments: str) -> None:
         command.main(values)
 
 
-def text_of(corpus: str) -> Text:
-    """Returns the properties of a corpus that the plan depends on."""
-    characters: collections.Counter[str] = collections.Counter()
-    with open(corpus, encoding="utf-8") as stream:
-        while part := stream.read(1 << 20):
-            characters.update(part)
-    shares = np.cumsum(sorted(characters.values(), reverse=True)) / max(characters.total(), 1)
-    covered = int(np.searchsorted(shares, vocabulary.Settings.character_coverage)) + 1
-    return Text(os.path.getsize(corpus), covered)
+def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: float) -> None:
+    out, form = values.output_dir, corpus_flags.form_of(values)
+    start, teacher = (getattr(values, flag) and pretrained.open_path(getattr(values, flag), flag)
+                      for flag in ("start_from", "teacher"))
+    text_flags = ["--split_sentences", *(f"--{name}={values[name].value}" for name in corpus_flags.FLAGS
+                                         if values[name].present)]
 
+    def seconds_left() -> float:
+        return values.hours * 3600 - (time.monotonic() - started)
 
-def _digest_of(paths: Sequence[str]) -> str:
-    """Returns a digest of the files' contents."""
-    contents = [
-        cloud.stamp(path) if cloud.is_remote(path) else files.sha256(path)
-        for path in paths
-    ]
-    return hashlib.sha256(repr(contents).encode()).hexdigest()
-
-
-class _Plan:
-    """The choices, stored in plan.json, so that a resumed run makes the same ones."""
-
-    def __init__(self, path: str, chosen: dict[str, Any], values: flags.FlagValues):
-        self.path, self.chosen = path, chosen
-        gain = processor.bfloat16_gain()
-        self._precision = chosen.get("mixed_precision", "bfloat16" if gain else "float32")
-        self._start, self._teacher = (
-            getattr(values, flag) and pretrained.open_path(getattr(values, flag), flag)
-            for flag in ("start_from", "teacher")
-        )
-
-    @classmethod
-    def of(cls, values: flags.FlagValues, paths: Sequence[str]) -> "_Plan":
-        """Returns the plan of the output directory, or a new one.
-
-        Raises:
-          FlagError: it was made for other flags, or for another text in the files `paths`.
-          UserError: the model does not exist.
-        """
-        path = os.path.join(values.output_dir, earlier_run.PLAN)
-        text = _digest_of(paths)
-        given = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
-        if not os.path.exists(path):
-            return cls(path, {"flags": given, "text_sha256": text}, values)
-        chosen = files.read_json_object(path)
-        for name, value in given.items():
-            if (before := chosen.get("flags", {}).get(name)) != value:
-                raise FlagError(f"--{name}={value}, but {values.output_dir} was started with {before}: "
-                                "use another --output_dir")
-        if "text_sha256" not in chosen:
-            log.warning("%s does not record its text: cannot check that it is the same", path)
-        elif chosen["text_sha256"] != text:
-            raise FlagError(f"--input_file={values.input_file} has changed since {values.output_dir} was "
-                            "started: put it back, or use another --output_dir")
-        return cls(path, chosen, values)
-
-    @property
-    def config(self) -> AlbertConfig:
-        """The architecture, with the size of the chosen vocabulary."""
-        if self._start:
-            return self._start.config
-        if self._teacher:
-            config = text_plan.student_of(self._teacher.config)
-        else:
-            config = text_plan.size_of(self.chosen["size"]).config
-        return dataclasses.replace(config, vocab_size=self.chosen["vocab_size"])
-
-    @property
-    def length(self) -> int:
-        return self.chosen["max_seq_length"]
-
-    def choose(self, text: Text, seconds: float, corpus: str) -> None:
-        """Chooses size and vocabulary, and measures the speed of training."""
-        if "size" in self.chosen:
-            return
-        sizes = text_plan.SIZES
-        log.info("measuring how fast this machine trains ...")
-        if self._start:
-            size = text_plan.nearest(self._start.config)
-        elif self._teacher:
-            size = text_plan.STUDENT
-        else:
-            rate = self._tokens_per_second(sizes[1], sizes[1].config)
-            size = text_plan.choose_size(text.tokens, rate * text_plan.token_flops(sizes[1]) * seconds)
-        self.chosen |= {
-            "size": size.name, "optimizer": size.optimizer, "mixed_precision": self._precision,
-        }
-        if self._teacher:
-            prefix = os.path.join(os.path.dirname(self.path), "vocabulary")
-            self.chosen["vocab_size"] = used_vocabulary.write_used(
-                self._teacher.required_tokenizer(), corpus, prefix)
-        else:
-            self.chosen["vocab_size"] = text_plan.vocabulary_size(size, text)
-        config = self.config
-        length = min(size.length, config.max_position_embeddings)
-        size = dataclasses.replace(size, length=length)
-        self.chosen |= {"vocab_size": config.vocab_size, "max_seq_length": length,
-                        "tokens_per_second": round(self._tokens_per_second(size, config))}
-        files.write_json(self.path, self.chosen)
-        log.info("%s: %d x %d (layers x width), %s tokens in the vocabulary; %s tokens/s here",
-                 size.name if not self._start else self._start.path, config.num_hidden_layers,
-                 config.hidden_size, f"{config.vocab_size:,}",
-                 f"{self.chosen['tokens_per_second']:,}")
-
-    def _tokens_per_second(self, size: Size, config: AlbertConfig) -> float:
-        with workers.preemptible("rerun the command to start again"):
-            rate = training_speed.measure(
-                config, batch=size.batch, length=size.length, predictions=size.predictions,
-                optimizer=size.optimizer, precision=self._precision, seconds=_MEASURED,
-            )
-        if not self._teacher:
-            return rate
-        # A teacher only computes forwards, a third of a step's work.
-        of_teacher, own = map(costs.compute_parameters, (self._teacher.config, config))
-        return rate / (1 + of_teacher / own / 3)
-
-    def vocabulary(self, values: flags.FlagValues, corpus: str) -> list[str]:
-        """Returns the flags of the vocabulary, which is trained if it does not exist."""
-        if model := self._start or self._teacher:
-            theirs = model.vocabulary
-            name = "spm_model_file" if theirs.spm_model_file else "vocab_file"
-            text = theirs.text  # WordPiece keeps accents with capitals
-            is_kept = text.keep_accents if theirs.spm_model_file else not text.do_lower_case
-            self._note_letters(corpus, text.do_lower_case, is_kept)
-            lower = f"--do_lower_case={str(text.do_lower_case).lower()}"
-            if self._start:
-                return [f"--{name}={getattr(theirs, name)}", lower]
-            self._write_config(values.output_dir)
-            prefix = os.path.join(values.output_dir, "vocabulary")
-            return [f"--{name}={prefix}{'.model' if theirs.spm_model_file else '.txt'}", lower]
-        lower = f"--do_lower_case={str(values.do_lower_case).lower()}"
-        prefix = os.path.join(values.output_dir, "spm")
-        if not os.path.exists(f"{prefix}.model"):
-            keeps = self._note_letters(corpus, values.do_lower_case, flags.given(values, "keep_accents"))
-            _run("train_sentencepiece", f"--input={corpus}", f"--model_prefix={prefix}", lower,
-                 f"--keep_accents={str(keeps).lower()}",
-                 f"--vocab_size={self.chosen['vocab_size']}", "--nohard_vocab_limit",
-                 f"--seed={values.seed}")
-        with open(f"{prefix}.vocab", encoding="utf-8") as stream:
-            self.chosen["vocab_size"] = sum(1 for _ in stream)
-        self._write_config(values.output_dir)
-        return [f"--spm_model_file={prefix}.model", lower]
-
-    def _write_config(self, directory: str) -> None:
-        self._config_file = os.path.join(directory, "albert_config.json")
-        with files.atomic_write(self._config_file) as stream:
-            stream.write(self.config.to_json_string())
-
-    def _note_letters(self, corpus: str, is_lower: bool, keep_accents: bool | None) -> bool:
-        """Notes how letters change; returns whether accents are kept, by default if there are many."""
-        marks = LostMarks()
-        with open(corpus, encoding="utf-8") as stream:
-            all(map(marks.add, stream))
-        if keep_accents is None:
-            keep_accents = marks.fraction > _MANY_MARKS
+    # === The text: how much there is, and in which letters ===
+    theirs = (start or teacher) and (start or teacher).vocabulary
+    is_lower = theirs.text.do_lower_case if theirs else values.do_lower_case
+    if not plan.text_bytes:
+        characters, marks = collections.Counter[str](), LostMarks()
+        for document in read_documents(paths, str, ReadingCounts(), form=form):
+            for line in document:
+                characters.update(line)
+                marks.add(line)
+                plan.text_bytes += len(line.encode("utf-8", "replace")) + 1
+        plan.characters = text_plan.covered(characters)
+        plan.keep_accents = values.keep_accents
+        if theirs:  # WordPiece keeps accents with capitals
+            plan.keep_accents = theirs.text.keep_accents if theirs.spm_model_file else not is_lower
+        elif not values["keep_accents"].present:
+            plan.keep_accents = marks.fraction > _MANY_MARKS
         ways = ("dropped; --keep_accents keeps", "kept; --nokeep_accents drops")
-        self.chosen["notes"] = ["Capitals are lower-cased"] * is_lower + [
-            f"{marks}, which are {ways[keep_accents]} them"] * bool(marks.fraction)
-        files.write_json(self.path, self.chosen)
-        log.info("%s", "; ".join(self.chosen["notes"]))
-        return keep_accents
+        plan.notes = ["Capitals are lower-cased"] * is_lower + [
+            f"{marks}, which are {ways[plan.keep_accents]} them"] * bool(marks.fraction)
+        log.info("%s", "; ".join(plan.notes))
+    tokens = plan.text_bytes / text_plan.BYTES_PER_TOKEN
 
-    def set_steps(self, text: Text, seconds: float) -> None:
-        """Chooses batch, rate and steps by the time left."""
-        if "training" in self.chosen:
-            return
-        minimum = _MIN_TRAINED * self.chosen["flags"]["hours"] * 3600
-        if seconds < minimum:
-            log.warning("preparing the data took most of --hours; training takes another %s",
-                        duration(minimum))
-            seconds = minimum
-        size = text_plan.size_of(self.chosen["size"])
-        size = dataclasses.replace(
-            size, length=self.length, rate=size.rate * (_STARTED_RATE if self._start else 1)
-        )
-        self.chosen["training"] = text_plan.training_flags(
-            size, text.tokens, self.chosen["tokens_per_second"], seconds
-        )
-        files.write_json(self.path, self.chosen)
-        log.info("%s", self.as_text(text))
+    # === The architecture ===
+    if not plan.size:
+        size = text_plan.STUDENT
+        if start:
+            size = text_plan.nearest(start.config)
+        elif not teacher:
+            flags.start_engine()
+            size = text_plan.choose_size(tokens, text_plan.assumed_flops() * seconds_left())
+        plan.size = size.name
+        plan.mixed_precision = "bfloat16" if processor.bfloat16_gain() else "float32"
+        plan.save(out)
+    size = text_plan.size_of(plan.size)
+    config = start.config if start else text_plan.student_of(teacher.config) if teacher else size.config
+    size = dataclasses.replace(
+        size, length=min(size.length, config.max_position_embeddings),
+        rate=size.rate * (_STARTED_RATE if start else 1), least_warmup=100 if teacher else 1,
+    )
 
-    def training_flags(self, values: flags.FlagValues) -> Sequence[str]:
-        """Returns run_pretraining's flags."""
-        new = []
-        if self._teacher:
-            new = [f"--teacher={flags.as_typed(values, 'teacher')}", "--init_from_teacher"]
-        elif not self._start:
-            new = ["--init_embeddings=cooccurrence"]
-        if not self._start:
-            new.append(f"--albert_config_file={self._config_file}")
-        return [
-            *new, "--do_train", "--do_eval", f"--max_seq_length={self.length}",
-            f"--optimizer={self.chosen['optimizer']}",
-            f"--mixed_precision={self.chosen['mixed_precision']}", "--masked_lm_budget=0.15",
-            "--mask_token_share=1", "--keep_checkpoint_max=2",
-            *(f"--{name}={value}" for name, value in self.chosen["training"].items()),
-        ]
+    # === The vocabulary ===
+    kind = "vocab_file" if theirs and not theirs.spm_model_file else "spm_model_file"
+    if start:
+        vocabulary_file, plan.vocab_size = getattr(theirs, kind), config.vocab_size
+    elif teacher:
+        prefix = os.path.join(out, "vocabulary")
+        vocabulary_file = prefix + (".txt" if kind == "vocab_file" else ".model")
+        if not plan.vocab_size:
+            documents = read_documents(paths, str, ReadingCounts(), form=form)
+            lines = (line for document in documents for line in document)
+            plan.vocab_size = used_vocabulary.write_used(teacher.required_tokenizer(), lines, prefix)
+    else:
+        vocabulary_file = os.path.join(out, "spm.model")
+        if not plan.vocab_size:
+            wanted = text_plan.vocabulary_size(size, tokens, plan.characters)
+            _run("train_sentencepiece", f"--input={values.input_file}", *text_flags,
+                 f"--model_prefix={out}/spm", f"--do_lower_case={str(is_lower).lower()}",
+                 f"--keep_accents={str(plan.keep_accents).lower()}", f"--vocab_size={wanted}",
+                 "--nohard_vocab_limit", f"--seed={values.seed}")
+            with open(os.path.join(out, "spm.vocab"), encoding="utf-8") as stream:
+                plan.vocab_size = sum(1 for _ in stream)
+    config = dataclasses.replace(config, vocab_size=plan.vocab_size)
+    config_file = os.path.join(out, "albert_config.json")
+    with files.atomic_write(config_file) as stream:
+        stream.write(config.to_json_string())
+    plan.save(out)
 
-    def epochs(self, text: Text) -> float:
-        """Returns how often the text is read."""
-        training = self.chosen["training"]
-        tokens = training["num_train_steps"] * training["train_batch_size"] * self.length
-        return tokens / max(text.tokens, 1)
+    # === Records ===
+    train, held_out = (os.path.join(out, "records", f"{name}.tfrecord") for name in ("train", "held_out"))
+    if not all(map(is_complete, (train, held_out))):
+        _run("create_pretraining_data", f"--input_file={values.input_file}", *text_flags,
+             f"--{kind}={vocabulary_file}", f"--do_lower_case={str(is_lower).lower()}",
+             f"--output_file={train}", f"--eval_output_file={held_out}",
+             f"--held_out_fraction={text_plan.held_out_fraction(tokens)}",
+             f"--max_seq_length={size.length}", "--nostatic_masks", "--full_sequences",
+             f"--random_seed={values.seed}")
+        cloud.push()
+    tokens = Manifest.read(train).records * size.length
 
-    def as_text(self, text: Text) -> str:
-        """Returns the plan as a sentence."""
-        training, config, epochs = self.chosen["training"], self.config, self.epochs(text)
-        rate = self.chosen["tokens_per_second"]
-        return (
-            f"{config.num_hidden_layers} x {config.hidden_size} (layers x width), {config.vocab_size:,} "
-            f"vocabulary entries; {training['num_train_steps']:,} steps of "
-            f"{training['train_batch_size']} x {self.length} tokens: "
-            f"{epochs:.1f} epochs of {text.num_bytes / 1e6:,.1f} MB of text, "
-            f"{duration(epochs * text.tokens / max(rate, 1))} at {rate:,} tokens/s"
-        )
+    # === Training, of which the first half minute shows how fast this machine is ===
+    model = os.path.join(out, "model")
+    new = [f"--init_checkpoint={flags.as_typed(values, 'start_from')}"] if start else [
+        f"--albert_config_file={config_file}", f"--{kind}={vocabulary_file}",
+        f"--do_lower_case={str(is_lower).lower()}"]
+    if teacher:
+        new += [f"--teacher={flags.as_typed(values, 'teacher')}", "--init_from_teacher"]
+    elif not start:
+        new.append("--init_embeddings=cooccurrence")
+
+    def train_model(training: dict[str, float], *more: str) -> None:
+        _run("run_pretraining", f"--input_file={train}", f"--output_dir={model}", *new, "--do_train",
+             f"--max_seq_length={size.length}", f"--optimizer={size.optimizer}", f"--mixed_precision={plan.mixed_precision}",
+             "--masked_lm_budget=0.15", "--mask_token_share=1", "--keep_checkpoint_max=2",
+             f"--seed={values.seed}", *(f"--{name}={value}" for name, value in training.items()), *more)
+
+    if not plan.training:
+        minimum = _MIN_TRAINED * values.hours * 3600
+        if seconds_left() < minimum:
+            log.warning("preparing the data took most of --hours; training takes another %s", duration(minimum))
+        assumed = text_plan.assumed_flops() / text_plan.token_flops(size, config)
+        training = text_plan.training_flags(size, tokens, assumed, max(_TRAINED * seconds_left(), minimum))
+        until = text_plan.measured_steps(size, training, assumed)
+        train_model(training, f"--until_step={until}")
+        *_, last = (line for line in run_states.metrics(model) if line.get("tokens_per_second"))
+        plan.tokens_per_second = round(last["tokens_per_second"])
+        trained = until * training["train_batch_size"] * size.length / plan.tokens_per_second
+        seconds = max(_TRAINED * seconds_left(), minimum) + trained
+        plan.training = text_plan.training_flags(size, tokens, plan.tokens_per_second, seconds)
+        plan.save(out)
+    epochs = plan.training["num_train_steps"] * plan.training["train_batch_size"] * size.length / tokens
+    planned = (
+        f"{config.num_hidden_layers} x {config.hidden_size} (layers x width), {config.vocab_size:,} "
+        f"vocabulary entries; {plan.training['num_train_steps']:,} steps of "
+        f"{plan.training['train_batch_size']} x {size.length} tokens: "
+        f"{epochs:.1f} epochs of {plan.text_bytes / 1e6:,.1f} MB of text, "
+        f"{duration(epochs * tokens / plan.tokens_per_second)} at {plan.tokens_per_second:,} tokens/s"
+    )
+    log.info("%s", planned)
+    train_model(plan.training, "--do_eval", f"--eval_input_file={held_out}")
+
+    # === Report ===
+    notes = [planned, text_report.coverage(train), *plan.notes]
+    log.info("report: %s", text_report.write(out, model, held_out, notes))
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -15,9 +15,7 @@ from albert.text import corpus_files, vocabulary
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input", None,
                  f"Text, one sentence per line: {corpus_flags.WHERE}. Required.", use="texts")
-    corpus_flags.define_flags(values, with_layout=False)
-    flags.define("bool", values, "split_sentences", False,
-                 "Split lines into sentences, for paragraphs and for documents of one line.")
+    corpus_flags.define_flags(values)
     flags.define("path", values, "model_prefix", None,
                  "Output path without .model and .vocab. Required.", use="output")
     flags.define("integer", values, "vocab_size", 30000,

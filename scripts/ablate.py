@@ -25,8 +25,6 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input_file", None,
                  f"The text: {corpus_flags.WHERE}. Required.", use="texts")
     corpus_flags.define_flags(values)
-    flags.define("bool", values, "split_sentences", False,
-                 "Split each line of the text into its sentences.")
     flags.define("path", values, "spm_model_file", None, "SentencePiece model. Required.",
                  use="file")
     flags.define("string", values, "output_dir", None,

@@ -10,7 +10,6 @@
     table_flags         how run_classifier and predict read a table
     own_texts           --train_file: your own texts in one file, and settings that fit them
     text_plan           model size, vocabulary and steps for a given text and time budget
-    training_speed      tokens per second of a pretraining step on this machine
     text_report         a page on what a model has learned from the text it was pretrained on
     report_page         report.md and report.html
     answering           what the inference commands share: flags, the model, lines

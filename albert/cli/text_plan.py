@@ -1,16 +1,25 @@
 """Formulas by which pretrain_from_text chooses a model for a text and a time budget.
 
-A size is affordable if text and time provide enough tokens for each of its compute parameters
+A size is affordable if text and time, on a machine of the assumed speed, provide enough tokens for each of its compute parameters
 (counted as if nothing were shared, since that determines the cost of a token). The
-largest affordable size is trained until the time is up, but for at most `MAX_PASSES` epochs.
-docs/guides/pretrain.md has the resulting table.
+largest affordable size is trained until the time is up, at the speed that its first steps show, but
+for at most `MAX_PASSES` epochs. docs/guides/pretrain.md has the resulting table.
 """
 
+import collections
 import dataclasses
 import math
 
+import numpy as np
+
 from albert.config import AlbertConfig
+from albert.runtime import workers
+from albert.text import vocabulary
 from albert.training import costs
+
+# FLOPs per second in training of a core and of an accelerator (docs/guides/pretrain.md).
+CORE_FLOPS, ACCELERATOR_FLOPS = 5e10, 3e14
+MEASURED_SECONDS = 30  # of training, by which the speed is measured
 
 # Estimates for tokenization: bytes per token, and how often a vocabulary entry must occur in training
 # to be worth an embedding.
@@ -23,7 +32,8 @@ MAX_PASSES = 100
 MIN_STEPS = 1000  # fewer: smaller batches
 MIN_BATCH = 16
 WARMUP = 0.05  # fraction of the steps in which the rate rises; in the others it falls
-SAVES, SAVED_SECONDS = 10, 600  # minimum number of checkpoints, maximum seconds between two
+# Checkpoints: at most so many seconds apart and at least so many, unless they are closer than a minute.
+SAVED_SECONDS, SAVES, MIN_SAVED_SECONDS = 600, 10, 60
 EVAL_BATCH = 128
 HELD_OUT_TOKENS = 200_000  # enough for a standard error of 0.3 points of 30,000 masked tokens
 MAX_HELD_OUT = 0.1
@@ -39,6 +49,7 @@ class Size:
     length: int  # tokens
     optimizer: str
     rate: float
+    least_warmup: int = 1  # steps
 
     @property
     def config(self) -> AlbertConfig:
@@ -65,7 +76,7 @@ SIZES = (
 )
 
 # To learn from a teacher (docs/evidence/results.md).
-STUDENT = Size("student", 64, 64, "adamw", 5e-4)
+STUDENT = Size("student", 64, 64, "adamw", 5e-4, 100)
 STUDENT_WIDTH = 128  # of its embeddings
 
 
@@ -82,23 +93,23 @@ def student_of(teacher: AlbertConfig) -> AlbertConfig:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """A corpus, as prepare_text wrote it."""
-
-    num_bytes: int
-    characters: int  # distinct ones that get a token of their own
-    counted: int = 0  # tokens in the records, once there are any
-
-    @property
-    def tokens(self) -> float:
-        """The number of tokens: an estimate until they are counted."""
-        return self.counted or self.num_bytes / BYTES_PER_TOKEN
+def covered(characters: collections.Counter[str]) -> int:
+    """Returns how many characters of a text, of which it has so many each, get a token of their own."""
+    shares = np.cumsum(sorted(characters.values(), reverse=True)) / max(characters.total(), 1)
+    return int(np.searchsorted(shares, vocabulary.Settings.character_coverage)) + 1
 
 
-def token_flops(size: Size) -> float:
+def assumed_flops() -> float:
+    """Returns the FLOPs per second of this machine in training, by what it is alone. Keras is loaded."""
+    import keras
+
+    accelerators = [name for name in keras.distribution.list_devices() if not name.startswith("cpu")]
+    return len(accelerators) * ACCELERATOR_FLOPS or workers.available_cores() * CORE_FLOPS
+
+
+def token_flops(size: Size, config: AlbertConfig) -> float:
     """Returns the FLOPs of a token in training."""
-    return costs.training_flops(size.config, size.length, size.predictions)
+    return costs.training_flops(config, size.length, size.predictions)
 
 
 def choose_size(text_tokens: float, flops: float) -> Size:
@@ -108,24 +119,27 @@ def choose_size(text_tokens: float, flops: float) -> Size:
       flops: the budget for the entire training.
     """
     def is_affordable(size: Size) -> bool:
-        tokens = min(MAX_PASSES * text_tokens, flops / token_flops(size))
+        tokens = min(MAX_PASSES * text_tokens, flops / token_flops(size, size.config))
         return costs.compute_parameters(size.config) <= tokens / TOKENS
 
     return next(filter(is_affordable, reversed(SIZES)), SIZES[0])
 
 
-def vocabulary_size(size: Size, text: Text) -> int:
+def vocabulary_size(size: Size, text_tokens: float, characters: int) -> int:
     """Returns the vocabulary size of a model size, or less for a short text, in hundreds.
 
     At least half of the entries are longer than one character.
+
+    Args:
+      characters: of the text, which get a token each.
     """
-    supported = min(size.config.vocab_size, text.tokens / USES_OF_ENTRY)
-    return 100 * math.ceil(max(supported, text.characters / CHARACTERS_SHARE, 200) / 100)
+    supported = min(size.config.vocab_size, text_tokens / USES_OF_ENTRY)
+    return 100 * math.ceil(max(supported, characters / CHARACTERS_SHARE, 200) / 100)
 
 
-def held_out_fraction(text: Text) -> float:
+def held_out_fraction(text_tokens: float) -> float:
     """Returns the fraction of the text that is held out, in thousandths."""
-    return max(round(min(MAX_HELD_OUT, HELD_OUT_TOKENS / max(text.tokens, 1)), 3), 0.001)
+    return max(round(min(MAX_HELD_OUT, HELD_OUT_TOKENS / max(text_tokens, 1)), 3), 0.001)
 
 
 def training_flags(
@@ -137,13 +151,14 @@ def training_flags(
     while batch > MIN_BATCH and tokens < MIN_STEPS * batch * size.length:
         batch //= 2
     steps = max(round(tokens / (batch * size.length)), 20)
-    # A power failure costs little work.
-    saves = max(SAVES, round(tokens / tokens_per_second / SAVED_SECONDS))
+    # A power failure costs little work; a checkpoint and its evaluation cost seconds.
+    duration = tokens / tokens_per_second
+    saves = max(round(duration / SAVED_SECONDS), min(SAVES, round(duration / MIN_SAVED_SECONDS)), 1)
     return {
         "train_batch_size": batch,
         "learning_rate": float(f"{size.rate * math.sqrt(batch / size.batch):.3g}"),
         "num_train_steps": steps,
-        "num_warmup_steps": max(round(WARMUP * steps), 1),
+        "num_warmup_steps": max(round(WARMUP * steps), min(size.least_warmup, steps // 2)),
         "save_checkpoints_steps": math.ceil(steps / saves),
         "log_steps": math.ceil(steps / 20),
         "eval_batch_size": EVAL_BATCH,
@@ -151,6 +166,17 @@ def training_flags(
         # of the time.
         "max_eval_steps": min(max(steps * batch // (4 * saves * EVAL_BATCH), 8), 60),
     }
+
+
+def measured_steps(size: Size, training: dict[str, float], tokens_per_second: float) -> int:
+    """Returns how many of the first steps measure the speed, at most a quarter.
+
+    Args:
+      training: from `training_flags`.
+      tokens_per_second: assumed.
+    """
+    steps = MEASURED_SECONDS * tokens_per_second / (training["train_batch_size"] * size.length)
+    return max(min(round(steps), int(training["num_train_steps"]) // 4), 2)
 
 
 def nearest(config: AlbertConfig) -> Size:

@@ -68,15 +68,20 @@ def read_run_state(prefix: str) -> dict[str, Any]:
     return run_state
 
 
-def evaluations(directory: str) -> list[dict[str, Any]]:
-    """Returns the evaluations in a run's metrics.jsonl, in order; a damaged line is left out."""
+def metrics(directory: str) -> list[dict[str, Any]]:
+    """Returns the lines of a run's metrics.jsonl, in order; a damaged one is left out."""
     path, lines = os.path.join(directory, "metrics.jsonl"), []
     if os.path.isfile(path):
         with open(path, encoding="utf-8", errors="replace") as stream:
             for text in stream:
                 with contextlib.suppress(ValueError, RecursionError):
                     lines.append(json.loads(text))
-    return [line for line in lines if isinstance(line, dict) and line.get("kind") == "eval"]
+    return [line for line in lines if isinstance(line, dict)]
+
+
+def evaluations(directory: str) -> list[dict[str, Any]]:
+    """Returns the evaluations among `metrics`."""
+    return [line for line in metrics(directory) if line.get("kind") == "eval"]
 
 
 def complete(prefix: str, results: Mapping[str, Any]) -> None:

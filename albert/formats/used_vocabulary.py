@@ -1,6 +1,7 @@
 """The part of a vocabulary that a text uses."""
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -10,13 +11,13 @@ from albert.tokenization import SPIECE_UNDERLINE, FullTokenizer
 _LINES = 4096  # tokenized at once
 
 
-def write_used(tokenizer: FullTokenizer, corpus: str, prefix: str) -> int:
+def write_used(tokenizer: FullTokenizer, lines: Iterable[str], prefix: str) -> int:
     """Writes the part of a vocabulary that a text uses: PREFIX.model or PREFIX.txt.
 
     Special tokens and single characters stay, so that any text can still be read.
 
     Args:
-      corpus: a text file in UTF-8.
+      lines: the text.
 
     Returns:
       its number of entries, in their former order.
@@ -25,9 +26,9 @@ def write_used(tokenizer: FullTokenizer, corpus: str, prefix: str) -> int:
     is_used[list(tokenizer.special_ids)] = True
     for token, i in tokenizer.vocab.items():
         is_used[i] |= len(token.removeprefix("##").removeprefix(SPIECE_UNDERLINE)) <= 1
-    with open(corpus, encoding="utf-8") as stream:
-        while lines := list(itertools.islice(stream, _LINES)):
-            is_used[tokenizer.encode_flat(lines)[0]] = True
+    lines = iter(lines)
+    while batch := list(itertools.islice(lines, _LINES)):
+        is_used[tokenizer.encode_flat(batch)[0]] = True
     if tokenizer.is_spm:
         from sentencepiece import sentencepiece_model_pb2
 

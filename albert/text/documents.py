@@ -1,11 +1,12 @@
 """Streams a corpus as documents, and gathers documents into blocks."""
 
+import hashlib
 import io
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from albert.storage import filesystem
 from albert.text import text_files
 from albert.text.corpus_files import BLANK_LINES, FILES, LINES, Form
 from albert.text.sentences import split_sentences
@@ -28,6 +29,8 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yields the documents of files in order, updating `counts`.
 
+    Copies of earlier documents are dropped if the text is raw, that is, split into sentences later.
+
     Args:
       preprocess: `FullTokenizer.preprocess`; a line of which it leaves nothing is blank.
       break_between_files: whether documents end with their file; otherwise the next file's first
@@ -38,16 +41,21 @@ def read_documents(
       DataError: a file cannot be read or, at the end, too many lines are not UTF-8.
     """
     document: Document = []
-    size = 0
+    size, seen = 0, set[bytes]()
     lines = _read_files(paths, preprocess, counts, break_between_files, form)
     for text, is_end in lines:
         if text:
             document.append(text)
             size += len(text)
         if document and (is_end or size >= LONGEST_DOCUMENT):
-            counts.documents += 1
+            digest = hashlib.blake2b("\n".join(document).encode("utf-8", "replace"), digest_size=12).digest()
             counts.cut_documents += not is_end
-            yield document
+            if form.language and is_end and digest in seen:
+                counts.copies += 1
+            else:
+                seen.add(digest)
+                counts.documents += 1
+                yield document
             document, size = [], 0
     counts.check()
 
@@ -117,7 +125,7 @@ def size_of_text(path: str, form: Form = Form()) -> int:
         if reader := form.reader(text_files.head_of(stream), path):
             return sum(len(content) for _, content in reader(stream, path, form.text_field))
         if stream.seekable():
-            return cloud.size(path)
+            return os.path.getsize(path)
         return sum(map(len, iter(lambda: stream.read(1 << 16), b"")))
 
 

@@ -1,38 +1,13 @@
 """Sentence splitting, in about three hundred languages. No TensorFlow."""
 
-import difflib
-import locale
 import re
 from collections.abc import Iterator
-
-from albert.errors import FlagError
 
 # The library never ends a sentence within a quotation, which may be pages long. So quotation marks
 # are replaced by characters that may begin or end a sentence.
 _OPENS = re.compile(r"(?<![^\s(\[—–])[“”„\"«»]")
 _CLOSES = str.maketrans(dict.fromkeys("“”„\"«»", "’"))
 _ENDS_QUOTED = tuple("“”\"«»’'")
-
-
-# Languages that `locale` doesn't know.
-_OTHERS = ("ab ae av ay ba bh bm ch co cr cu fj gn ho hz ie ii io jv kg ki kj kr kv la lu mh na nd ng nv "
-           "oj pi qu rm rn sg sn su tw ty vo za").split()
-
-
-def language_code(language: str) -> str:
-    """Returns the ISO 639 code of a language, which may be given with a region (`pt-BR`).
-
-    Raises:
-      FlagError: there is no such code; names the nearest one.
-    """
-    aliases = {name: re.split(r"[_.@]", of_name)[0] for name, of_name in locale.locale_alias.items()}
-    codes = {code for code in (*aliases.values(), *_OTHERS) if re.fullmatch("[a-z]{2,3}", code)}
-    if (code := re.split("[-_]", language.lower())[0]) in codes:
-        return code
-    names = {name: code for name, code in aliases.items() if name.isalpha() and len(name) > 3}
-    nearest = difflib.get_close_matches(code, (*names, *sorted(codes)), n=1)
-    hint = names.get(nearest[0], nearest[0]) if nearest else "en, de or zh, for example"
-    raise FlagError(f"--language={language} is no language code (ISO 639): did you mean {hint}?")
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
@@ -42,8 +17,10 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     sentences.
 
     Args:
-      language: see `language_code`; for abbreviations.
+      language: ISO 639 code, perhaps with a region (`pt-BR`), for abbreviations; an unknown one is read
+        as English.
     """
+    language = re.split("[-_]", language.lower())[0]
     text = " ".join(text.split())  # other white space confuses the library
     sentences: list[str] = []
     at = 0

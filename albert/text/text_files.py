@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from albert.errors import DataError
-from albert.storage import filesystem
 
 log = logging.getLogger("albert")
 
@@ -35,6 +34,7 @@ class ReadingCounts:
     """A reader's counts."""
 
     documents: int = 0
+    copies: int = 0  # documents that were dropped, since an earlier one has the same text
     lines: int = 0  # blank ones included
     bytes: int = 0  # of the text as UTF-8
     cuts: int = 0  # positions at which very long lines were divided
@@ -51,7 +51,9 @@ class ReadingCounts:
                             "are not UTF-8")
 
     def warn(self) -> None:
-        """Logs unusual properties: no blank lines, lines that are not UTF-8."""
+        """Logs unusual properties: copies, no blank lines, lines that are not UTF-8."""
+        if self.copies:
+            log.info("dropped %s document(s): copies of earlier ones", f"{self.copies:,}")
         if self.files_of_lines:
             first, *others = self.files_of_lines
             more = f" (and {len(others):,} more files)" if others else ""

@@ -7,7 +7,7 @@
 #
 # The GPU's machine needs Python 3.12, JAX with CUDA, PyTorch, transformers, sentencepiece, protobuf,
 # safetensors, SciPy and fsspec, and no network. `prepare` puts what it lacks into FOLDER: wheels, and
-# about WORDS words of the output of prepare_text, 1.5 MB a million.
+# about WORDS words with one sentence per line, 1.5 MB a million.
 #
 # Both parts end by themselves, and write JSON to OUT as results come. `quick` after SECONDS rehearses
 # them on a CPU, with tiny models and a few steps.

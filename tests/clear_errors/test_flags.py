@@ -171,7 +171,7 @@ COMMANDS = sorted(
 # Thresholds, and seeds that become text or bits of any length.
 ANY_NUMBER = {"na_prob_thresh", "null_score_diff_threshold", "random_seed",
               "threshold_to_export"}
-SEEDS_AS_TEXT = {"prepare_text", "train_sentencepiece"}
+SEEDS_AS_TEXT = {"train_sentencepiece"}
 
 
 def ends(flag):

@@ -123,9 +123,8 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_wor
     text = "\n\n".join(list(topics.topics.values())[:25]).replace("`", "")
     (tmp_path / "my_text.txt").write_text(text, encoding="utf-8")
     for command in (
-        "prepare-text --input_file=my_text.txt --output_dir=text",
-        "train-sentencepiece --input=text/corpus.txt --model_prefix=spm --vocab_size=400",
-        "create-pretraining-data --input_file=text/corpus.txt --spm_model_file=spm.model"
+        "train-sentencepiece --input=my_text.txt --split_sentences --model_prefix=spm --vocab_size=400",
+        "create-pretraining-data --input_file=my_text.txt --split_sentences --spm_model_file=spm.model"
         " --output_file=train.tfrecord --max_seq_length=32 --max_predictions_per_seq=5"
         " --dupe_factor=1 --num_processes=1",
     ):

@@ -13,7 +13,7 @@ import pytest
 import sentencex
 from helpers import assert_one_clear_line, run_here
 
-from albert import create_pretraining_data, prepare_text, train_sentencepiece
+from albert import create_pretraining_data, train_sentencepiece
 from albert.errors import DataError
 from albert.records import manifests
 from albert.text import corpus_files, sentences, structured_files
@@ -132,16 +132,14 @@ def test_what_is_no_utf8_in_json_is_replaced_and_counted_as_in_plain_text(folder
 def test_all_commands_read_json_and_parquet(folder):
     documents = [[f"This is sentence {i} of {d} words." for i in range(9)] for d in range(12)]
     (folder / "plain.txt").write_text(as_text(documents))
-    corpora, models = set(), set()
+    models = set()
     for path in (folder / "plain.txt", write_json(folder / "a.jsonl", documents),
                  write_parquet(folder / "a.parquet", documents)):
         out = folder / f"{path.name}.out"
-        assert run_here(prepare_text, f"--input_file={path}", f"--output_dir={out}") == 0
         assert run_here(train_sentencepiece, f"--input={path}", f"--model_prefix={out}/spm",
                         "--vocab_size=36") == 0
-        corpora.add((out / "corpus.txt").read_bytes())
         models.add((out / "spm.model").read_bytes())
-    assert len(corpora) == len(models) == 1
+    assert len(models) == 1
 
 
 # --- Folders ---
@@ -225,10 +223,11 @@ def test_very_long_documents_are_cut_and_counted(folder, monkeypatch, caplog):
 
 
 def test_lines_are_split_into_sentences_on_request(folder):
-    text = "W1 w2. W3 w4! W5?\n\nW6 said: “W7. W8?” Then w9.\n" * 30
+    text = "W1 w2. W3 w4! W5?\n\nW6 said: “W7. W8?” Then w9.\n" + "".join(
+        f"W1 w2. W3 w4! W5? W{i}.\n\nW6 said: “W7. W8?” Then w{i}.\n" for i in range(30))
     (folder / "text").write_text(text, encoding="utf-8")
     lines = [["W1 w2.", "W3 w4!", "W5?"], ["W6 said: “W7.", "W8?”", "Then w9."]]
-    for layout, expected in (("lines", lines), ("blank_lines", [lines[0], lines[1] + lines[0]])):
+    for layout, expected in (("lines", lines), ("blank_lines", [lines[0], [*lines[1], *lines[0], "W0."]])):
         assert read(folder / "text", form=Form(layout, language="en"))[:2] == expected
         outputs = set()
         for processes in (1, 2):
@@ -241,6 +240,54 @@ def test_lines_are_split_into_sentences_on_request(folder):
 
 
 # --- Files that are not a corpus ---
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "expected"),
+    [
+        ("One. Two! Three?", ["One.", "Two!", "Three?"]),
+        ("Mr. Smith met J. K. Rowling. They talked.",
+         ["Mr. Smith met J. K. Rowling.", "They talked."]),
+        ("Use a list, e.g. Python's (i.e. a sequence). Done.",
+         ["Use a list, e.g. Python's (i.e. a sequence).", "Done."]),
+        ('He said "Stop!" and left. "Why?" she asked.',
+         ['He said "Stop!" and left.', '"Why?" she asked.']),
+        ("“I see. Do you?” he asked. “I do.”", ["“I see.", "Do you?” he asked.", "“I do.”"]),
+        ("See sys.path and 3.5 here. Next.", ["See sys.path and 3.5 here.", "Next."]),
+        ("At 3 p.m. They left at 4 p.m. sharp.", ["At 3 p.m.", "They left at 4 p.m. sharp."]),
+        ("It was I. Then he went.", ["It was I.", "Then he went."]),
+        ("你好。世界！", ["你好。", "世界！"]),
+        ("他说：「走吧。快走！」好。", ["他说：「走吧。快走！」", "好。"]),
+        ("यह एक वाक्य है। यह दूसरा है।", ["यह एक वाक्य है।", "यह दूसरा है।"]),
+        ("هل أنت بخير؟ نعم.", ["هل أنت بخير؟", "نعم."]),
+        ("It\u3000is. So\u00a0be.\u2003We go.", ["It is.", "So be.", "We go."]),
+        ("no stop at all", ["no stop at all"]),
+        ("  \t ", []),
+    ],
+)
+def test_a_paragraph_is_split_at_the_ends_of_its_sentences(paragraph, expected):
+    assert sentences.split_sentences(paragraph) == expected
+
+
+def test_splitting_loses_no_text(golden_path):
+    text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
+    for paragraph in (text, *text.split("\n\n"), *text.split("\n")):
+        assert "".join("".join(sentences.split_sentences(paragraph)).split()) == "".join(paragraph.split())
+
+@pytest.mark.parametrize("language", ["pt-BR", "ceb", "war", "arz", "als", "nah", "scn", "gsw", "haw", "xx"])
+def test_any_language_is_split_by_its_own_rules_or_those_of_english(language):
+    assert sentences.split_sentences("One is. Two are.", language) == ["One is.", "Two are."]
+
+
+def test_copies_of_raw_documents_are_dropped_and_counted(folder, caplog):
+    path = folder / "text"
+    path.write_text("One is.\nTwo.\n\nThree.\n\nOne is.\nTwo.\n\nTwo.\n")
+    counts = ReadingCounts()
+    found = read(path, form=Form(language="en"), counts=counts)
+    assert found == [["One is.", "Two."], ["Three."], ["Two."]] and (counts.documents, counts.copies) == (3, 1)
+    assert len(read(path, form=Form())) == 4
+    counts.warn()
+    assert "dropped 1 document(s): copies of earlier ones" in caplog.text
 
 
 def test_a_line_of_any_length_is_split_a_few_kilobytes_at_a_time(monkeypatch):
@@ -278,8 +325,8 @@ def test_what_cannot_be_read_is_one_line_and_nothing_is_left(folder, capsys):
         before = sorted(path.name for path in folder.iterdir())
         assert make(folder, folder / name) == 2
         assert said in assert_one_clear_line(capsys.readouterr().err)
-        assert run_here(prepare_text, f"--input_file={folder / name}",
-                        f"--output_dir={folder}/out") == 2
+        assert run_here(train_sentencepiece, f"--input={folder / name}",
+                        f"--model_prefix={folder}/out") == 2
         assert said in assert_one_clear_line(capsys.readouterr().err)
         assert sorted(path.name for path in folder.iterdir()) == before
     for name, content in (("a.jsonl", b'{"text": ""}\n{"text": " \\n"}\n'), ("b", b"\n \n")):

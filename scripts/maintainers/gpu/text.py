@@ -2,7 +2,7 @@
 
   python scripts/maintainers/gpu/text.py FOLDER WORDS TEXT...
 
-TEXT is the output of prepare_text: one sentence per line, and a blank line between documents. The
+TEXT has one sentence per line, and a blank line between documents. The
 held-out text is the one that `create_pretraining_data --flagfile=configs/small_en/records.flags`
 holds out of all of it. About WORDS words of the rest are kept, in complete documents, lower-cased.
 """
