@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
-from albert.storage.filesystem import cache_directory
+from albert.storage.cloud import cache_directory
 
 
 def cached(name: str, identity: str, make: Callable[[str], None]) -> str:

@@ -1,7 +1,7 @@
 """The part of a vocabulary that a text uses."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from albert.tokenization import SPIECE_UNDERLINE, FullTokenizer
 _LINES = 4096  # tokenized at once
 
 
-def write_used(tokenizer: FullTokenizer, lines: Iterable[str], prefix: str) -> int:
+def write_used(tokenizer: FullTokenizer, lines: Iterator[str], prefix: str) -> int:
     """Writes the part of a vocabulary that a text uses: PREFIX.model or PREFIX.txt.
 
     Special tokens and single characters stay, so that any text can still be read.
@@ -26,7 +26,6 @@ def write_used(tokenizer: FullTokenizer, lines: Iterable[str], prefix: str) -> i
     is_used[list(tokenizer.special_ids)] = True
     for token, i in tokenizer.vocab.items():
         is_used[i] |= len(token.removeprefix("##").removeprefix(SPIECE_UNDERLINE)) <= 1
-    lines = iter(lines)
     while batch := list(itertools.islice(lines, _LINES)):
         is_used[tokenizer.encode_flat(batch)[0]] = True
     if tokenizer.is_spm:
