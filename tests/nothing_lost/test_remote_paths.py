@@ -169,7 +169,7 @@ def test_bad_addresses_are_one_line_before_anything_is_done(memory, tmp_path, ca
         raise ImportError("Install adlfs to access")
 
     for flag, value, broken, message in (
-        ("output_file", "memory://data/corpus.txt", (), "is given twice, as an output and as another"),
+        ("output_file", "memory://data/corpus.txt", (), "is an input and would be overwritten"),
         ("input_file", "memory://data/none*", (), "no file matches memory://data/none*"),
         ("input_file", "nosuch://data/a", (), "nosuch"),
         ("output_file", "memory://x", (), "is a bucket"),
@@ -184,7 +184,7 @@ def test_bad_addresses_are_one_line_before_anything_is_done(memory, tmp_path, ca
         assert memory.find("/") == before
 
 
-def test_absent_files_and_names_that_lead_out_of_the_folder_are_refused(memory):
+def test_absent_files_are_refused_and_names_that_lead_out_of_the_folder_ignored(memory, tmp_path):
     with pytest.raises(DataError, match="no such file: memory://bucket/none"):
         cloud.local_copy("memory://bucket/none")
     with pytest.raises(DataError, match="no file matches memory://bucket/none"):
@@ -192,6 +192,11 @@ def test_absent_files_and_names_that_lead_out_of_the_folder_are_refused(memory):
     memory.store["/data/run/../../escape"] = fsspec.implementations.memory.MemoryFile(
         memory, "/data/run/../../escape", b"x"
     )
+    memory.pipe_file("/data/run/a", b"a")
+    copy = pathlib.Path(cloud.local_copy(RUN))
+    assert [path.name for path in copy.iterdir() if path.name[0] != "."] == ["a"]
+    assert not list(tmp_path.rglob("escape"))
+    memory.pipe_file("/data/run/a\\b", b"x")
     with pytest.raises(DataError, match="cannot be a file name here"):
         cloud.local_copy(RUN)
 
