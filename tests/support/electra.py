@@ -59,9 +59,9 @@ class ElectraTask(PretrainingTask):
         return (*super().statistic_names, "replaced_accuracy")
 
     def build_model(self, config, encoder_options):
-        # Logits [B, P, V] of all predictions, as samples have positions.
+        # Logits [B, P, V] of all predictions, as samples have positions; and the states of all tokens.
         return Electra(config, encoder_options=dataclasses.replace(
-            encoder_options, weighted_positions_only=False))
+            encoder_options, weighted_positions_only=False, needed_outputs_only=False))
 
     def outputs(self, model, batch, training=False, dropout_seed=None):
         outputs = model.of_batch(batch, training=training, dropout_seed=dropout_seed)
@@ -80,10 +80,10 @@ class ElectraTask(PretrainingTask):
             return ops.reshape(ops.scatter_update(flat, at[:, None], tokens), ops.shape(ids))
 
         replaced, original = filled(samples), filled(batch["masked_lm_ids"])
-        dropout = Dropout(dropout_seed if training else None, SECOND_PASS)
-        encoded = model.bert.encode({**batch, "input_ids": replaced}, dropout, reads_all=True)
+        seed = Dropout(dropout_seed, SECOND_PASS).next() if training else None
+        second = model.bert.of_batch({**batch, "input_ids": replaced}, training=training, dropout_seed=seed)
         is_replaced = layout.every(ops.cast(replaced != original, "float32")[..., None])
-        logits = ops.cast(model.discriminator(encoded.sequence), "float32")
+        logits = ops.cast(model.discriminator(second["sequence_output"]), "float32")
         return {**outputs, "is_replaced": is_replaced[..., 0], "replaced_logits": logits[..., 0]}  # [B, L]
 
     def loss_weights(self, batch):
