@@ -41,7 +41,7 @@ def test_a_trained_directory_tells_what_it_was_trained_on(whole):
     model = albert.AlbertForPreTraining.from_pretrained(str(whole.out))
     for fact in (
         "# out\n", "pipeline_tag: fill-mask", "| hidden size | 16 |", "| --input_file | ", "train.tfrecord",
-        f"| parameters | {model.count_params():,} |", "Step 23, version",
+        f"| parameters | {model.count_params():,} |", ", version ",
         "1909.11942", "Limitations",
     ):
         assert fact in card, fact
