@@ -152,7 +152,7 @@ def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
         "albert_config_file": write_config(folder, **TUNED),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 6,
         "save_checkpoints_steps": 3,
-        "train_batch_size": 4, "eval_batch_size": 5, "predict_batch_size": 5,
+        "train_batch_size": 4, "eval_batch_size": 5, "predict_batch_size": 5, "log_steps": 1,
     }
     return as_flags(values | changes)
 
@@ -181,6 +181,7 @@ def squad_flags(folder: pathlib.Path, **changes) -> list[str]:
         "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "doc_stride": 4,
         "max_query_length": 6, "train_batch_size": 4, "predict_batch_size": 4,
         "num_train_epochs": 2, "save_checkpoints_steps": 2, "do_train": True, "do_predict": True,
+        "log_steps": 1,
     }
     return as_flags(values | changes)
 
@@ -208,7 +209,7 @@ def race_flags(folder: pathlib.Path, **changes) -> list[str]:
         "albert_config_file": write_config(folder, **TUNED),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "max_qa_length": 6,
         "train_step": 4, "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
-        "eval_batch_size": 4, "predict_batch_size": 4, "do_predict": True,
+        "eval_batch_size": 4, "predict_batch_size": 4, "do_predict": True, "log_steps": 1,
     }
     return as_flags(values | changes)
 
@@ -224,7 +225,7 @@ def token_flags(folder: pathlib.Path, **changes) -> list[str]:
         "albert_config_file": write_config(folder, **TUNED),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 4,
         "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
-        "eval_batch_size": 4, "predict_batch_size": 4,
+        "eval_batch_size": 4, "predict_batch_size": 4, "log_steps": 1,
     }
     return as_flags(values | changes)
 
