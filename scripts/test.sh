@@ -21,8 +21,8 @@ run_tests() {
     *" --jobs"* | *" --pdb "*) ;;
     *) set -- --jobs="$((cores < 2 ? 2 : cores < 4 ? cores : 4))" "$@" ;;
   esac
-  # A multithreaded BLAS could not be forked (tests/support/parallel.py).
-  OPENBLAS_NUM_THREADS=1 "$python" -m pytest "$@"
+  # Threads of BLAS and of pyarrow could not be forked (tests/support/parallel.py).
+  OPENBLAS_NUM_THREADS=1 JE_ARROW_MALLOC_CONF=background_thread:false "$python" -m pytest "$@"
 }
 
 # Paths among the arguments are relative to the repository, as in its README.

@@ -31,8 +31,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.option.jobs > 1:
-        # A multithreaded BLAS could not be forked.
+        # Threads of BLAS and of pyarrow could not be forked.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 
 @pytest.hookimpl(tryfirst=True)
