@@ -132,7 +132,7 @@ def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(tmp_p
     vocabulary = (out / "model/vocab.txt").read_text().split()
     assert vocabulary == [*SPECIALS, *(word for word in words if word != "zebra")]
     report = (out / "report.md").read_text()
-    assert "| similarity to the teacher | 0." in report
+    assert float(re.search(r"\| similarity to the teacher \| ([\d.]+) \|", report)[1]) > 0.5
     assert run_here(pretrain_from_text, *command, "--teacher=small_en") == 2  # not the one it began with
 
 
