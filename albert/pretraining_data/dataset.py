@@ -14,6 +14,7 @@ from albert.records import batches
 from albert.records.batches import Batch
 from albert.records.record_files import RecordFiles
 
+_PACKED_SHAPES = 8  # at most so many
 _LABELS = "masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "is_real_example"
 
 
@@ -60,7 +61,9 @@ def pretraining_dataset(
         spec = dynamic_masking.dynamic_masking(source, length, settings, seed).feature_spec()
     source.check(spec)
     sizes = [manifest.vocab_size for _, manifest in source.manifests()]
-    options = dict(batch_size=batch_size, vocab_size=max(sizes), packed_rows=int(pack))
+    # Few different numbers of sequences, since XLA compiles each one.
+    packed_rows = -(-batch_size // _PACKED_SHAPES) if pack else 0
+    options = dict(batch_size=batch_size, vocab_size=max(sizes), packed_rows=packed_rows)
 
     def elements() -> Iterator[tuple[Batch, Batch, Batch]]:
         if shuffle:
