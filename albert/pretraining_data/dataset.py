@@ -80,7 +80,9 @@ def pretraining_dataset(
         {name: tf.TensorSpec([None if pack else len(x), *x.shape[1:]], x.dtype) for name, x in part.items()}
         for part in next(elements())
     )
-    return tf.data.Dataset.from_generator(elements, output_signature=signature)
+    count = tf.data.INFINITE_CARDINALITY if shuffle else -(-source.count // batch_size)
+    data = tf.data.Dataset.from_generator(elements, output_signature=signature)
+    return data.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def _element(batch: Batch) -> tuple[Batch, Batch, Batch]:
