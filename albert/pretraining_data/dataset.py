@@ -56,21 +56,20 @@ def pretraining_dataset(
     spec = cooccurrence.feature_spec(source)
     if dynamic_masking.files_without_masks(source):
         length = spec.row_length
-        predictions = int(num_to_predict(length, MaskingSettings(length, masked_lm_prob)))
-        settings = MaskingSettings(predictions, masked_lm_prob)
+        predictions = num_to_predict(length, MaskingSettings(length, masked_lm_prob))
+        settings = MaskingSettings(int(predictions), masked_lm_prob)
         spec = dynamic_masking.dynamic_masking(source, length, settings, seed).feature_spec()
     source.check(spec)
-    sizes = [manifest.vocab_size for _, manifest in source.manifests()]
-    # Few different numbers of sequences, since XLA compiles each one.
-    packed_rows = -(-batch_size // _PACKED_SHAPES) if pack else 0
-    options = dict(batch_size=batch_size, vocab_size=max(sizes), packed_rows=packed_rows)
+    options = dict(
+        batch_size=batch_size, vocab_size=max(manifest.vocab_size for _, manifest in source.manifests()),
+        # Few different numbers of sequences, since XLA compiles each one.
+        packed_rows=-(-batch_size // _PACKED_SHAPES) if pack else 0,
+    )
 
     def elements() -> Iterator[tuple[Batch, Batch, Batch]]:
         if shuffle:
-            found = batches.train_batches(source, spec, seed=seed, **options)
-        else:
-            found = batches.EvalBatches(source, spec, **options)
-        return map(_element, found)
+            return map(_element, batches.train_batches(source, spec, seed=seed, **options))
+        return map(_element, batches.EvalBatches(source, spec, **options))
 
     try:
         import tensorflow as tf

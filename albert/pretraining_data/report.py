@@ -14,7 +14,6 @@ log = logging.getLogger("albert")
 # When to warn.
 _MAX_LOST = 0.25  # fraction of the tokens
 _MAX_UNKNOWN = 0.01  # fraction of the tokens
-_LONG = 400  # bytes of a document per token of a sequence
 _LABEL_RANGE = 0.1  # of the fraction of label 1 around the expected one
 
 
@@ -74,7 +73,7 @@ def log_summary(job: Job, counts: ReadingCounts, summary: Mapping[str, Any]) -> 
         message = (f"{100 * label_1:.1f} % of the records have label 1; {100 * expected:.0f} % are "
                    "expected")
         # Documents of a hundred sequences, each of which holds at least two lines.
-        is_long = (counts.bytes > _LONG * settings.max_seq_length * counts.documents
+        is_long = (counts.bytes > 400 * settings.max_seq_length * counts.documents
                    and counts.bytes < 2 * settings.max_seq_length * counts.lines)
         if label_1 > expected and is_long and settings.short_seq_prob:
             message += (f". The documents are long, and some (--short_seq_prob={settings.short_seq_prob:g}) "
