@@ -73,7 +73,7 @@ setup(
         "jax-cuda": ["jax[cuda12]>=0.7"],
         "jax-tpu": ["jax[tpu]>=0.7"],
         "torch": ["torch>=2.10"],  # reads pytorch_model.bin
-        "beam": ["apache-beam>=2.60", "fsspec>=2024.12", "filelock>=3.12"],
+        "beam": ["apache-beam>=2.60"],
         # A Dask cluster for the tests, which are skipped without it.
         "beam-dask": ["apache-beam[dask]>=2.60"],
         # Text compressed with zstd, which Python supports from 3.14 on.

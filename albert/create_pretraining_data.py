@@ -109,8 +109,8 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     if values.runner:
         from albert.pretraining_data import beam
 
-        beam.require_beam(values.runner)
         job = job_of(values)
+        beam.require_beam(values.runner)
         make_parts = functools.partial(beam.make_parts, runner=values.runner, arguments=arguments)
     else:
         flags.refuse_arguments(arguments)

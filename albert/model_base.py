@@ -22,6 +22,7 @@ from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, Factori
 from albert.model.layers import dense_layer, precision
 from albert.model.row_layout import layout_of, segments_of
 from albert.model.weights import lora_layers
+from albert.records import packing
 from albert.runtime.named_dict import NamedDict, as_tree, trees_for_jax
 from albert.text.encodings import OURS
 
@@ -127,7 +128,7 @@ class PretrainedModel(keras.Model):
                 continue
             if ours in _LABELS and ours not in self.input_names:
                 raise ValueError(f"{name}: labels are no inputs: compile(loss=...), then fit(x, y)")
-            if ours not in self.input_names:
+            if ours not in (*self.input_names, *packing.OF_ROWS, *packing.OF_EXAMPLES):
                 known = ", ".join([*self.input_names, *OURS])
                 raise ValueError(f"unknown input {name!r}; known are {known}")
             if ours in batch:

@@ -100,15 +100,26 @@ def local_path(path: str, flag: str = "path", with_weights: bool = True) -> str:
 def _download(name: str, revision: str | None, with_weights: bool) -> str:
     """Returns the folder of a model's files, of which those that the cache lacks are downloaded.
 
-    One after the other and in this thread, so that Ctrl-C ends it at once. The first request has a
-    time limit: $HF_HUB_ETAG_TIMEOUT.
+    One after the other and in this thread, so that Ctrl-C ends it at once. A hub that does not answer
+    the first request within $HF_HUB_ETAG_TIMEOUT is not asked again: its library has no time limit.
     """
     from huggingface_hub import HfApi, constants, errors, hf_hub_download
 
-    config = hf_hub_download(name, huggingface.CONFIG_FILE, revision=revision)
+    is_silent = constants.HF_HUB_OFFLINE
+    try:
+        if not is_silent:
+            HfApi().model_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # whatever else it answers, the download reports it better
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        is_silent = bool(kinds & {"ConnectError", "TimeoutException"})
+    config = hf_hub_download(
+        name, huggingface.CONFIG_FILE, revision=revision, local_files_only=is_silent
+    )
     folder = os.path.dirname(config)
     commit = os.path.basename(folder)  # all files must be from one
     try:
+        if is_silent:
+            raise ConnectionError
         info = HfApi().model_info(name, revision=commit, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except Exception as error:
         if not _is_of_network(error):

@@ -88,6 +88,7 @@ def _run(runner: str, arguments: Sequence[str], elements: Sequence[Any], *steps:
     except (SystemExit, Exception) as error:
         if ours := _OUR_ERROR.findall(str(error)):  # raised by a step
             raise DataError(ours[-1]) from error
-        log.error("%s", error)
-        reason = (usage.getvalue().strip() or str(error).strip() or repr(error)).splitlines()[-1]
-        raise UserError(f"--runner={runner}: {reason}") from error
+        lines = (usage.getvalue().strip() or str(error).strip() or repr(error)).splitlines()
+        if len(lines) > 1 and not usage.getvalue():
+            log.error("%s", error)
+        raise UserError(f"--runner={runner}: {lines[-1]}") from error

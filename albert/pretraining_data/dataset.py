@@ -14,6 +14,7 @@ from albert.records import batches
 from albert.records.batches import Batch
 from albert.records.record_files import RecordFiles
 
+_PACKED_SHAPES = 8  # at most so many
 _LABELS = "masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "is_real_example"
 
 
@@ -55,19 +56,20 @@ def pretraining_dataset(
     spec = cooccurrence.feature_spec(source)
     if dynamic_masking.files_without_masks(source):
         length = spec.row_length
-        predictions = int(num_to_predict(length, MaskingSettings(length, masked_lm_prob)))
-        settings = MaskingSettings(predictions, masked_lm_prob)
+        predictions = num_to_predict(length, MaskingSettings(length, masked_lm_prob))
+        settings = MaskingSettings(int(predictions), masked_lm_prob)
         spec = dynamic_masking.dynamic_masking(source, length, settings, seed).feature_spec()
     source.check(spec)
-    sizes = [manifest.vocab_size for _, manifest in source.manifests()]
-    options = dict(batch_size=batch_size, vocab_size=max(sizes), packed_rows=int(pack))
+    options = dict(
+        batch_size=batch_size, vocab_size=max(manifest.vocab_size for _, manifest in source.manifests()),
+        # Few different numbers of sequences, since XLA compiles each one.
+        packed_rows=-(-batch_size // _PACKED_SHAPES) if pack else 0,
+    )
 
     def elements() -> Iterator[tuple[Batch, Batch, Batch]]:
         if shuffle:
-            found = batches.train_batches(source, spec, seed=seed, **options)
-        else:
-            found = batches.EvalBatches(source, spec, **options)
-        return map(_element, found)
+            return map(_element, batches.train_batches(source, spec, seed=seed, **options))
+        return map(_element, batches.EvalBatches(source, spec, **options))
 
     try:
         import tensorflow as tf
@@ -77,7 +79,9 @@ def pretraining_dataset(
         {name: tf.TensorSpec([None if pack else len(x), *x.shape[1:]], x.dtype) for name, x in part.items()}
         for part in next(elements())
     )
-    return tf.data.Dataset.from_generator(elements, output_signature=signature)
+    count = tf.data.INFINITE_CARDINALITY if shuffle else -(-source.count // batch_size)
+    data = tf.data.Dataset.from_generator(elements, output_signature=signature)
+    return data.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def _element(batch: Batch) -> tuple[Batch, Batch, Batch]:

@@ -28,8 +28,8 @@ def statistics_of(recipe: Recipe, ids: np.ndarray, pairs: np.ndarray) -> dict[st
         "lost": pairs["lost"],  # truncated, or in no pair
         "unknown": np.stack(unknown),
     }
-    sums = {name: int(values.sum(dtype=np.int64)) for name, values in counted.items()}
-    return sums | {"records": len(pairs)}
+    counted = {name: int(values.sum(dtype=np.int64)) for name, values in counted.items()}
+    return counted | {"records": len(pairs)}
 
 
 def _segments(pairs: np.ndarray) -> np.ndarray:

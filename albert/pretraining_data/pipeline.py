@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import shutil
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +57,7 @@ def make_records(
     Raises:
       DataError: an input cannot be read, or an output would be empty.
     """
-    started, counts = time.monotonic(), ReadingCounts()
+    counts = ReadingCounts()
     with (
         preemptible("rerun the command to resume"),
         locks.work_folder(job.all_outputs, job_digest(job)) as work,
@@ -81,7 +80,6 @@ def make_records(
             with files.atomic_write(path, "wb") as stream:
                 stream.write(vocabulary)
         _write_manifests(job, counts, infos, digests)
-    log.info("finished in %.1f s", time.monotonic() - started)
 
 
 def job_digest(job: Job) -> str:
@@ -203,10 +201,9 @@ def store_part(
             of_output = pairs[(number - first) % num_outputs :: num_outputs]
             frames = instances.frame_pairs(recipe, block.ids, of_output, rng, examples)
             blocks.append(manifests.write_blocks(frames, stream))
-    is_first = (split, index, passes.start) == ("train", 0, 0)
     files.write_json(f"{path}.json", {
         "blocks": blocks, "statistics": instances.statistics_of(recipe, block.ids, pairs),
-        "examples": examples if is_first else [],
+        "examples": examples if (split, index, passes.start) == ("train", 0, 0) else [],
     })
 
 
@@ -290,7 +287,6 @@ def _write_manifests(job: Job, counts: ReadingCounts, infos: Infos, digests: dic
     recipe, settings = job.recipe, load_tokenizer(job.recipe).settings
     for split, outputs in job.outputs.items():
         for number, path in enumerate(outputs):
-            folder = os.path.dirname(os.path.abspath(path))
             info = {
                 "kind": "pretraining",
                 "split": split,
@@ -310,7 +306,7 @@ def _write_manifests(job: Job, counts: ReadingCounts, infos: Infos, digests: dic
                 **vocabulary_info(recipe)[1]._asdict(),
                 "sentence_objective": recipe.pairs.sentence_objective,
                 "documents": counts.documents,
-                "shards": {os.path.relpath(os.path.abspath(shard), folder): digests[shard]
+                "shards": {os.path.relpath(shard, os.path.dirname(os.path.abspath(path))): digests[shard]
                            for shard in outputs},
                 "flags": job.flags,
                 "report": summary,

@@ -14,7 +14,6 @@ log = logging.getLogger("albert")
 # When to warn.
 _MAX_LOST = 0.25  # fraction of the tokens
 _MAX_UNKNOWN = 0.01  # fraction of the tokens
-_LONG = 400  # bytes per token of a sequence: such a document has about a hundred sequences
 _LABEL_RANGE = 0.1  # of the fraction of label 1 around the expected one
 
 
@@ -73,7 +72,9 @@ def log_summary(job: Job, counts: ReadingCounts, summary: Mapping[str, Any]) -> 
     if abs(label_1 - expected) > _LABEL_RANGE + 1 / summary["records"] ** 0.5:
         message = (f"{100 * label_1:.1f} % of the records have label 1; {100 * expected:.0f} % are "
                    "expected")
-        is_long = counts.bytes > _LONG * settings.max_seq_length * counts.documents
+        # Documents of a hundred sequences, each of which holds at least two lines.
+        is_long = (counts.bytes > 400 * settings.max_seq_length * counts.documents
+                   and counts.bytes < 2 * settings.max_seq_length * counts.lines)
         if label_1 > expected and is_long and settings.short_seq_prob:
             message += (f". The documents are long, and some (--short_seq_prob={settings.short_seq_prob:g}) "
                         "become many short sequences of a single line: use --short_seq_prob=0")

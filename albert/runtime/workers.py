@@ -23,10 +23,14 @@ def available_cores() -> int:
 
 
 class Workers:
-    """Runs functions of a module in `count` processes, or in this process if that is 1."""
+    """Runs functions of a module in `count` processes, or in this process if that is 1.
 
-    def __init__(self, count: int):
-        self.count = count
+    Args:
+      remedy: what to do if a process dies, for the message.
+    """
+
+    def __init__(self, count: int, remedy: str = "try a smaller --num_processes"):
+        self.count, self._remedy = count, remedy
         self._pool: ProcessPoolExecutor | None = None
         if count > 1:
             # TensorFlow's threads do not survive a fork. Spawning takes a few tenths of a second.
@@ -65,7 +69,7 @@ class Workers:
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker process died, perhaps for lack of memory: try a smaller --num_processes"
+                f"a worker process died, perhaps for lack of memory: {self._remedy}"
             ) from error
 
 

@@ -159,7 +159,8 @@ def decode(stream: BinaryIO, name: str, encoding: str | None = None) -> BinaryIO
         try:
             return io.BytesIO(stream.read().decode(encoding).encode())
         except UnicodeDecodeError as error:
-            raise DataError(f"{name}: not {encoding} text ({error.reason} at byte {error.start:,})") from error
+            where = f"{error.reason} at byte {error.start:,}"
+            raise DataError(f"{name}: not {encoding} text ({where})") from error
     if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
         raise DataError(f"{name}: its lines end with CR alone: convert them (tr '\\r' '\\n')")
     return stream

@@ -24,7 +24,7 @@ def rows(section: str) -> dict[str, list[str]]:
     found = {}
     for old, new in re.findall(r"^\| `(.+?)`.*? \| (.+) \|$", text, re.M):
         found[old] = [old] * new.startswith("the same") + [
-            line for line in re.findall(r"`([^`]+)`", new) if not line.startswith("python -m ")
+            line for line in re.findall(r"`([^`]+)`", new) if not line.startswith("python ")
         ]
     return found
 

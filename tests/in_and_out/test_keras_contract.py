@@ -257,7 +257,7 @@ def test_lora_is_merged_in_every_copy_whose_weights_are_all_trained_again(copy, 
     count = len(model.trainable_variables)
     attention = model.bert.encoder.groups[0][0].attention
     attention.query.enable_lora(2)
-    attention.query.lora_kernel_b.assign(keras.ops.ones_like(attention.query.lora_kernel_b))
+    attention.query.lora_kernel_b.assign(keras.ops.ones(attention.query.lora_kernel_b.shape))
     attention.value.trainable = False
     attention.value.enable_lora(2)
     expected = predictions(model, FAST)

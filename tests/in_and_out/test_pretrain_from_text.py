@@ -132,7 +132,7 @@ def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(tmp_p
     vocabulary = (out / "model/vocab.txt").read_text().split()
     assert vocabulary == [*SPECIALS, *(word for word in words if word != "zebra")]
     report = (out / "report.md").read_text()
-    assert "| similarity to the teacher | 0." in report
+    assert float(re.search(r"\| similarity to the teacher \| ([\d.]+) \|", report)[1]) > 0.5
     assert run_here(pretrain_from_text, *command, "--teacher=small_en") == 2  # not the one it began with
 
 
@@ -300,4 +300,5 @@ def test_short_runs_save_seldom_and_a_student_warms_up_slowly():
     assert [round(x["num_train_steps"] / x["save_checkpoints_steps"]) for x in saves.values()] == [1, 3, 10, 10, 60]
     student = planned(text_plan.STUDENT, 1)
     assert student["num_warmup_steps"] == min(100, student["num_train_steps"] // 2)
-    assert planned(size_named("tiny"), 1)["num_warmup_steps"] < 10
+    tiny = planned(size_named("tiny"), 1)
+    assert tiny["num_warmup_steps"] == round(text_plan.WARMUP * tiny["num_train_steps"]) < 20

@@ -187,7 +187,6 @@ def test_flags_that_do_not_go_together_are_refused(corpus, capsys):
     for changes, more, message in (
         ({}, ["--", "--project=p"], "unexpected argument '--project=p'"),
         ({"runner": "DirectRunner", "num_processes": 2}, [], "--num_processes has no effect with"),
-        ({"runner": "DirectRunner", "input_file": "gs://b/a.txt"}, [], "mount the bucket"),
     ):
         assert run(*arguments(corpus, **changes), *more) == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)

@@ -282,7 +282,7 @@ def test_records_that_are_not_as_they_should_be_are_reported_with_what_helps(
 
 def test_the_label_of_a_book_long_document_names_the_short_sequences(tiny, caplog):
     rng = random.Random(1)
-    documents = ["\n".join(" ".join(f"w{rng.randrange(200)}" for _ in range(20)) for _ in range(200))
+    documents = ["\n".join(" ".join(f"w{rng.randrange(200)}" for _ in range(12)) for _ in range(300))
                  for _ in range(10)]
     (tiny / "corpus.txt").write_text("\n\n".join(documents) + "\n")
     for share in (1, 0):

@@ -28,7 +28,8 @@ def compiled_model() -> keras.Model:
     keras.utils.set_random_seed(1)
     model = albert.AlbertForPreTraining(albert.AlbertConfig(**CONFIG))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
-    model.compile(keras.optimizers.Adam(3e-3), loss={"prediction_logits": loss, "sop_logits": loss})
+    losses = {"prediction_logits": loss, "sop_logits": loss}
+    model.compile(keras.optimizers.Adam(3e-3), losses, jit_compile=False)
     return model
 
 
@@ -39,10 +40,9 @@ def test_a_model_trains_with_the_batches_packed_or_not_to_the_same_losses(name, 
         data = albert.pretraining_dataset(str(records / f"{name}.tfrecord"), 16, pack=pack)
         held_out = albert.pretraining_dataset(str(records / f"{name}.tfrecord"), 16, pack=pack, shuffle=False)
         model = compiled_model()
-        model.evaluate(held_out, verbose=0)
-        before = model.evaluate(held_out, verbose=0)
-        losses.append(before)
-        assert model.fit(data, steps_per_epoch=20, verbose=0).history["loss"][0] < before
+        before = model.evaluate(held_out, verbose=0, return_dict=True)
+        losses.append(before["prediction_logits_loss"])
+        assert model.fit(data, steps_per_epoch=10, verbose=0).history["loss"][0] < before["loss"]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 

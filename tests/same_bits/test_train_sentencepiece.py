@@ -2,10 +2,12 @@
 
 import pathlib
 import random
+import subprocess
+import sys
 
 import pytest
 import sentencepiece
-from helpers import assert_one_clear_line, run_here
+from helpers import REPO, assert_one_clear_line, run_here
 
 from albert import train_sentencepiece
 
@@ -105,3 +107,15 @@ def test_text_that_is_missing_empty_or_not_utf8_is_one_clear_line(tmp_path, caps
         line = assert_one_clear_line(capsys.readouterr().err)
         said = f"error: {path}:1: not UTF-8 text" if content == latin1 else "in.txt"
         assert said in line
+
+
+def test_too_little_memory_is_one_clear_line(text, tmp_path):
+    code = ("import resource; from albert.train_sentencepiece import cli; "
+            "resource.setrlimit(resource.RLIMIT_AS, [160 << 20] * 2); cli()")
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"--input={text}", f"--model_prefix={tmp_path}/spm", "--vocab_size=100"],
+        cwd=REPO, capture_output=True, text=True,
+    )
+    assert done.returncode == 2 and not list(tmp_path.glob("spm*"))
+    assert done.stderr.strip().endswith("a worker process died, perhaps for lack of memory: pass a smaller "
+                                        "--input_sentence_size")

@@ -133,7 +133,7 @@ def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpac
         shorter = packing.pack_rows(batch, 1, [LENGTH])
         assert list(packing.used_lengths(batch, LENGTH)) == [5, 48, 20, 10, 42, LENGTH, 9, 0]
     found, expected = (
-        {n: model_of("pretraining")(rows)[n].numpy()[:-1] for n in ("prediction_logits", "sop_logits")}
+        {n: model_of("pretraining").of_batch(rows)[n].numpy()[:-1] for n in ("prediction_logits", "sop_logits")}
         for rows in (shorter, {name: tf.constant(value) for name, value in batch.items()})
     )
     assert_same(found, expected)
@@ -154,16 +154,15 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed, m
             if key.endswith("logits")
         })
 
-    asked, encode = [], modeling.AlbertModel.encode
+    asked, call = [], modeling.AlbertEncoder.call
 
-    def noting(*arguments):
-        encoded = encode(*arguments)
-        asked.append(bool(encoded.states))  # of all positions
-        return encoded
+    def noting(encoder, embedded, **options):
+        asked.append(options["positions"] is None)  # all positions
+        return call(encoder, embedded, **options)
 
     model = short_model(name)
     with monkeypatch.context() as patch:
-        patch.setattr(modeling.AlbertModel, "encode", noting)
+        patch.setattr(modeling.AlbertEncoder, "call", noting)
         short = of_logits(model)[1]
     # Masked positions are gathered if sequences are not packed; the last two read every position.
     reads_all = name in ("tokens", "answers") or name == "pretraining" and is_packed
