@@ -362,30 +362,18 @@ ROWS = [
      "test_pretrain_from_text"),
     ("text/documents.py", "if form.language and is_end and digest in seen:", "if False:", "test_corpus_files"),
     # From flags to records, vocabularies, answers and exports
-<<<<<<< HEAD
-    ("create_pretraining_data.py", 'passes = 1 if not (values.static_masks or values["dupe_factor"].present) else values.dupe_factor',
-     "passes = values.dupe_factor", "test_create_pretraining_data"),
-=======
     ("create_pretraining_data.py", "passes = 1 if not (values.static_masks or", "passes = 1 if (False and",
      "test_create_pretraining_data"),
->>>>>>> main
     ("create_pretraining_data.py", "masking=settings(MaskingSettings),",
      "masking=MaskingSettings(values.max_predictions_per_seq, 0.15),", "test_record_statistics"),
     ("create_pretraining_data.py", "random_seed=values.random_seed,", "random_seed=12345,",
      "test_create_pretraining_data"),
-<<<<<<< HEAD
-    ("create_pretraining_data.py", '"eval": values.eval_dupe_factor}', '"eval": passes}', "test_held_out"),
-    ("create_pretraining_data.py", "values.held_out_fraction, values.document_break_between_files,",
-     "values.held_out_fraction, True,", "test_create_pretraining_data test_corpus_files"),
-    ("create_pretraining_data.py", "language=form.language,", "language=None,", "test_corpus_files"),
-=======
     ("create_pretraining_data.py", '"eval": values.eval_dupe_factor}', '"eval": passes}',
      "test_held_out"),
     ("create_pretraining_data.py", "values.held_out_fraction, values.document_break_between_files,",
      "values.held_out_fraction, True,", "test_create_pretraining_data test_corpus_files"),
     ("create_pretraining_data.py", "        language=form.language,\n", "",
      "test_corpus_files"),
->>>>>>> main
     ("train_sentencepiece.py", "**flags.select(values, vocabulary.Settings) | {",
      "**{'vocab_size': values.vocab_size} | {", "test_train_sentencepiece test_languages"),
     ("cli/answering.py", "tokenizer, values.max_seq_length, values.batch_size, values",
