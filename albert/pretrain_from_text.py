@@ -70,7 +70,7 @@ class Plan:
     flags: dict[str, Any]  # as typed
     text_sha256: str
     text_bytes: int = 0
-    characters: int = 0  # that get a token of their own
+    characters: int = 0  # that get a separate token
     keep_accents: bool = False
     notes: list[str] = dataclasses.field(default_factory=list)  # how letters change
     size: str = ""

@@ -72,7 +72,7 @@ def _seeds(text: str | None) -> list[int] | None:
     try:
         return [int(seed) for seed in text.split(",")] if text else None
     except ValueError as error:
-        raise FlagError(f"--seeds={text}: not whole numbers with commas between them") from error
+        raise FlagError(f"--seeds={text}: not integers with commas between them") from error
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -68,7 +68,7 @@ def main(values: flags.FlagValues) -> None:
     results["random weights"] = _untrained(values, opened, pairs)
     unigrams = unigram_scores(opened.tokenizer, [text for p in pairs for text in (p.good, p.bad)])
     if unigrams:
-        results["frequencies of pieces"] = _short(accuracies(pairs, unigrams[::2], unigrams[1::2]))
+        results["frequencies of tokens"] = _short(accuracies(pairs, unigrams[::2], unigrams[1::2]))
     for name, value in results["phenomena"].items():
         flags.log.info("  %s: %.4f", name, value)
     flags.log.info(

@@ -14,7 +14,7 @@ _PLOT = "learning_curve.svg"
 def publish(directory: str, title: str, parts: Sequence[str]) -> str:
     """Publishes the parts of a report as report.html and report.md; returns the latter's path.
 
-    Parts are Markdown, or a plot of `curve`, which report.md shows from a file of its own. Texts of the
+    Parts are Markdown, or a plot of `curve`, which report.md shows from a separate file. Texts of the
     user can neither format the page nor make it load anything.
     """
     from markdown_it import MarkdownIt  # only here: every command would take longer to start

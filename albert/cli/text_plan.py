@@ -32,7 +32,7 @@ MAX_PASSES = 100
 MIN_STEPS = 1000  # fewer: smaller batches
 MIN_BATCH = 16
 WARMUP = 0.05  # fraction of the steps in which the rate rises; in the others it falls
-# Checkpoints: at most so many seconds apart and at least so many, unless they are closer than a minute.
+# Checkpoints: the maximum of seconds between two, the minimum of saves, and the minimum of seconds.
 SAVED_SECONDS, SAVES, MIN_SAVED_SECONDS = 600, 10, 60
 EVAL_BATCH = 128
 HELD_OUT_TOKENS = 200_000  # enough for a standard error of 0.3 points of 30,000 masked tokens
@@ -94,13 +94,13 @@ def student_of(teacher: AlbertConfig) -> AlbertConfig:
 
 
 def covered(characters: collections.Counter[str]) -> int:
-    """Returns how many characters of a text, of which it has so many each, get a token of their own."""
+    """Returns how many of a text's characters, given their counts, get a separate token."""
     shares = np.cumsum(sorted(characters.values(), reverse=True)) / max(characters.total(), 1)
     return int(np.searchsorted(shares, vocabulary.Settings.character_coverage)) + 1
 
 
 def assumed_flops() -> float:
-    """Returns the FLOPs per second of this machine in training, by what it is alone. Keras is loaded."""
+    """Returns the FLOPs per second of this machine in training, by the kind of processor alone. Keras is loaded."""
     import keras
 
     accelerators = [name for name in keras.distribution.list_devices() if not name.startswith("cpu")]

@@ -112,7 +112,7 @@ def _model_of(source: Pretrained) -> "keras.Model":
 
 
 def _write_checkpoint(source: Pretrained, form: str, prefix: str) -> None:
-    """Writes the model's variables under the original's names, and its metadata beside them."""
+    """Writes the model's variables under the original's names, and its metadata next to them."""
     weights, directory = source.weights(), os.path.dirname(os.path.abspath(prefix))
     tensors = _model_tensors(source.config, weights)
 

@@ -34,8 +34,8 @@ def _is_labels(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
 
 
-COUNT: Kind = (is_count, "a whole number, 0 or more")
-POSITIVE: Kind = (lambda value: is_count(value, 1), "a whole number above 0")
+COUNT: Kind = (is_count, "an integer from 0")
+POSITIVE: Kind = (lambda value: is_count(value, 1), "an integer from 1")
 RATE: Kind = (lambda v: is_number(v) and 0 <= v < 1, "a number from 0 to 1, 1 excluded")
 FINITE: Kind = (lambda value: is_number(value) and math.isfinite(value), "a number")
 TEXT: Kind = (lambda value: isinstance(value, str), "a text")

@@ -12,7 +12,7 @@ pairs, which are shuffled, masked and serialized. Readers mix the blocks.
     instances        pairs to serialized records
     cooccurrence     token embeddings from the co-occurrence of tokens
     dynamic_masking  masks drawn when records are read
-    dataset          batches for a training loop of one's own
+    dataset          batches for other training loops
     pipeline         from text to record files, with the processes of one machine
     beam             makes records with Apache Beam
     report           statistics and warnings

@@ -14,7 +14,7 @@ from albert.records import batches
 from albert.records.batches import Batch
 from albert.records.record_files import RecordFiles
 
-_PACKED_SHAPES = 8  # at most so many
+_PACKED_SHAPES = 8  # the maximum number
 _LABELS = "masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "is_real_example"
 
 

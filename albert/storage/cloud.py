@@ -130,7 +130,7 @@ class Folder:
                 and (name.startswith(self.start) or name == "README.md")]
 
     def pull(self, names: Iterable[str] | None = None) -> None:
-        """Copies files that have changed there; by default all, and then removes what was removed there."""
+        """Copies changed files; by default of all, and then removes copies of files that were removed there."""
         with self._copying("read") as (fs, root, state):
             there = self._find(fs, root) if names is None else list(names)
             if strange := [name for name in there if ".." in name.split("/") or "\\" in name or "\0" in name]:
@@ -159,7 +159,7 @@ class Folder:
             log.info("copied %d file(s) of %s (%.1f MB)", len(sizes), self.url, sum(sizes) / 1e6)
 
     def push(self) -> None:
-        """Copies out what has changed here, in the order of publication, and removes what was removed here.
+        """Copies changed files out, in the order of publication, and removes there those removed here.
 
         Raises:
           RunDirBusyError: another process has taken the directory over; DataError: cannot copy.
@@ -295,7 +295,7 @@ def output(path: str, is_directory: bool = False) -> Iterator[str]:
     """Yields the local path at which to make an output, which is copied out after the block.
 
     Args:
-      is_directory: whether to go on with what is in it; `own` takes it over.
+      is_directory: whether to continue with the files in it; `own` takes it over.
 
     Raises:
       UserError: something could not be copied (names where it is).

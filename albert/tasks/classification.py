@@ -60,7 +60,7 @@ class ClassificationTask(Task):
 
     @property
     def untrained_weights(self) -> tuple[str, ...]:
-        # Another regression's head gives values in the units of its own labels.
+        # Another regression's head gives values in the units of its labels.
         return REGRESSION_HEAD if (self.label_mean, self.label_deviation) != (0, 1) else ()
 
     @property

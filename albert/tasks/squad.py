@@ -123,7 +123,7 @@ def known_answers(
     return known if is_known else None
 
 
-_KINDS = {list: "a list", str: "a string", int: "a whole number"}
+_KINDS = {list: "a list", str: "a string", int: "an integer"}
 
 
 def _member(value: Any, name: str, kind: type, where: str) -> Any:

@@ -223,7 +223,7 @@ def restore(
 
 
 def log_start(state: TrainState, run: RunConfig, origin: str) -> None:
-    """Logs what is trained, how, and from which weights."""
+    """Logs model, settings and initial weights of a training."""
     size = sum(int(np.prod(v.shape)) for v in state.weights.values())
     log.info(
         "training %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",

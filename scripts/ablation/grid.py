@@ -76,7 +76,7 @@ class Grid:
             start, paper, model = (own.pop(key, None) for key in ("start", "paper", "model"))
             tokens = own.pop("tokens", values.get("tokens"))
             if not isinstance(tokens, int) or tokens < 1:
-                raise DataError(f"{path}: tokens must be a whole number from 1")
+                raise DataError(f"{path}: tokens must be an integer from 1")
             if own:
                 raise DataError(f"{path}: setting {name}: unknown {', '.join(own)}")
             if start is not None and start not in [s.name for s in settings]:

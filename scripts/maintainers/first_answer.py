@@ -3,7 +3,7 @@
   python scripts/maintainers/first_answer.py --spm_model_file=30k-clean.model --starts=10
 
 A classifier with random weights (or `--model`) answers one text by `predict` and by `open_session`, by
-turns, each in a process of its own. It prints the processor, the median and the slowest of the starts,
+turns, each in a new process. It prints the processor, the median and the slowest of the starts,
 and for sessions where the time goes. The answers must be the same to 1e-5.
 """
 

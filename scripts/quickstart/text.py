@@ -121,7 +121,7 @@ def python_docs(stdlib: str | None = None) -> tuple[Documents, Documents]:
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
     except ImportError as error:  # some distributions package it separately
-        raise DataError("this Python has no documentation: pass --input_file with a text of your own") from error
+        raise DataError("this Python has no documentation: pass --input_file with your text") from error
     seen: set[str] = set()
 
     def document(texts) -> list[str]:

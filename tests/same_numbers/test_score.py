@@ -157,7 +157,7 @@ def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_pat
     expected = preferred(scores_of(random), blimp.UNTRAINED_PAIRS)
     assert found["random weights"]["pairs"] == blimp.UNTRAINED_PAIRS
     assert found["random weights"]["accuracy"] == pytest.approx(expected)
-    assert "frequencies of pieces" not in found  # a WordPiece vocabulary has none
+    assert "frequencies of tokens" not in found  # a WordPiece vocabulary has none
 
 
 def test_what_does_not_fit_is_refused(folder, session, tmp_path, capsys):

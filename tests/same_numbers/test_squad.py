@@ -283,7 +283,7 @@ REFUSED = [  # content of the file, or its questions; message
     ([question(), question(id="2", answers=[{}, {}])], "question 2: no 'text'"),
     ([question(answers={"text": ["a"], "answer_start": [1]})], f"{FIRST}'answers' must be a list"),
     ([question(is_impossible=0)], f"{FIRST}'is_impossible' must be true or false"),
-    ([question(start="4")], f"{FIRST}'answer_start' must be a whole number"),
+    ([question(start="4")], f"{FIRST}'answer_start' must be an integer"),
     ([question("dog")], "no question has its answer where answer_start says"),
 ]
 
