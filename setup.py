@@ -56,7 +56,6 @@ setup(
         "protobuf>=6.31",
         "ml_dtypes>=0.5",
         "numpy>=2.0",
-        "pandas>=2.2",
         "scipy>=1.11",
         "scikit-learn>=1.4.2",
         "onnxruntime>=1.20",  # computes the answers of sessions and commands
