@@ -234,14 +234,14 @@ def test_very_long_lines_are_cut_without_loss_and_blank_parts_end_no_document(
     monkeypatch.setattr(text_files, "LONGEST_LINE", 64)
     for text in ("ab cd " * 100, "é" * 300, "a" * 512):
         (tmp_path / "a").write_text(text + "\nend\n\nnext\n", encoding="utf-8")
-        found, counts = read_all([tmp_path / "a"])
+        found, counts = read_all([tmp_path / "a"], form=Form("blank_lines"))
         assert len(found) == 2 and found[0][-1] == "end" and found[1] == ["next"]
         assert "".join(found[0][:-1]).replace(" ", "") == text.replace(" ", "")
         assert counts.bad_utf8_lines == 0 and counts.cuts >= len(text.encode()) // 64 - 1
     for line in (" " * 99 + "a b", "a b" + " " * 199, "a b" + " " * 199 + "c",
                  "\t" * 150 + "a b" + "\u3000" * 90):
         (tmp_path / "a").write_text(f"x\n{line}\ny\n" + " " * 99 + "\nz\n", encoding="utf-8")
-        found, counts = read_all([tmp_path / "a"])
+        found, counts = read_all([tmp_path / "a"], form=Form("blank_lines"))
         expected = [["x", *line.split(), "y"], ["z"]]
         assert [" ".join(document).split() for document in found] == expected
         assert counts.lines == 5 and all(text.strip() for document in found for text in document)
