@@ -145,7 +145,7 @@ def job_of(values: flags.FlagValues) -> Job:
     if values.runner and values.num_processes:
         problems.append("--num_processes has no effect with --runner, which has its own options")
     for name in ("input_file", "output_file", "eval_output_file"):
-        if values.runner and "://" in (values[name].value or ""):
+        if values.runner and "://" in (flags.as_typed(values, name) or ""):
             problems.append(f"--{name}: with --runner, a path that all machines reach: mount the bucket")
     if bool(values.eval_output_file) != bool(values.held_out_fraction):
         problems.append("--eval_output_file and --held_out_fraction go together")
