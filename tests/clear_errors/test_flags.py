@@ -126,7 +126,7 @@ def test_a_misspelt_flag_is_answered_with_ours_and_a_missing_one_is_named(capsys
 def test_an_error_names_the_argument_in_python_and_the_flag_on_the_command_line(capsys):
     for opened in (albert.AlbertModel.from_pretrained, albert.AlbertTokenizer.from_pretrained,
                    albert.open_session, albert.from_pretrained):
-        with pytest.raises(errors.CheckpointError, match="^path: no directory, checkpoint or archive 'nowhere'"):
+        with pytest.raises(errors.CheckpointError, match="^path: no directory or checkpoint 'nowhere'"):
             opened("nowhere")
     with pytest.raises(FlagError, match="^max_seq_length=999 exceeds"):
         albert.open_session("small_en", max_seq_length=999)
@@ -226,7 +226,7 @@ def test_an_open_end_of_a_range_is_outside_it(capsys):
 
 
 def test_all_commands_are_found_and_none_needs_tensorflow_to_refuse_a_number():
-    assert len(COMMANDS) > 20 and pathlib.Path("albert/run_pretraining.py") in COMMANDS
+    assert len(COMMANDS) >= 19 and pathlib.Path("albert/run_pretraining.py") in COMMANDS
     code = "import sys; from albert import run_pretraining as r; sys.argv[1:] = ['--seed=-1']\n" \
            "try: r.cli()\nfinally: print('tensorflow' in sys.modules)"
     assert subprocess.run(

@@ -23,7 +23,7 @@ GUIDES = [
     "docs/guides/pretrain.md", "docs/guides/classify.md", "README.md", "docs/guides/records.md",
     "docs/guides/another_language.md", "docs/guides/serve.md", "docs/guides/tasks.md",
     "docs/guides/embeddings.md",
-    "docs/guides/released_models.md", "docs/guides/accelerators.md",
+    "docs/guides/released_models.md", "docs/guides/accelerators.md", "docs/guides/coming_from.md",
 ]
 # Enough to see that a command works; the last flag wins.
 SMALLER = {

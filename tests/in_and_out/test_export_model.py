@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused(source, tmp_path, monkeypatch, capsys):
         ("m.tflite", ["--max_seq_length=17"], "exceeds max_position_embeddings 16"),
         ("m.tflite", ["--head=sequence_classification"], "no classifier yet"),
         ("m.tflite", ["--head=question_answering"], "has no trained cls/squad"),
-        ("m.tflite", ["--model_dir=nowhere"], "no directory, checkpoint or archive"),
+        ("m.tflite", ["--model_dir=nowhere"], "no directory or checkpoint"),
     ):
         assert export(source, path, *more) == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)

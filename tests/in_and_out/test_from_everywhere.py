@@ -36,6 +36,7 @@ def test_the_folder_around_a_model_and_its_files_mean_that_model(golden_path, tm
         for name in expected.shapes:
             np.testing.assert_array_equal(found.weights().read(name), expected.read(name))
     (tmp_path / "texts").write_text("w1 w2 w3\nw4 w5\n")
+    capsys.readouterr()
     (tmp_path / "model.tar.gz").touch()
     for path, message in (
         ("texts", "is not a checkpoint"),

@@ -132,18 +132,18 @@ def test_transformers_makes_the_same_ids_whatever_white_space_there_is(golden_pa
         assert theirs == [ours.encode_text(text) for text in texts]
 
 
-def test_text_whose_marks_go_is_warned_of_and_a_contradiction_refused(tmp_path, capsys):
+def test_text_whose_marks_go_is_warned_of_and_a_contradiction_refused(tmp_path, capfd):
     assert train(tmp_path, "plain") == 0
-    said = capsys.readouterr().err
+    said = capfd.readouterr().err
     assert "corpus.txt: " in said and "% of the letters have accents or marks (" in said
     assert "--keep_accents" in said
     plain = albert.AlbertTokenizer.from_pretrained(tmp_path / "plain.model").tokenizer
     assert plain.encode_text("schön") == plain.encode_text("schon")
     assert train(tmp_path, "kept", "--keep_accents", "--nodo_lower_case") == 0
-    assert "have accents" not in capsys.readouterr().err
+    assert "have accents" not in capfd.readouterr().err
     for flag in ("--nokeep_accents", "--do_lower_case"):
         assert records(tmp_path, tmp_path / "kept.model", flag) == 2
-        message = assert_one_clear_line(capsys.readouterr().err)
+        message = assert_one_clear_line(capfd.readouterr().err)
         assert f"{flag}: {tmp_path / 'kept.model'} was trained differently" in message
     assert not (tmp_path / "r.tfrecord").exists()
 

@@ -56,7 +56,7 @@ def test_a_run_with_chains_computes_what_a_plain_one_does(whole, tmp_path, monke
         assert jobs.pretrain(*flags, "--nodo_train", "--do_eval") == 0
     finally:
         forked.use_plain_graphs()
-    compiled, plain = (metrics(folder)[0] for folder in (tmp_path, whole.out))
+    compiled, plain = (metrics(folder)[3] for folder in (tmp_path, whole.out))
     assert compiled["step"] == plain["step"] == 4 and 0 < trained < len(counts)
     for name in ("loss", "gradient_norm", "masked_lm_loss"):
         assert compiled[name] == pytest.approx(plain[name], rel=1e-4)
