@@ -124,7 +124,8 @@ def test_importing_albert_imports_no_tensorflow():
 
 @pytest.mark.parametrize("seconds", [0.4, 0.8])
 def test_ctrl_c_while_a_command_is_starting_is_one_line(seconds):
-    process = start("albert.fill_mask", "--model=small_en", "a [MASK]", env={"PYTHONHASHSEED": "0"})
+    # It then waits for texts, so that it cannot be done before the signal.
+    process = start("albert.fill_mask", "--model=small_en", env={"PYTHONHASHSEED": "0"}, stdin=subprocess.PIPE)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=100)
