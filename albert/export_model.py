@@ -4,7 +4,7 @@
   python -m albert.export_model --model_dir=out --export_path=encoder.tflite \\
       --max_seq_length=128 --quantize
 
-`--model_dir` is an output directory of this package, a released archive, a directory in Hugging
+`--model_dir` is an output directory of this package, an unpacked released model, a directory in Hugging
 Face's layout or a TF-Hub module.
 
 A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with, or the

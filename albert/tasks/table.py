@@ -198,7 +198,7 @@ def _delimited_rows(
                 numbered.append((line, row))
             line = reader.line_num + 1
     except csv.Error as error:
-        reason = (f'a " opens in this row and is not closed; a " inside of a cell is written ""'
+        reason = ('a " opens in this row and is not closed; a " inside of a cell is written ""'
                   if "unexpected end" in str(error) else f"not a row of columns: {error}")
         raise DataError(f"{path}:{line}: {reason}") from error
     if not numbered:

@@ -208,8 +208,8 @@ def test_files_directories_and_globs_are_copied(memory):
     content = {"a.txt": b"aa", "b.txt": b"b" * 700_000, "deep/c.txt": b"c", ".hidden": b"x",
                "a.txt.manifest.json": b"{}"}
     for name, value in content.items():
-        memory.pipe_file(f"/bucket/root/{name}", value)
-    root = "memory://bucket/root"
+        memory.pipe_file(f"/bucket/base/{name}", value)
+    root = "memory://bucket/base"
     copies = cloud.local_copies(f"{root}/[ab].txt", "input_file", files.BESIDE_RECORDS)
     assert list(map(cloud.as_given, copies)) == [f"{root}/a.txt", f"{root}/b.txt"]
     assert [pathlib.Path(copy).read_bytes() for copy in copies] == [content["a.txt"], content["b.txt"]]
