@@ -152,14 +152,18 @@ def _rows_of(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     at, size, last = 0, 0, None
     for _ in range(2):  # the location of the index block
         _, at = varint_at(footer, at)
-    for _, handle in _rows_of_block(table, footer, at):
+    for name, handle in _rows_of_block(table, footer, at):
+        before, (length, _) = last, varint_at(handle, varint_at(handle, 0)[1])
+        size += len(name) + length
         for key, value in _rows_of_block(table, handle, 0):
             size += len(key)
-            # Prefixes, or the same block again, could become any number of gigabytes.
+            # Prefixes, or blocks that overlap, could become any number of gigabytes.
             if last is not None and key <= last or size > _MAX_EXPANSION * len(table):
                 raise ValueError("its index is not a sorted table of names")
             yield key, value
             last = key
+        if last is before:  # an empty block could be named any number of times
+            raise ValueError("its index has an empty block")
 
 
 def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
