@@ -18,7 +18,7 @@ from albert.formats import (
     checkpoint_files, checkpoints, hub, huggingface, model_card, model_metadata, pretrained, run_states,
     tokenizer_files, tokenizer_json,
 )
-from albert.formats.model_classes import ENCODER, EXPORT_HEADS, MODEL_CLASSES
+from albert.formats.model_classes import ENCODER, EXPORT_HEADS, MODEL_CLASSES, is_labelled
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
 from albert.storage import files
@@ -63,12 +63,7 @@ def _write_directory(
       dtype: of the weights in Hugging Face's layout.
       origin: the model's name, for the card.
     """
-    model, to_theirs = _model_of(source), form == "hugging_face"
-    if label_names:
-        try:
-            model.label_names = label_names
-        except (AttributeError, ValueError) as error:
-            raise FlagError(f"--label_list={','.join(label_names)}: {error}") from error
+    model, to_theirs = _model_of(source, label_names), form == "hugging_face"
     main_file = huggingface.WEIGHTS_FILE if to_theirs else checkpoints.BEST + checkpoint_files.INDEX
     with model_card.publish_model(path, main_file) as scratch:
         if to_theirs:
@@ -87,8 +82,8 @@ def _write_directory(
     log.info("%s: %s", model.metadata.architecture, path)
 
 
-def _model_of(source: Pretrained) -> "keras.Model":
-    """Returns the model of the class that the source names, or its weights."""
+def _model_of(source: Pretrained, label_names: Sequence[str] | None) -> "keras.Model":
+    """Returns the model of the class that the source names, or its weights, with its labels in this order."""
     import keras
 
     from albert import modeling
@@ -101,10 +96,12 @@ def _model_of(source: Pretrained) -> "keras.Model":
         log.warning("Hugging Face has no %s: writing the encoder alone, without %s", architecture,
                     some(sorted(heads)))
         architecture = ENCODER.name
+    if label_names and not is_labelled(architecture):
+        raise FlagError(f"--label_list has no effect on {architecture}")
     keras.utils.set_random_seed(0)  # for a reproducible pooler if the checkpoint has none
     # Only for the bare encoder may the pooler be absent.
     return pretrained.load(
-        getattr(modeling, architecture), source, complete=architecture != ENCODER.name
+        getattr(modeling, architecture), source, complete=architecture != ENCODER.name, label_names=label_names
     )
 
 
