@@ -84,6 +84,7 @@ def train(
             restore(state, run, tensors, run_state, flags)
             history.restore(run_state, state.step)
             origin = f"resuming from {newest}"
+        check_agreement(engine, {f"step in {run.output_dir}": state.step})
         if engine.is_chief:
             weight_bytes = sum(4 * math.prod(shape) for shape in state.shapes().values())
             saves = math.ceil(run.last_step / run.save_checkpoints_steps) - (
@@ -106,7 +107,6 @@ def train(
             with files.atomic_write(os.path.join(run.output_dir, "albert_config.json")) as stream:
                 stream.write(config.to_json_string())
         log_start(state, run, origin)
-        check_agreement(engine, {f"step in {run.output_dir}": state.step})
         stack.enter_context(engine.errors(lambda: newest, train_files, eval_files))
         writer = MetricsWriter(run.output_dir, state.step) if engine.is_chief else None
         if writer:

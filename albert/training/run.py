@@ -37,7 +37,8 @@ _TRAINING = {
     "learning_rate", "optimizer", "poly_power", "num_decay_steps", "num_train_steps", "train_step",
     "num_warmup_steps", "warmup_step", "start_warmup_step", "train_batch_size", "classifier_dropout",
     "albert_dropout", "dropout_prob", "class_weights", "freeze_encoder", "init_checkpoint",
-    "albert_hub_module_handle", "init_embeddings", "max_seq_length", "masked_lm_budget",
+    "albert_hub_module_handle", "init_embeddings", "max_seq_length", "masked_lm_budget", "teacher",
+    "init_from_teacher", "do_whole_word_mask", "favor_shorter_ngram", "ngram", "mask_token_share",
 }
 
 
