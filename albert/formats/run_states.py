@@ -87,15 +87,17 @@ def evaluations(directory: str) -> list[dict[str, Any]]:
 def complete(prefix: str, results: Mapping[str, Any]) -> None:
     """Stores the results of a checkpoint's evaluation, and what they determine of the model.
 
-    That is the threshold with the best F1 of SQuAD 2.0, unless --null_score_diff_threshold set one.
+    That is the threshold of several labels, and the one with the best F1 of SQuAD 2.0, unless
+    --null_score_diff_threshold set it.
     """
-    run_state, threshold = read_run_state(prefix), results.get("best_f1_thresh")
+    run_state = read_run_state(prefix)
     if not run_state:  # of the original toolkit
         return
-    metadata = metadata_of(run_state)
-    if threshold is not None and run_state.get("flags", {}).get(_THRESHOLD) is None:
-        settings = {**metadata.settings, _THRESHOLD: threshold}
-        metadata = dataclasses.replace(metadata, settings=settings)
+    metadata, found = metadata_of(run_state), {"label_threshold": results.get("label_threshold")}
+    if run_state.get("flags", {}).get(_THRESHOLD) is None:
+        found[_THRESHOLD] = results.get("best_f1_thresh")
+    settings = {**metadata.settings, **model_metadata.pick(found)}
+    metadata = dataclasses.replace(metadata, settings=settings)
     completed = {"metadata": metadata.to_dict(), "results": dict(results)}
     files.write_sealed_json(prefix + ".json", run_state | completed)
 

@@ -423,11 +423,12 @@ def read_texts(table: Table, columns: Columns, is_complete: bool = True) -> Labe
 def _labels(table: Table, column: int, is_complete: bool) -> list[Any]:
     """Returns the label of each row, or the tuple of its labels."""
     cells = [_cell(row[column]) for row in table.rows]
-    if all(isinstance(cell, str) and _ARRAY.fullmatch(cell) for cell in cells):
-        raise DataError(f"{table.place(0)}: the label {cells[0]!r:.60} is a list: write JSON lines, or a "
-                        "column for each label (--label_columns)")
+    arrays = [n for n, cell in enumerate(cells) if isinstance(cell, str) and _ARRAY.fullmatch(cell)]
+    if arrays and len(arrays) == sum(cell != "" for cell in cells):
+        raise DataError(f"{table.place(arrays[0])}: the label {cells[arrays[0]]!r:.60} is a list: write JSON "
+                        "lines, or a column for each label (--label_columns)")
     if not is_complete:
-        return [tuple(map(label_name, map(str, cell))) if isinstance(cell, list) else label_name(str(cell))
+        return [tuple(sorted({*map(label_name, map(str, cell))})) if isinstance(cell, list) else label_name(str(cell))
                 for cell in cells]
     if not all(isinstance(cell, list) for cell in cells):
         return list(map(label_name, table.texts(column)))
@@ -435,7 +436,7 @@ def _labels(table: Table, column: int, is_complete: bool) -> list[Any]:
         if odd := [one for one in row[column] if not isinstance(one, str)]:
             raise DataError(f"{table.place(number)}: a list of labels has their names, not {odd[0]!r}: "
                             "of numbers, make a column for each label (--label_columns)")
-    return [tuple(dict.fromkeys(map(label_name, cell))) for cell in cells]
+    return [tuple(sorted({*map(label_name, cell)})) for cell in cells]
 
 
 @functools.lru_cache(1 << 16)

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 
 import jobs
 import numpy as np
@@ -149,7 +150,7 @@ REFUSED = [
     ("text,label\nx,a\ny,b\nz,a\nu,b\n", ["--threshold=0.3"], "--threshold has no effect"),
     ("text,labels\nx,\"['a', 'b']\"\ny,\"['c']\"\n", [], "is a list: write JSON lines, or a column for each label"),
     ("text,labels\nx,\"['storm' 'none']\"\ny,\"['c']\"\n", [], "t.csv:2: the label \"['storm' 'none']\" is a list"),
-    ("text,labels\nx,\"[0, 1]\"\ny,\"[1, 0]\"\n", [], "(--label_columns)"),
+    ("text,labels\nx,\ny,\"[1, 0]\"\n", [], "t.csv:3: the label '[1, 0]' is a list"),
 ]
 
 
@@ -163,6 +164,19 @@ def test_a_refusal_names_file_line_and_columns(start, tmp_path, capsys):
         said = assert_one_clear_line(capsys.readouterr().err)
         assert message.format(f"{tmp_path}/") in said
         assert not (tmp_path / "no").exists()
+
+
+def test_a_model_answers_by_the_threshold_of_its_last_report(trained, start, tmp_path):
+    shutil.copytree(trained / "out", tmp_path / "out")
+    for threshold in (0.7, 0.2):
+        assert classify(
+            start, f"--train_file={trained / 'columns.csv'}", f"--dev_file={trained / 'other.csv'}",
+            f"--output_dir={tmp_path / 'out'}", f"--threshold={threshold}", "--nodo_train", "--do_eval",
+        ) == 0
+        session = albert.open_session(tmp_path / "out")
+        answers = session.classify([text for text, _ in rows(seed=1)])
+        assert [set(one["labels"]) for one in answers] == [
+            {name for name, p in one["probabilities"].items() if p >= threshold} for one in answers]
 
 
 def test_a_run_is_not_resumed_with_labels_that_exclude_each_other(trained, start, tmp_path, capsys):

@@ -306,6 +306,13 @@ def test_what_cannot_be_a_label_is_an_error(label, tmp_path):
         tables.labels_of([read_texts(tmp_path / "a.csv")])
 
 
+def test_labels_of_a_text_have_no_order(tmp_path):
+    (tmp_path / "a.jsonl").write_text("".join(
+        json.dumps({"text": "a", "label": labels}) + "\n" for labels in (["a", "b"], ["b", "a", "b"])))
+    one, other = read_texts(tmp_path / "a.jsonl").labels
+    assert one == other
+
+
 @pytest.mark.parametrize("vector", [[0, 1], [0.1, 0.9], [True, False], ["storm", 1]])
 def test_a_vector_is_no_list_of_labels(vector, tmp_path):
     lines = [{"text": "a", "label": ["storm"]}, {"text": "b", "label": vector}]
