@@ -252,13 +252,15 @@ def run(
         fine_tuning_data.warn_of_copies(data.examples)
 
     # === Records ===
-    sources = {}
+    sources, unreadable = {}, {}
     for split, examples in data.examples.items():
         sources[split] = RecordFiles([fine_tuning_data.keep_records(
             task, split, examples, tokenizer, work_directory(settings)
         )])
         if unknown := tokenizer.unknown_tokens():
-            log.warning("%s: %s", split, unknown)
+            unreadable[split] = unknown
+    if unreadable:
+        log.warning("%s: %s", ", ".join(unreadable), next(iter(unreadable.values())))
     if settings.do_train:
         settings = settings.with_steps(sources["train"].count)
         recorded["train_step"] = settings.train_step

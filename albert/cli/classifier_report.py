@@ -16,7 +16,7 @@ ENOUGH_ROWS = 500  # with fewer, a difference that matters is often a matter of 
 _FEW_ROWS = 50  # with fewer, no difference decides
 _MAX_ERRORS, _MAX_TEXT, _MAX_LABELS = 10, 200, 30  # errors and labels to show; characters of a text
 _USE = "Use it. A larger model, or more labelled texts, may gain more."
-_LARGER = "Start from a larger model, such as albert/albert-base-v2, or label more texts."
+_LARGER = "Start from a larger model, such as albert/albert-base-v2 instead of small_en, or label more texts."
 _MORE = "Label more texts, or score a labelled `--test_file`."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
 _UNREADABLE = "Use a model whose vocabulary can read these texts (docs/guides/another_language.md)."

@@ -35,7 +35,7 @@ class TrainingData:
         ]
         if before.get("examples") != self.examples:
             changed.append(f"{before.get('examples')} examples then, {self.examples} now")
-        return ", ".join(changed) or f"as many examples, {self.examples}, but other texts or labels"
+        return ", ".join(changed) or f"as many examples, {self.examples}, but other texts, labels or order"
 
 
 @dataclasses.dataclass(frozen=True)

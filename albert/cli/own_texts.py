@@ -221,7 +221,7 @@ def choose_settings(
     # === What the model reads of the texts ===
     all_ids = tokenizer.encode_batch([" ".join(filter(None, (one.text_a, one.text_b))) for one in rows])
     if unknown := tokenizer.unknown_tokens():
-        report(own, "texts", unknown)
+        own.choices.append(("texts", unknown))  # the log has it of the records
     labels: dict[tuple[int, ...], set] = {}
     for ids, one in zip(all_ids, rows, strict=True):
         labels.setdefault(tuple(ids), set()).add(one.label)

@@ -27,6 +27,7 @@ from albert.records.examples import FeatureSpec
 from albert.runtime.lazy import LazyModule
 from albert.storage import files
 from albert.tasks import lines
+from albert.tasks.table import label_name
 from albert.tasks.task import Task, chosen, mean, real
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def read_sentences(
         if needs_labels and not has_labels:
             raise DataError(f"{path}:{numbers[0]}: only one column: expected a word and its label, "
                             "separated by a blank or tab")
-        labels = tuple(row[-1] for row in rows) if has_labels else None
+        labels = tuple(label_name(row[-1]) for row in rows) if has_labels else None
         before = OUTSIDE
         for number, label in zip(numbers, labels or (), strict=False):
             where = f"{path}:{number}"

@@ -426,3 +426,9 @@ def test_rows_of_the_same_tokens_and_another_label_are_counted(encoder, tmp_path
     write(tmp_path / "my.csv", [*rows(80), same[0], same[0]])
     begin(classify, encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}")
     assert "contradictions" not in capsys.readouterr().err
+
+
+def test_texts_that_the_vocabulary_cannot_read_are_one_line_of_the_log(encoder, tmp_path, begin, capsys):
+    path = write(tmp_path / "my.csv", [(f"{text} 가나", label) for text, label in rows(80)])
+    begin(classify, encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}")
+    assert capsys.readouterr().err.count("unknown to the vocabulary (most often 가 나)") == 1

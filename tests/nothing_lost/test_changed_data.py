@@ -14,12 +14,13 @@ from invariants import untouched
 
 import albert
 from albert import convert_hf, pretrain_from_text
-from albert.cli import earlier_run
+from albert.cli import classifier_report, earlier_run
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoints, pretrained, run_states
 from albert.model.weights import named_weights
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
+from albert.training import loop
 
 OWN, OWN_RUN = "own table", ("--do_train", "--do_eval", "--cross_validation=0")
 COMMANDS = {
@@ -149,7 +150,7 @@ def test_other_training_data_and_seeds_are_refused(name, is_finished, change, st
     if change in ("deleted", "added"):
         assert " examples then, " in line
     elif change == "labels":
-        assert "but other texts or labels" in line
+        assert "but other texts, labels or order" in line
 
 
 # --- The split ---
@@ -358,10 +359,37 @@ def test_a_finished_run_with_other_training_flags_is_refused(name, started, tmp_
     assert command(*flags, "--eval_batch_size=3" if name != "squad" else "--predict_batch_size=3") == 0
 
 
-def test_the_report_tells_what_the_model_was_trained_with_whatever_is_typed_later(own, tmp_path):
+def test_a_finished_run_with_other_masks_is_refused(started, tmp_path, capsys):
+    """Which records without masks get from the flags."""
+    command, flags = started("pretraining", True)
+    for path in (tmp_path / "out").glob("model.ckpt-*.json"):
+        recorded = run_states.read_run_state(str(path)[:-5])["flags"]
+        jobs.change_json(path, flags=recorded | {"mask_token_share": 1.0, "teacher": "another"})
+    capsys.readouterr()
+    assert command(*flags) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "--mask_token_share=1.0, not 0.8" in line and "--teacher=another, not None" in line
+
+
+def test_workers_at_different_steps_are_refused_before_anything_changes(started, tmp_path, monkeypatch, capsys):
+    def refuse(engine, values):
+        if any(name.startswith("step in ") for name in values):
+            raise FlagError("workers differ")
+
+    monkeypatch.setattr(loop, "check_agreement", refuse)
+    command, flags = started("race", False)
+    with untouched(tmp_path / "out"):
+        assert command(*flags) == 2
+    assert "workers differ" in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_the_report_tells_what_the_model_was_trained_with_whatever_is_typed_later(own, tmp_path, monkeypatch):
     rate = run_states.read_run_state(str(tmp_path / "out/model.ckpt-6"))["flags"]["learning_rate"]
-    asked = ["--nodo_train", "--do_eval", "--learning_rate=0.5", "--optimizer=adamw"]
+    asked = ["--nodo_train", "--do_eval", "--learning_rate=0.5", "--optimizer=adamw", "--class_weights=balanced"]
+    write, is_balanced = classifier_report.write, []
+    monkeypatch.setattr(classifier_report, "write", lambda *a, **k: is_balanced.append(a[6]) or write(*a, **k))
     assert jobs.classify(*own, *asked) == 0
+    assert is_balanced == [False]
     report = (tmp_path / "out/report.md").read_text()
     assert f"| --learning_rate | {rate:g} (when it was trained) |" in report
     assert "(given)" not in report.partition("--learning_rate")[2].partition("--train_batch")[0]
@@ -419,6 +447,15 @@ def test_a_head_answers_only_for_the_labels_that_it_was_trained_for(
     for name, row in zip(names, head, strict=True):
         same = name in ("bad", "good") and np.allclose(row, rows[("bad", "good").index(name)], atol=1e-6)
         assert same == is_kept
+
+
+def test_a_conversion_gives_no_head_other_labels(own, tmp_path, capsys):
+    flags = f"--albert_directory={tmp_path / 'out'}", f"--output_dir={tmp_path / 'theirs'}"
+    assert run_here(convert_hf, *flags, "--label_list=bad,best") == 2
+    assert "has no trained output_" in assert_one_clear_line(capsys.readouterr().err)
+    assert run_here(convert_hf, *flags, "--label_list=good,bad") == 0
+    head = pretrained.open_path(str(tmp_path / "theirs")).weights().read("output_weights")
+    np.testing.assert_array_equal(head, checkpoints.open_weights(str(tmp_path / "out")).read("output_weights")[::-1])
 
 
 def test_a_head_of_words_starts_no_head_of_texts(tuned, tmp_path):

@@ -51,6 +51,7 @@ def test_byte_order_mark_line_ends_and_other_white_space(tmp_path):
 def test_labels_are_listed_with_what_longer_entities_need(tmp_path):
     for text, scheme, labels in (
         ("a B-X\nb O\n", "bio", ("O", "B-X", "I-X")), ("a ,\nb NN\n", "none", (",", "NN")),
+        ("a O\nb B-caf\u00e9\nc I-cafe\u0301\u200b\n", "bio", ("O", "B-caf\u00e9", "I-caf\u00e9")),
     ):
         sentences = read_sentences(write(tmp_path, text), scheme)
         assert word_labels.collect_labels(sentences, scheme) == labels
