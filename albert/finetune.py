@@ -181,9 +181,7 @@ class Settings:
 def settings_of(values: flags.FlagValues, **decided: Any) -> Settings:
     """Returns the settings of a command's flags; `decided` overrides flags of the same name."""
     flags.require(values, "output_dir")
-    actions = ["do_train", "do_eval", "do_predict"]
-    if "export_dir" in values:
-        actions.append("export_dir")
+    actions = [name for name in ("do_train", "do_eval", "do_predict", "export_dir") if name in values]
     if not any(decided.get(name, getattr(values, name)) for name in actions):
         listed = ", ".join(f"--{name}" for name in actions[:-1])
         raise FlagError(f"at least one of {listed} and --{actions[-1]} is required")

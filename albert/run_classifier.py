@@ -166,8 +166,7 @@ def main(values: flags.FlagValues) -> None:
         choices.append((name, f"{used} (when it was trained)" if is_other else choice))
     path = classifier_report.write(
         settings.output_dir, [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows], task.labels,
-        measured, predictions["probabilities"], choices,
-        trained.get("class_weights", values.class_weights) == "balanced",
+        measured, predictions["probabilities"], choices, trained.get("class_weights") == "balanced",
         may_validate=bool(task.labels) and held_out.expected.ndim == 1
         and not (values["cross_validation"].present or values.dev_file),
     )

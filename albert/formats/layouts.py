@@ -46,8 +46,7 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     Raises:
       CheckpointError: it is a packed model, or a directory holds two models.
     """
-    path = model_hub.local_path(shipped.path_of(path), flag)
-    path = cloud.local_copy(path, flag)
+    path = cloud.local_copy(model_hub.local_path(shipped.path_of(path), flag), flag)
     layout = layout_of(path)
     if layout is None and os.path.isdir(path):
         below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]

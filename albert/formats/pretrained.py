@@ -260,8 +260,7 @@ def load(
         options["num_labels"] = weights.shapes[LABEL_HEAD][0]
     is_same = source.metadata.architecture in (None, kind.__name__)
     if is_same:
-        saved = source.metadata.settings
-        options = {name: value for name, value in saved.items() if name in known} | options
+        options = {name: x for name, x in source.metadata.settings.items() if name in known} | options
     model = kind(source.config, **options)
     new = assign(model, weights, ignore_mismatched_sizes)["new"]
     model.random_pooler = {

@@ -31,14 +31,10 @@ from albert.tokenization import TextSettings
 _THRESHOLD = "null_score_diff_threshold"
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(is_number, value))
-
-
 _KINDS: dict[str, Kind] = {
     "step": COUNT, "version": TEXT, "config": OBJECT, "flags": OBJECT, "metadata": OBJECT,
     "results": OBJECT, "records_seen": COUNT,
-    "loss_scale": (lambda v: _is_numbers(v) and len(v) == 2, "two numbers"),
+    "loss_scale": (lambda v: isinstance(v, list) and len(v) == 2 and all(map(is_number, v)), "two numbers"),
 }
 # The flags of a run that other code reads.
 _FLAGS: dict[str, Kind] = {

@@ -4,6 +4,7 @@ The index is a sorted table in LevelDB's block format that maps a tensor's name 
 block and every tensor has a checksum.
 """
 
+import glob
 import math
 import os
 import struct
@@ -239,9 +240,7 @@ def _strings_of(content: bytes, entry: _Entry) -> np.ndarray:
 
 def shards(prefix: str) -> list[str]:
     """Returns the paths of a bundle's data files."""
-    folder, base = os.path.split(prefix)
-    names = os.listdir(folder or ".")
-    return [os.path.join(folder, n) for n in names if n.startswith(base + ".data-")]
+    return glob.glob(f"{glob.escape(prefix)}.data-*")
 
 
 def write(prefix: str, tensors: Mapping[str, Any]) -> None:

@@ -111,8 +111,8 @@ class ClassificationTask(Task):
         ids, logits = predictions["label_ids"], predictions["logits"]
         if self.threshold is not None:
             predicted = predictions["probabilities"] >= self.threshold
-            scores = several_label_scores(ids > 0, predicted, self.labels)
-            return scores | {"label_threshold": self.threshold}  # by which the model answers from now on
+            # The model answers by the threshold from now on.
+            return {"label_threshold": self.threshold} | several_label_scores(ids > 0, predicted, self.labels)
         results = glue.score(self.metric, ids, logits)
         if self.labels and self.name == TSV:
             one_hot = np.eye(len(self.labels), dtype=bool)

@@ -263,8 +263,7 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
         if ending(path) in _JSON:
             if len(names) > len({*names}):
                 raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
-            objects = (dict(zip(names, row, strict=True)) for row in rows)
-            stream.writelines(_as_text(one) + "\n" for one in objects)
+            stream.writelines(_as_text(dict(zip(names, row, strict=True))) + "\n" for row in rows)
             return
         delimiter = "\t" if ending(path) == ".tsv" else ","
         writer = csv.writer(stream, lineterminator="\n", delimiter=delimiter)

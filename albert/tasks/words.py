@@ -116,8 +116,7 @@ def read_sentences(
             check_label(label, scheme, where)
             if known is not None and label not in known:
                 raise DataError(f"{where}: label {label!r} is not one of {', '.join(known)[:200]}")
-            may_follow = (f"B-{label[2:]}", label)
-            if scheme == "bio" and label[:2] == "I-" and before not in may_follow:
+            if scheme == "bio" and label[:2] == "I-" and before not in (f"B-{label[2:]}", label):
                 raise DataError(f"{where}: {label} cannot follow {before}: entities begin with B-")
             before = label
         sentences.append(Sentence(tuple(row[0] for row in rows), labels, numbers[0]))

@@ -103,19 +103,13 @@ def batches_of(task: Task, config: AlbertConfig, run: RunConfig, source: RecordF
 
     TensorFlow leaks memory with each pipeline, so a run makes only one.
     """
-    batch_size, spec = _batch_size(run), task.feature_spec()
+    replicas, spec = current().num_evaluating_replicas, task.feature_spec()
     run = dataclasses.replace(run, use_xla=False)  # evaluation is a plain graph
-    examples = batch_size // current().num_evaluating_replicas
+    examples = math.ceil(run.eval_batch_size / replicas)  # of each
     return current().eval_batches(
-        source, spec, batch_size=batch_size, vocab_size=config.vocab_size,
+        source, spec, batch_size=examples * replicas, vocab_size=config.vocab_size,
         num_batches=run.max_eval_steps, **row_options(run, spec, source, examples),
     )
-
-
-def _batch_size(run: RunConfig) -> int:
-    """Returns the evaluation batch size, rounded up to a multiple of the replicas."""
-    replicas = current().num_evaluating_replicas
-    return math.ceil(run.eval_batch_size / replicas) * replicas
 
 
 def measure(
