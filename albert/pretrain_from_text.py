@@ -34,8 +34,7 @@ from albert.text.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
-_DECIDED = ("input_file", "hours", "start_from", "teacher", "do_lower_case", "keep_accents", "seed",
-            *corpus_flags.FLAGS)
+_DECIDED = ("hours", "start_from", "teacher", "do_lower_case", "keep_accents", "seed", *corpus_flags.FLAGS)
 _MANY_MARKS = 0.02  # fraction of letters with accents or marks, above which they are kept
 _TRAINED = 0.95  # fraction of the time left; evaluations and checkpoints take the rest
 _MIN_TRAINED = 0.1  # fraction of --hours, even where the data took all of it
@@ -57,7 +56,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  f"{flags.A_MODEL}.", use="model")
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("bool", values, "keep_accents", False,
-                 "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs. Default: if "
+                 "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs; unless given, on if "
                  "more than 2 % of the letters have any.")
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MAX_SEED)

@@ -69,8 +69,8 @@ def define_flags(values: flags.FlagValues) -> None:
            "Length of the records' sequences in tokens, as in create_pretraining_data.",
            lower_bound=1)
     define("integer", values, "max_predictions_per_seq", 20,
-           "Maximum masked tokens per sequence, as in create_pretraining_data; by default what "
-           "--masked_lm_budget needs, if given.", lower_bound=1)
+           "Maximum masked tokens per sequence, as in create_pretraining_data; with "
+           "--masked_lm_budget, what that needs, unless given.", lower_bound=1)
     define("bool", values, "do_train", True, "Train.")
     define("bool", values, "do_eval", False,
            "Evaluate every checkpoint of the training or, without --do_train, the newest of "
@@ -91,8 +91,8 @@ def define_flags(values: flags.FlagValues) -> None:
            "next to them.", use="file")
     define("path", values, "vocab_file", None,
            "WordPiece vocabulary of the records, like --spm_model_file.", use="file")
-    flags.define_text_flags(values, "Whether the records are lower-cased. Default: as their "
-                      "manifest says, else true.")
+    flags.define_text_flags(values, "Whether the records are lower-cased, unless their manifest says "
+                      "otherwise.")
     # === Optimizer and schedule ===
     define("enum", values, "optimizer", "lamb",
            "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon (LAMB with "
@@ -110,8 +110,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
            lower_bound=1)
     define("integer", values, "num_warmup_steps", 3125,
-           "Steps in which the learning rate rises from 0 to --learning_rate. With other "
-           "--num_train_steps, the default is as large a part of them.", lower_bound=0)
+           "Steps in which the learning rate rises from 0 to --learning_rate; unless given, as large "
+           "a part of --num_train_steps as of 125,000.", lower_bound=0)
     define("integer", values, "until_step", 0,
            "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
            "later, for example with longer sequences; 0: train to the end.", lower_bound=0)

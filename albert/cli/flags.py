@@ -109,7 +109,7 @@ def define_vocabulary_flags(values: FlagValues) -> None:
            "SentencePiece model. Default: that of the model's directory, if there is one.", use="file")
     define("path", values, "vocab_file", None,
            "WordPiece vocabulary, if there is no SentencePiece model.", use="file")
-    define_text_flags(values, "Lower-case texts. Default: as the vocabulary says, else true.")
+    define_text_flags(values, "Lower-case texts, unless the vocabulary says otherwise.")
 
 
 def text_settings(values: FlagValues) -> dict[str, bool]:

@@ -214,6 +214,14 @@ def test_every_number_has_its_range_held_before_anything_is_done(path, capsys):
                 assert re.match(r"error: --\w+=", line), line
 
 
+def test_help_prints_one_default_of_a_flag():
+    for path in (path for path in COMMANDS if path.parent.name == "albert"):
+        values = flags.FlagValues()
+        importlib.import_module(f"albert.{path.stem}").define_flags(values)
+        for flag in (values[name] for name in values):
+            assert flag.default in (None, "", []) or "Default:" not in flag.help, f"{path.stem} --{flag.name}"
+
+
 def test_an_open_end_of_a_range_is_outside_it(capsys):
     for command, name, *outside in (
         (run_pretraining, "learning_rate", 0, "nan"), (run_race, "dropout_prob", 1, -0.1),

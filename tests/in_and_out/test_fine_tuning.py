@@ -99,6 +99,7 @@ REFUSED = {
         (["--task_name=ax", "--nodo_train"], "task ax has no dev file"),
         (["--albert_config_file="], "--init_checkpoint is required: small_en"),
         (["--vocab_file="], "--spm_model_file is required"),
+        (["--vocab_file=absent.txt"], "no such file: absent.txt"),
         (["--nodo_train", "--nodo_eval"],
          "out: train first (--do_train) or give --checkpoint"),
     ],

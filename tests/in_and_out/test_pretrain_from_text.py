@@ -91,7 +91,8 @@ def test_another_text_and_a_second_process_are_refused(tmp_path, monkeypatch, ca
                         "or use another --output_dir")
         assert files_of(out) == before
     text.write_text(content)
-    assert run_here(pretrain_from_text, *command) == 143
+    renamed = text.rename(tmp_path / "renamed.txt")  # the same text
+    assert run_here(pretrain_from_text, f"--input_file={renamed}", *command[1:]) == 143
 
 
 def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(

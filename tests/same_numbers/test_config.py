@@ -121,6 +121,8 @@ def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base_v2").write_text(json.dumps(SIZES))
+    (tmp_path / "large_v2").mkdir()  # a run's, which hides nothing
+    assert huggingface.read_config("large_v2").hidden_size == 1024
     assert huggingface.read_config("base_v2").hidden_size == 16
     assert AlbertConfig.released("base_v2").hidden_size == 768
     said = "no such file: base_v3. Architectures with a name: base_v1, base_v2, large_v1"
