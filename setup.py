@@ -9,17 +9,33 @@ from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
-README = HERE / "README.md"
-TEST = [
+URL = ""  # the repository's address, such as https://github.com/OWNER/NAME; unknown while it is empty
+NOTEBOOKS = ["matplotlib>=3.9"]
+TENSORFLOW_HUB = ["setuptools<81"]  # it imports pkg_resources, which later versions lack
+TEST = NOTEBOOKS + TENSORFLOW_HUB + [
     "tokenizers>=0.20",  # runs the code of an ONNX file's card
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
-    "backports.zstd>=1; python_version < '3.14'", "pyarrow>=17", "matplotlib>=3.9",
+    "backports.zstd>=1; python_version < '3.14'", "pyarrow>=17",
     "jax>=0.7; python_version >= '3.11'",
 ]
 
 
+def index_page(readme: str, url: str) -> str:
+    """Returns the README for a package index, where relative links lead nowhere.
+
+    They become addresses of this version's files or, without the repository's, plain text.
+    """
+    picture = r"!\[[^]]*\]\((?!\w+:)[^)]+\)"
+    if not url:
+        return re.sub(r"\[([^][]*)\]\((?![\w]+:|#)[^)]+\)", r"\1", re.sub(picture + r"\n?", "", readme))
+    readme = re.sub(picture, lambda found: found[0].replace("](", f"]({url}/raw/v{VERSION}/"), readme)
+    return re.sub(r"\]\((?!\w+:|#)", f"]({url}/blob/v{VERSION}/", readme)
+
+
 class BuildWithConfigs(build_py):
     """Copies configs/, which is beside the package in the repository, into the package of a wheel.
+
+    The grids of scripts/ablate.py stay out, as the script does.
 
     Mapping it as a package would make the editable install an import hook, which loses to a folder
     called `albert` in the working directory. A plain path wins.
@@ -29,16 +45,33 @@ class BuildWithConfigs(build_py):
         super().run()
         if not self.editable_mode:
             shutil.copytree(HERE / "configs", pathlib.Path(self.build_lib, "albert/configs"),
-                            dirs_exist_ok=True)
+                            dirs_exist_ok=True, ignore=shutil.ignore_patterns("ablations"))
 
 
 setup(
     name="albert-keras",  # the name `albert` on the package index is another project's
     version=VERSION,
     description="ALBERT (A Lite BERT) for Keras 3, on TensorFlow 2 and JAX",
-    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description=index_page((HERE / "README.md").read_text(encoding="utf-8"), URL),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    author="The albert authors",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    url=URL or None,
+    project_urls={"Changes": f"{URL}/blob/v{VERSION}/CHANGELOG.md", "Issues": f"{URL}/issues"} if URL else {},
+    keywords=["ALBERT", "BERT", "Keras", "TensorFlow", "JAX", "NLP", "language model", "pretraining",
+              "fine-tuning", "text classification", "embeddings"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     cmdclass={"build_py": BuildWithConfigs},
     packages=find_packages(include=["albert", "albert.*"]),
@@ -48,7 +81,6 @@ setup(
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",
         "tensorflow-hub>=0.16.1",
-        "setuptools<81",  # tensorflow-hub imports pkg_resources, which later versions lack
         "sentencepiece>=0.2.1",
         "sentencex>=1.0.30",
         "absl-py>=2.1",
@@ -66,11 +98,14 @@ setup(
         "huggingface_hub>=1",
     ],
     extras_require={
+        # TensorFlow on NVIDIA GPUs: not tested. JAX is, with `jax-cuda`.
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         # JAX as the engine: on CPUs, NVIDIA GPUs and TPUs. It needs Python 3.11.
         "jax": ["jax>=0.7"],
-        "jax-cuda": ["jax[cuda12]>=0.7"],
+        "jax-cuda": ["jax[cuda13]>=0.8"],
         "jax-tpu": ["jax[tpu]>=0.7"],
+        "hub": TENSORFLOW_HUB,  # --albert_hub_module_handle=https://...
+        "notebooks": NOTEBOOKS,
         "torch": ["torch>=2.10"],  # reads pytorch_model.bin
         "beam": ["apache-beam>=2.60"],
         # A Dask cluster for the tests, which are skipped without it.
@@ -87,6 +122,9 @@ setup(
         "remote-test": ["s3fs>=2024.12", "moto[server]>=5"],
         # Packages that tests compare our numbers with; the tests are skipped without them.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
+        # The site (docs/conf.py).
+        "docs": ["sphinx>=8", "furo>=2024.8", "myst-nb>=1.3", "sphinxcontrib-mermaid>=1"],
+        "release": ["build>=1.2", "twine>=6.1", "setuptools>=77"],  # to build and check packages
         "test": TEST,
         "dev": TEST + ["ruff>=0.9", "tensorboard>=2.19"],
     },

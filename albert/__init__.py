@@ -18,8 +18,8 @@ Compute with a model, which is a Keras 3 model:
     AlbertForQuestionAnswering, ...BeamQuestionAnswering   SQuAD 1.1, SQuAD 2.0
     AlbertForMultipleChoice                                RACE
 
-Each command, such as `python -m albert.run_classifier`, has `--help`. docs/reference/python.md has
-an example of each of the main names.
+Each command, such as `python -m albert.run_classifier`, has `--help`. `help(albert.open_session)`
+has an example, and so has the help of each of the main names.
 """
 
 import glob

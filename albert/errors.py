@@ -1,7 +1,7 @@
 """Errors, each with the exit code of a command that it ends.
 
 A message is one line: the file (and its line or record), the value that is wrong, what to do.
-`flags.run_command` prints it after `error: ` and exits with the code of its class.
+`flags.run_command` prints it after `error:` and exits with the code of its class.
 """
 
 import re

@@ -272,6 +272,9 @@ def run_command(
     With `takes_arguments`, `main` also gets the arguments that aren't flags.
     """
     argv, values = sys.argv if argv is None else argv, FlagValues()
+    if "--version" in argv[1:]:
+        print(f"albert {albert.__version__}")
+        return 0
     wants_help = bool({"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]))
     set_up_logging()
     if hasattr(sys.stdout, "reconfigure"):  # else a replacement by a test or a notebook

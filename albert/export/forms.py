@@ -227,7 +227,7 @@ def _write_file(
                  name, difference, largest)
         if not quantize and not difference <= _TOLERANCE * max(largest, 1.0):
             raise CheckpointError(f"{name} of the .{form} file differs from the model's by "
-                                  f"{difference:.2g}; nothing was written: please report this")
+                                  f"{difference:.2g}; nothing was written")
     name, tokenizer = os.path.basename(path), source.tokenizer()
     fast = tokenizer_json.contents(tokenizer, length) if tokenizer and form == "onnx" else None
     metadata = dataclasses.replace(source.metadata, architecture=kind.name, label_names=labels)

@@ -36,10 +36,13 @@ def fetch(handle: str, flag: str) -> str:
     """
     directory = handle
     if "://" in handle:
-        import tensorflow_hub
-
         try:
+            import tensorflow_hub
+
             directory = tensorflow_hub.resolve(handle)
+        except ImportError as error:  # of pkg_resources
+            raise CheckpointError(f"{flag}: tensorflow-hub needs an older setuptools ({error}): "
+                                  "pip install 'setuptools<81'") from error
         except (OSError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"{flag}: cannot fetch {handle}: {first_line(error)}; "

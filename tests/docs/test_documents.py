@@ -17,7 +17,8 @@ from helpers import NEEDS_JAX, REPO, program, run
 from albert import fill_mask
 from albert.cli import flags
 
-PAGES = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted((REPO / "docs").rglob("*.md"))]
+PAGES = [*(REPO / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+         *sorted((REPO / "docs").rglob("*.md"))]
 # The pages with examples, in the order in which they build on each other.
 GUIDES = [
     "docs/guides/pretrain.md", "docs/guides/classify.md", "README.md", "docs/guides/records.md",
@@ -187,7 +188,7 @@ def test_masks_are_filled_as_the_first_pages_show(capsys):
 def test_every_example_is_on_a_page_that_the_tests_run():
     for page in PAGES:
         found = [each for each in examples(page.relative_to(REPO))
-                 if each[0] not in ("mermaid", "pycon")]  # `test_python_reference` runs pycon
+                 if each[0] != "mermaid"]
         assert {language for language, _ in found} <= {"bash", "python"}, page
         assert not found or str(page.relative_to(REPO)) in GUIDES, page
         for command in (code for language, code in found if language == "bash"):

@@ -1,5 +1,6 @@
-"""The package as installed: from a wheel, elsewhere, with all its parts and commands."""
+"""The package as published and installed: from a wheel, elsewhere, with all its parts and commands."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -10,12 +11,21 @@ import sys
 import sysconfig
 import tarfile
 import venv
+import zipfile
 from pydoc_data import topics
 
 import pytest
-from helpers import REPO, setup_arguments
+import yaml
+from helpers import REPO, assert_one_clear_line, program, setup_arguments, setup_module
 
+import albert
+from albert.errors import CheckpointError
+from albert.formats import hub
 
+COMMANDS = [line.split(" = ")[0] for line in setup_arguments()["entry_points"]["console_scripts"]]
+OF_A_CLONE = ("albert", "configs", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+OF_THE_SOURCES = (*OF_A_CLONE, "docs", "scripts", "tests", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md",
+                  "requirements.txt", "run_glue.sh")
 
 def run(*command, cwd) -> str:
     """Runs a program without this repository; returns its output."""
@@ -27,12 +37,14 @@ def run(*command, cwd) -> str:
     return done.stdout
 
 
-def clone(folder: pathlib.Path) -> None:
+def clone(folder: pathlib.Path, names=OF_A_CLONE) -> None:
     """Copies what an installation needs, so that the repository gets no build folder."""
-    for name in ("albert", "configs"):
-        shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(REPO / name, folder)
+    folder.mkdir(exist_ok=True)
+    for path in (REPO / name for name in names):
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, folder)
 
 
 def pip_install(folder: pathlib.Path, *what) -> pathlib.Path:
@@ -53,22 +65,21 @@ def pip_install(folder: pathlib.Path, *what) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The commands folder of an environment with our wheel installed and no repository."""
-    folder = tmp_path_factory.mktemp("installed")
-    clone(folder / "source")
-    # Build from a source distribution, which must therefore be complete too.
-    run(sys.executable, "setup.py", "-q", "sdist", cwd=folder / "source")
-    [packed] = (folder / "source/dist").iterdir()
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder / "packed", filter="data")
-    [source] = (folder / "packed").iterdir()
-    run(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", folder / "wheels", cwd=source)
-    [wheel] = (folder / "wheels").glob("albert_keras-*.whl")
-    commands = pip_install(folder, wheel)
+def published(tmp_path_factory):
+    """The folder with what is published: a source distribution, and the wheel built from it."""
+    pytest.importorskip("build", reason="build and twine are not installed (extra: release)")
+    folder = tmp_path_factory.mktemp("published")
+    clone(folder / "source", OF_THE_SOURCES)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, cwd=folder / "source")
     shutil.rmtree(folder / "source")
-    shutil.rmtree(folder / "packed")
-    return commands
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(published, tmp_path_factory):
+    """The commands folder of an environment with our wheel installed and no repository."""
+    [wheel] = published.glob("albert_keras-*.whl")
+    return pip_install(tmp_path_factory.mktemp("installed"), wheel)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +90,25 @@ def editable(tmp_path_factory):
     return pip_install(folder, "-e", folder / "albert")
 
 
+@pytest.mark.slow
+def test_what_is_published_passes_twine_and_has_a_licence_and_the_sources_have_the_tests(published):
+    run(sys.executable, "-m", "twine", "check", "--strict", *published.iterdir(), cwd=published)
+    [sources], [wheel] = published.glob("*.tar.gz"), published.glob("*.whl")
+    with tarfile.open(sources) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    for name in OF_THE_SOURCES:
+        for path in [REPO / name, *(REPO / name).rglob("*")]:
+            assert str(path.relative_to(REPO)) in files or "__pycache__" in str(path), path
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = (archive.read(n).decode() for n in archive.namelist() if n.endswith("/METADATA"))
+    for line in ("License-Expression: Apache-2.0", "License-File: LICENSE", f"Version: {albert.__version__}",
+                 "Classifier: Programming Language :: Python :: 3.13"):
+        assert f"\n{line}\n" in metadata
+    required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.M)
+    assert "tensorflow-hub" in required and not {"setuptools", "matplotlib"} & set(required)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("installation", ["editable", "installed"])
 @pytest.mark.parametrize("inside", ["", "albert", "albert/albert", "elsewhere"])
 def test_the_package_works_in_and_above_a_clone_of_its_name_and_elsewhere(
@@ -97,6 +127,7 @@ def test_the_package_works_in_and_above_a_clone_of_its_name_and_elsewhere(
     assert "--top_k" in run(commands / "albert-fill-mask", "--help", cwd=where)
 
 
+@pytest.mark.slow
 def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_work(
     installed, tmp_path
 ):
@@ -113,12 +144,13 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_wor
     wanted = {
         str(path.relative_to(REPO / "albert"))
         for path in [*(REPO / "albert").rglob("*.py*"), *models] if path.suffix != ".pyc"
-    } | {str(path.relative_to(REPO)) for path in (REPO / "configs").rglob("*") if path.is_file()}
+    } | {str(path.relative_to(REPO)) for path in (REPO / "configs").rglob("*") if path.is_file()
+         and path.parent.name != "ablations"}  # their script is not in it
     cards = (REPO / "albert/formats/cards").iterdir()
     wanted |= {"py.typed", "cli/report_page.html", *(f"formats/cards/{path.name}" for path in cards)}
     assert {path for path in found if "__pycache__" not in path} == wanted
-    for line in setup_arguments()["entry_points"]["console_scripts"]:
-        assert (installed / line.split(" = ")[0]).is_file(), line
+    assert all((installed / command).is_file() for command in COMMANDS)
+    assert run(installed / "albert-predict", "--version", cwd=tmp_path) == f"albert {albert.__version__}\n"
 
     text = "\n\n".join(list(topics.topics.values())[:25]).replace("`", "")
     (tmp_path / "my_text.txt").write_text(text, encoding="utf-8")
@@ -132,3 +164,61 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_wor
         run(installed / f"albert-{name}", *flags, cwd=tmp_path)
     manifest = json.loads((tmp_path / "train.tfrecord.manifest.json").read_text())
     assert manifest["records"] > 10
+
+
+@pytest.mark.parametrize("url", ["", "https://github.com/OWNER/NAME"])
+def test_links_and_pictures_of_the_index_page_lead_somewhere_or_are_plain_text(url):
+    readme = (REPO / "README.md").read_text("utf-8")
+    page = setup_module()["index_page"](readme, url)
+    assert not re.findall(r"\]\((?!https://|#)|(?:src|href)=.(?!https://)", page)
+    at = f"{url}/blob/v{albert.__version__}/"
+    assert bool(url) == (f"[changes]({at}CHANGELOG.md)" in page)
+    assert bool(url) == (f"]({url}/raw/v{albert.__version__}/docs/pictures/" in page)
+    # The words stay.
+    def words(text):
+        return re.sub(r"!\[[^]]*\]\(\S+?\)|\]\(\S+?\)|\[", "", text).replace("]", "").split()
+    assert words(page) == words(readme)
+
+
+def test_without_an_address_nobody_is_asked_to_report_anything():
+    if setup_module()["URL"]:
+        pytest.skip("there is an address")
+    asks = re.compile(r"report (it|this)\b|write to the maintainers", re.I)
+    for folder, kind in (("albert", "*.py"), ("docs", "*.md"), ("", "README.md")):
+        for path in (REPO / folder).rglob(kind) if folder else [REPO / kind]:
+            assert not asks.search(path.read_text("utf-8")), path
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((REPO / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == albert.__version__ and citation["license"] == "Apache-2.0"
+
+
+def test_python_m_albert_lists_the_commands_and_every_command_prints_the_version(capsys, monkeypatch):
+    version = f"albert {albert.__version__}\n"
+    main = importlib.import_module("albert.__main__").main
+    monkeypatch.setattr(sys, "argv", ["albert"])
+    main()
+    printed = capsys.readouterr().out
+    assert printed.startswith(version) and re.findall(r"^  (\S+) +\w", printed, re.M) == [
+        name.removeprefix("albert-") for name in COMMANDS]
+    monkeypatch.setattr(sys, "argv", ["albert", "predict"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "albert.NAME" in assert_one_clear_line(capsys.readouterr().err)
+    for line in COMMANDS:
+        module = importlib.import_module(line.replace("-", ".", 1).replace("-", "_"))
+        with pytest.raises(SystemExit, match="0"):
+            module.cli([line, "--version"])
+        assert capsys.readouterr().out == version
+    code = ("import runpy, sys; sys.argv[1:] = ['--version']\n"
+            "try: runpy.run_module('albert.run_classifier', run_name='__main__')\n"
+            "finally: assert not {'tensorflow', 'keras', 'jax'} & set(sys.modules)")
+    done = program("-c", code)
+    assert (done.returncode, done.stdout) == (0, version)
+
+
+def test_without_pkg_resources_an_address_of_tf_hub_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
+    with pytest.raises(CheckpointError, match="^--x: tensorflow-hub .* pip install 'setuptools<81'$"):
+        hub.fetch("https://example.com/albert", "--x")

@@ -16,7 +16,7 @@ from helpers import REPO, setup_arguments
 import albert
 
 PACKAGE, DOCS = REPO / "albert", REPO / "docs"
-PAGES = [REPO / "README.md", REPO / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [REPO / "README.md", REPO / "CHANGELOG.md", REPO / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 # --- Imports ---
 
@@ -40,7 +40,7 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 SHARED = "finetune"  # by the commands that fine-tune
-COMMANDS = {name for name in MODULES if "." not in name} - PUBLIC - {"__init__", SHARED}
+COMMANDS = {name for name in MODULES if "." not in name} - PUBLIC - {"__init__", "__main__", SHARED}
 OPTIONAL = {
     "apache_beam": "pretraining_data.beam", "backports": "text.text_files",
     "sentencex": "text.sentences",
@@ -206,7 +206,7 @@ def test_what_pages_name_is_there(monkeypatch):
     told = (REPO / "scripts/maintainers/README.md").read_text(encoding="utf-8")
     for path in (REPO / "scripts/maintainers").glob("*.py"):
         assert f"| `{path.name}` |" in told and f"scripts/maintainers/{path.name}" in told
-    told = (DOCS / "CONTRIBUTING.md").read_text("utf-8").partition("## The packages")[2]
+    told = (REPO / "CONTRIBUTING.md").read_text("utf-8").partition("## The packages")[2]
     names = set(re.findall(r"`([a-z_/]+(?:\.py)?)`", told.partition("## Rules")[0]))
     assert len(names) > 40
     for name in names - {"finetune"}:  # a benchmark

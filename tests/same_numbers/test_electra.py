@@ -1,4 +1,4 @@
-"""Another objective of pretraining is a `Task`: the example of docs/CONTRIBUTING.md, on both engines."""
+"""Another objective of pretraining is a `Task`: the example of CONTRIBUTING.md, on both engines."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""ELECTRA's objective (arXiv 2003.10555), as docs/CONTRIBUTING.md explains it: a model and its `Task`.
+"""ELECTRA's objective (arXiv 2003.10555), as CONTRIBUTING.md explains it: a model and its `Task`.
 
 The masked-LM head replaces the masked tokens by samples, and the same encoder then says of each token
 whether it was replaced. Both losses are added to those of ALBERT.

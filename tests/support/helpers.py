@@ -162,11 +162,15 @@ def program(path, *arguments, cwd=None, **environment: str) -> subprocess.Comple
 use_plain_graphs = functools.cache(forked.use_plain_graphs)
 
 
-def setup_arguments() -> dict:
+def setup_module() -> dict[str, Any]:
+    """Returns the names in setup.py, and as `setup` what it was called with."""
+    with unittest.mock.patch("setuptools.setup") as setup:
+        return runpy.run_path(str(REPO / "setup.py")) | {"setup": setup.call_args.kwargs}
+
+
+def setup_arguments() -> dict[str, Any]:
     """Returns the package's arguments in setup.py."""
-    with unittest.mock.patch("setuptools.setup") as said:
-        runpy.run_path(str(REPO / "setup.py"))
-    return said.call_args.kwargs
+    return setup_module()["setup"]
 
 
 def run_here(module, *arguments) -> int:
