@@ -76,7 +76,7 @@ setup(
     cmdclass={"build_py": BuildWithConfigs},
     packages=find_packages(include=["albert", "albert.*"]),
     package_dir={"": "."},
-    package_data={"albert": ["models/*/*", "models/*/*/*", "cli/*.html", "formats/cards/*", "py.typed", "*.pyi"]},
+    package_data={"albert": ["examples/*", "models/*/*", "models/*/*/*", "cli/*.html", "formats/cards/*", "py.typed", "*.pyi"]},
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",

@@ -2,12 +2,11 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for speed, cost, small_en, own_text,
-cooccurrence and quarter_hour. The last two are the results.json of grids: cooccurrence, and
-one_hour with a quarter of its tokens. The README's two panels, front_speed.svg and
-front_accuracy.svg, are from speed.json and fine_tuning_gains.json: each is as wide as a phone, and
-two fit next to each other on a wide screen. pipeline.svg and model.svg were written by hand; the
-colours and the rules for dark pages are the same.
+docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for report, speed, cost, small_en, own_text,
+cooccurrence and quarter_hour. report.json has the beginning of the report.md that the README's
+first commands write. The last two are the results.json of grids: cooccurrence, and one_hour with a
+quarter of its tokens. pipeline.svg and model.svg were written by hand; the colours and the rules
+for dark pages are the same.
 
 speed.json, for which any benchmark's rates will do:
 
@@ -19,6 +18,7 @@ speed.json, for which any benchmark's rates will do:
     unit, command   not drawn: of the rates, and of benchmark.py
 """
 
+import html
 import json
 import pathlib
 import textwrap
@@ -77,51 +77,38 @@ def speed(results: dict, path: pathlib.Path) -> None:
     _save(figure, path)
 
 
-def front_speed(results: dict, path: pathlib.Path) -> None:
-    """The README's first panel: texts per second of albert and others."""
-    speeds = results["works"][0]["speeds"]
-    bars = [("albert", speeds["albert"], OURS)] + [
-        (name, speeds[side], PALE) for name, side in (
-            ("onnxruntime, grouped", "onnxruntime, sorted by length"),
-            ("OpenVINO, grouped", "OpenVINO, sorted by length"),
-            ("transformers, grouped", "transformers, sorted by length"),
-            ("transformers, padded", "transformers, padded to the batch's longest"),
-            ("keras-hub, padded", "keras-hub, padded to 128"),
-        )
-    ]
-    _panel(bars, "Short texts per second",
-           "base model, two CPU cores; longer is faster;\ngrouped: texts of similar length in a batch", path)
+def report(results: dict, path: pathlib.Path) -> None:
+    """The beginning of a classifier's report, in type that can be read on a phone."""
+    width, y, shapes = 560, 36, []
 
+    def write(text: str, x: int = 20, size: int = 15, **attributes) -> None:
+        settings = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+        shapes.append(f'<text x="{x}" y="{y}" fill="{INK}" font-size="{size}"{settings}>{html.escape(text)}</text>')
 
-def front_accuracy(results: dict, path: pathlib.Path) -> None:
-    """The README's second panel: accuracy on SST-2 by labelled rows."""
-    bars = []
-    for task in (task for task in results["tasks"] if task["task"] == "SST-2"):
-        rows, ours = f"{task['rows']:,} rows", task["scores"][0]["mean"]
-        bars += [(f"TF-IDF, {rows}", 100 * task["tfidf"], PALE), (f"small_en, {rows}", 100 * ours, OURS)]
-    bars.append(("base v2, 67,349 rows", 92.9, PEER))  # published by the original's authors
-    _panel(bars, "Accuracy on SST-2, in percent", "the sentiment of sentences, by labelled rows;\n"
-           "base v2: as published", path)
-
-
-def _panel(bars: list[tuple[str, float, str]], title: str, subtitle: str, path: pathlib.Path) -> None:
-    """Bars in a picture of 400 x 280 pixels, with type that can be read on a phone."""
-    figure, axes = pyplot.subplots(figsize=(300 / 72, 210 / 72))
-    names, values, colours = zip(*bars, strict=True)
-    for y, (value, colour) in enumerate(zip(values, colours, strict=True)):
-        axes.barh(-y, value, 0.75, color=colour)
-        axes.annotate(f"{value:.1f}", (value, -y), (4, 0), textcoords="offset points", va="center",
-                      weight="bold" if colour == OURS else None, fontsize=10)
-    axes.set_yticks([-y for y in range(len(bars))], names, fontsize=10)
-    axes.tick_params(left=False, bottom=False, labelbottom=False, labelcolor=INK)
-    axes.grid(False)
-    for side in ("bottom", "left"):
-        axes.spines[side].set_visible(False)
-    axes.margins(x=0.2, y=0.02)
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.12)  # inches: two panels may be stacked
-    figure.suptitle(title, x=0.02, ha="left", fontsize=12, weight="bold")
-    figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9.5, color=MUTED)
-    _save(figure, path)
+    write(results["title"], size=22, font_weight="bold")
+    verdict, _, figures = results["verdict"].strip("*").partition("**: ")
+    y += 34
+    write(verdict, font_weight="bold")
+    for line in textwrap.wrap(figures, 58):
+        y += 22
+        write(line)
+    for heading in ("What to do next", "Scores"):
+        y += 38
+        write(heading, size=18, font_weight="bold")
+        for step in results["next"] if heading != "Scores" else ():
+            y += 26
+            write(f"• {step}")
+    for i, (name, *cells) in enumerate(results["scores"]):
+        y += 26
+        shapes.append(f'<path d="M20 {y + 8}H{width - 20}" stroke="{GRID}"/>')
+        write(name.replace(" with logistic regression", ""))
+        for x, cell in zip((370, width - 20), cells, strict=True):
+            write(cell, x, 15 if i else 12, text_anchor="end")
+    frame = f'<rect x="0.5" y="0.5" width="{width - 1}" height="{y + 24}" rx="8" fill="{PAPER}" stroke="{GRID}"/>'
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 25}" width="{width}" '
+        f'font-family="DejaVu Sans, Verdana, sans-serif">\n{dark_rules()}'
+        + "\n".join([frame, *shapes]) + "\n</svg>\n", "utf-8")
 
 
 def cost(results: dict, path: pathlib.Path) -> None:
@@ -206,13 +193,6 @@ def quarter_hour(results: list[dict], path: pathlib.Path) -> None:
     _save(figure, path)
 
 
-def _baseline(axis, accuracy: float, name: str) -> None:
-    """Marks the accuracy of a baseline."""
-    axis.axhline(accuracy, linestyle=":", color=MUTED)
-    axis.annotate(name, (0.99, accuracy), (0, 3), xycoords=axis.get_yaxis_transform(), ha="right",
-                  textcoords="offset points", fontsize=9, color=MUTED)
-
-
 def _legend(figure, axis, **options) -> None:
     """Draws the legend of one panel above all of them, where it covers nothing."""
     handles, labels = axis.get_legend_handles_labels()
@@ -238,11 +218,9 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        evidence = {"front_speed": "speed", "front_accuracy": "fine_tuning_gains"}
-        for draw in (front_speed, front_accuracy, speed, cost, small_en, own_text, cooccurrence, quarter_hour):
-            name = draw.__name__
-            results = json.loads((DOCS / f"evidence/{evidence.get(name, name)}.json").read_text("utf-8"))
-            draw(results, DOCS / f"pictures/{name}.svg")
+        for draw in (report, speed, cost, small_en, own_text, cooccurrence, quarter_hour):
+            results = json.loads((DOCS / f"evidence/{draw.__name__}.json").read_text("utf-8"))
+            draw(results, DOCS / f"pictures/{draw.__name__}.svg")
 
 
 if __name__ == "__main__":

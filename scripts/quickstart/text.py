@@ -131,12 +131,12 @@ def python_docs(stdlib: str | None = None) -> tuple[Documents, Documents]:
         return fresh
 
     reference = [document([topics[name]]) for name in sorted(topics)]
-    library = [document(_docstrings(path)) for path in sorted(pathlib.Path(stdlib).rglob("*.py"))
+    library = [document(docstrings(path)) for path in sorted(pathlib.Path(stdlib).rglob("*.py"))
                if not _NOT_LIBRARY & set(path.relative_to(stdlib).parts)]
     return [d for d in reference if len(d) > 1], [d for d in library if len(d) > 1]
 
 
-def _docstrings(path: pathlib.Path) -> Iterator[str]:
+def docstrings(path: pathlib.Path) -> Iterator[str]:
     """Yields the docstrings of a module, its classes and functions."""
     try:
         with warnings.catch_warnings():  # invalid escapes in old sources

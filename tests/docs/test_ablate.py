@@ -17,7 +17,7 @@ from ablation.grid import Grid  # noqa: E402
 from ablation.runs import Result  # noqa: E402
 
 GRIDS = {path.stem: path for path in sorted((REPO / "configs/ablations").glob("*.json"))}
-RESULTS = (REPO / "docs/evidence/results.md").read_text("utf-8")
+RESULTS = "".join((REPO / f"docs/evidence/{name}.md").read_text("utf-8") for name in ("results", "ablations"))
 
 
 def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_masks(
@@ -64,7 +64,7 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
             }
 
 
-def test_the_page_of_results_has_the_tables_that_the_tools_write():
+def test_the_pages_of_results_have_the_tables_that_the_tools_write():
     for evidence in fine_tuning_gains.EVIDENCE:
         found = json.loads((REPO / f"docs/evidence/{evidence}").read_text("utf-8"))
         assert fine_tuning_gains.table(found) in RESULTS

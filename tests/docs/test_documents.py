@@ -1,7 +1,6 @@
 """The examples of the README and docs/ run in their order, and the notebooks from top to bottom."""
 
 import importlib.util
-import itertools
 import json
 import os
 import pathlib
@@ -21,7 +20,8 @@ PAGES = [*(REPO / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING
          *sorted((REPO / "docs").rglob("*.md"))]
 # The pages with examples, in the order in which they build on each other.
 GUIDES = [
-    "docs/guides/pretrain.md", "docs/guides/classify.md", "README.md", "docs/guides/records.md",
+    "docs/guides/pretrain.md", "docs/guides/classify.md", "docs/guides/tune_classifier.md",
+    "docs/guides/keras_head.md", "README.md", "docs/guides/records.md",
     "docs/guides/another_language.md", "docs/guides/serve.md", "docs/guides/tasks.md",
     "docs/guides/embeddings.md",
     "docs/guides/released_models.md", "docs/guides/accelerators.md", "docs/guides/coming_from.md",
@@ -32,6 +32,7 @@ SMALLER = {
     "create_pretraining_data": ["--dupe_factor=2"],
     "run_pretraining": ["--num_train_steps=4", "--num_warmup_steps=1", "--max_eval_steps=2",
                         "--save_checkpoints_steps=4", "--train_batch_size=8"],
+    "pretrain_from_text": ["--hours=0.005"],
     "run_classifier": ["--train_step=4", "--warmup_step=1", "--save_checkpoints_steps=4"],
     "run_squad": ["--train_step=2", "--warmup_step=1", "--save_checkpoints_steps=2"],
     "run_token_classifier": ["--train_step=4", "--warmup_step=1", "--save_checkpoints_steps=4"],
@@ -57,6 +58,24 @@ def examples(page: str) -> list[tuple[str, str]]:
     return re.findall(r"```(\w*)\n(.*?)```", text, flags=re.DOTALL)
 
 
+def commands(code: str) -> list[tuple[str, list[str], str | None, str | None]]:
+    """Returns (module or script, arguments, standard input, output file) of each command of a block.
+
+    A command may get its input from `echo TEXT |`, and write to a file with `>`.
+    """
+    found = []
+    for line in re.sub(r"\\\n|(?<=\|)\n", " ", code).splitlines():
+        words, given, output = shlex.split(line), None, None
+        if words[0] == "echo":
+            given, words = words[1] + "\n", words[words.index("|") + 1 :]
+        if ">" in words:
+            output, words = words[-1], words[: words.index(">")]
+        assert words[0] == "python" and (words[1] == "-m" or words[1].startswith("scripts/")), line
+        words = words[2 if words[1] == "-m" else 1 :]
+        found.append((words[0], words[1:], given, output))
+    return found
+
+
 @pytest.fixture
 def workshop(tmp_path):
     """A folder with the repository's scripts and configs, a text, and small data for each task."""
@@ -66,7 +85,9 @@ def workshop(tmp_path):
         for name in sorted(topics.topics)[:40]
     ]
     text = "\n\n".join(documents).replace("`", "")
-    (tmp_path / "my_text.txt").write_text(text, encoding="utf-8")
+    for name in ("my_text.txt", "my.txt"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "albert_base").symlink_to("work/pretrained")  # by the commands of pretrain.md
     (tmp_path / "data").mkdir()
     jobs.write_race(tmp_path / "data", passages=1)
     folder = tmp_path / "data" / "squad"
@@ -95,21 +116,26 @@ def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -
     """Runs those examples of pages that need only these packages; returns their number."""
     wanted = [
         example for page in pages for example in examples(page)
-        if {package for word, package in NEEDS.items() if word in example[1]} <= packages
+        if example[0] in ("bash", "python")
+        and {package for word, package in NEEDS.items() if word in example[1]} <= packages
     ]
     for number, (language, code) in enumerate(wanted):
-        module, given = f"example_{number}", []
-        if language == "bash":
-            _, *words = shlex.split(code.replace("\\\n", " "))
-            module, *given = words[words[0] == "-m" :]
-            given += next((v for k, v in SMALLER.items() if k in module), [])
-        else:
-            (workshop / f"{module}.py").write_text(code)
-        if module.endswith(".py"):
-            done = program(workshop / module, *given, cwd=workshop)
-        else:  # forks of one process that has imported TensorFlow
-            done = run(module, *given, cwd=workshop)
-        assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
+        script = f"example_{number}.py"
+        (workshop / script).write_text(code)
+        steps = commands(code) if language == "bash" else [(script, [], None, None)]
+        for module, words, given, output in steps:
+            words += next((v for k, v in SMALLER.items() if k in module), [])
+            if module.endswith(".py"):
+                done = program(workshop / module, *words, cwd=workshop)
+            elif given is None:  # forks of one process that has imported TensorFlow
+                done = run(module, *words, cwd=workshop)
+            else:
+                (workshop / "stdin.txt").write_text(given)
+                with open(workshop / "stdin.txt") as stream:
+                    done = run(module, *words, cwd=workshop, stdin=stream)
+            assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
+            if output:
+                (workshop / output).write_text(done.stdout)
     return len(wanted)
 
 
@@ -117,10 +143,12 @@ def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -
 @pytest.mark.timeout(1500)
 def test_the_examples_of_every_page_run_in_their_order(workshop):
     assert run_examples(GUIDES, workshop, set()) > 24
-    results = (workshop / "work/classifier/eval_results.txt").read_text()
-    assert "eval_accuracy = " in results
-    assert (workshop / "work/classifier/submit_results.tsv").stat().st_size
-    assert "eval_accuracy = " in (workshop / "work/own/eval_results.txt").read_text()
+    for name in ("work/classifier", "work/own", "work/glue", "my_classifier"):
+        assert "eval_accuracy = " in (workshop / name / "eval_results.txt").read_text()
+    assert (workshop / "work/glue/submit_results.tsv").stat().st_size
+    assert "300 rows of my_test.csv" in (workshop / "my_classifier/report.md").read_text()
+    assert (workshop / "my_model/model/albert_config.json").exists()
+    assert (workshop / "albert_hf/model.safetensors").exists()
     assert "eval_accuracy_high = " in (workshop / "work/race/predict_results.txt").read_text()
 
 
@@ -135,9 +163,9 @@ def test_the_examples_that_need_other_packages_run(workshop):
 
 
 def shown_after(page: str, code: str) -> str:
-    """Returns the output that a page shows after an example: an indented block, or nothing."""
-    after = (REPO / page).read_text(encoding="utf-8").partition(code)[2].removeprefix("```\n")
-    return "".join(itertools.takewhile(lambda line: line[:4] in ("    ", "\n"), after.splitlines(True)))
+    """Returns the output that a page shows after an example: a block of text."""
+    after = (REPO / page).read_text(encoding="utf-8").partition(code)[2]
+    return re.match(r"```\s+```text\n(.*?)```", after, re.DOTALL)[1]
 
 
 def assert_shown(page: str, code: str, printed: str):
@@ -154,7 +182,7 @@ def test_the_python_of_the_first_pages_runs_and_prints_what_they_show(
 ):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(classified.out, "work/classifier")
-    for page in ("README.md", "docs/guides/embeddings.md", "docs/guides/classify.md"):
+    for page in ("README.md", *(f"docs/guides/{name}.md" for name in ("embeddings", "classify", "keras_head"))):
         for code in [code for language, code in examples(page) if language == "python"]:
             exec(code, {})
             printed = capsys.readouterr().out
@@ -167,34 +195,37 @@ def test_the_python_of_the_first_pages_runs_and_prints_what_they_show(
 @NEEDS_JAX
 @pytest.mark.slow
 def test_the_readmes_python_runs_unchanged_on_jax(tmp_path):
-    [code] = [code for language, code in examples("README.md") if language == "python"]
+    [_, code] = [code for language, code in examples("README.md") if language == "python"]
     (tmp_path / "readme.py").write_text(code)
     done = program(tmp_path / "readme.py", cwd=tmp_path, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
     assert_shown("README.md", code, done.stdout)
 
 
-def test_masks_are_filled_as_the_first_pages_show(capsys):
-    arguments = '--model=small_en --top_k=3 "The boys [MASK] playing in the garden."\n'
+def test_masks_are_filled_as_the_page_shows(capsys):
+    page = "docs/guides/embeddings.md"
+    [code] = [code for language, code in examples(page) if language == "bash" and "fill_mask" in code]
+    [(_, arguments, _, _)] = commands(code)
     assert flags.run_command(
         fill_mask.__doc__, fill_mask.define_flags, fill_mask.main,
-        ["albert-fill-mask", *shlex.split(arguments)], takes_arguments=True,
+        ["albert-fill-mask", *arguments], takes_arguments=True,
     ) == 0
-    printed = capsys.readouterr().out
-    for page in ("README.md", "docs/guides/embeddings.md"):
-        assert_shown(page, arguments, printed)
+    assert_shown(page, code, capsys.readouterr().out)
 
 
 def test_every_example_is_on_a_page_that_the_tests_run():
+    """Commands that need the network, other machines or another toolkit are marked sh."""
     for page in PAGES:
         found = [each for each in examples(page.relative_to(REPO))
                  if each[0] != "mermaid"]
-        assert {language for language, _ in found} <= {"bash", "python"}, page
-        assert not found or str(page.relative_to(REPO)) in GUIDES, page
-        for command in (code for language, code in found if language == "bash"):
-            [line] = command.replace("\\\n", " ").splitlines()
-            assert line.startswith(("python -m albert.", "python scripts/")), f"{page}: {command}"
+        assert {language for language, _ in found} <= {"bash", "python", "sh", "text"}, page
+        is_run = str(page.relative_to(REPO)) in GUIDES
+        assert is_run or not {"bash", "python"} & {language for language, _ in found}, page
+        for code in (code for language, code in found if language == "bash"):
+            assert commands(code), page
     assert set(GUIDES) <= {str(page.relative_to(REPO)) for page in PAGES}
+    for language, code in examples("README.md"):
+        assert language != "bash" or max(map(len, code.splitlines())) <= 46, code  # a phone shows this
 
 
 @pytest.mark.slow

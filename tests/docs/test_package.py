@@ -148,6 +148,7 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_wor
          and path.parent.name != "ablations"}  # their script is not in it
     cards = (REPO / "albert/formats/cards").iterdir()
     wanted |= {"py.typed", "cli/report_page.html", *(f"formats/cards/{path.name}" for path in cards)}
+    wanted |= {f"examples/{name}" for name in ("LICENSE", "train.csv", "test.csv")}
     assert {path for path in found if "__pycache__" not in path} == wanted
     assert all((installed / command).is_file() for command in COMMANDS)
     assert run(installed / "albert-predict", "--version", cwd=tmp_path) == f"albert {albert.__version__}\n"
@@ -164,6 +165,9 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands_wor
         run(installed / f"albert-{name}", *flags, cwd=tmp_path)
     manifest = json.loads((tmp_path / "train.tfrecord.manifest.json").read_text())
     assert manifest["records"] > 10
+    for name, rows in (("train", 500), ("test", 300)):
+        [header, *texts] = run(installed / "python", "-m", "albert.examples", name, cwd=tmp_path).splitlines()
+        assert header == "text,label" and len(texts) == rows
 
 
 @pytest.mark.parametrize("url", ["", "https://github.com/OWNER/NAME"])

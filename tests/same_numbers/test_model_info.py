@@ -152,7 +152,7 @@ def columns(stdout: str, label: str) -> list[str]:
 
 def quoted(text: str) -> list[str]:
     """The lines of output in a part of a page."""
-    return [line[4:] for line in text.splitlines() if line.startswith("    ")]
+    return re.search(r"```text\n(.*?)```", text, re.DOTALL)[1].splitlines()
 
 
 def test_the_released_sizes_side_by_side_as_published_and_as_the_page_shows(info):
