@@ -41,7 +41,7 @@ from albert.cli import classifier_report, flags, own_texts
 from albert.cli.classifier_report import Rows
 from albert.cli.encoder import Encoder, open_encoder
 from albert.errors import FlagError, some
-from albert.formats import model_metadata, pretrained, run_states
+from albert.formats import pretrained, run_states
 from albert.formats.tokenizer_files import Vocabulary
 from albert.runtime.seeds import child_seed
 from albert.storage import files
@@ -120,13 +120,9 @@ def main(values: flags.FlagValues) -> None:
         from albert.formats import saved_model
 
         weights = result.weights
-        if task.untrained_weights:
-            weights = weights.in_units(task.label_mean, task.label_deviation)
-        metadata, _ = model_metadata.without_units(
-            run_states.metadata_of_run(task.name, result.recorded))
         source = pretrained.Pretrained(
-            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), metadata,
-            lambda: weights,
+            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(),
+            run_states.metadata_of_run(task.name, result.recorded), lambda: weights,
         )
         model = pretrained.load(modeling.AlbertForSequenceClassification, source, complete=True)
         with (
@@ -184,16 +180,10 @@ def task_of(
             raise FlagError("--class_weights has no effect where a text may have several labels")
         labels = [example.label for example in data.examples["train"]]
         class_weights = balanced_weights(labels, data.labels)
-    units = ("label_mean", "label_deviation")  # by which a regression's labels are standardized
-    recorded = data.settings
-    if units[0] in recorded and not settings.do_train:  # those of a run's own weights
-        weights = finetune.weights_to_use(settings.checkpoint, settings.output_dir, encoder.weights)
-        is_of_run = weights is not encoder.weights
-        recorded = run_states.read_run_state(weights.origin).get("flags", {}) if is_of_run else {}
     return ClassificationTask(
         data.task, settings.max_seq_length, data.labels, values.classifier_dropout, class_weights,
-        data.settings.get("label_threshold"),
-        **{name: recorded[name] for name in units if name in recorded},
+        data.settings.get("label_threshold"), data.settings.get("label_mean", 0.0),
+        data.settings.get("label_deviation", 1.0),
     )
 
 

@@ -20,7 +20,7 @@ from albert.formats import (
 )
 from albert.formats.model_classes import ENCODER, EXPORT_HEADS, MODEL_CLASSES, is_labelled
 from albert.formats.pretrained import Pretrained
-from albert.formats.weights import Weights
+from albert.formats.weights import Weights, in_units
 from albert.storage import files
 from albert.tokenization import FullTokenizer
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 # Every head of the original, and the encoder.
-_OF_A_MODEL = re.compile(r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$")
+_OF_A_MODEL = re.compile(r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$|^label_(mean|deviation)$")
 _PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
 _TOLERANCE = 1e-4  # of the largest value: other runtimes sum in a different order
 
@@ -142,7 +142,7 @@ def _model_tensors(config: AlbertConfig, weights: Weights) -> dict[str, np.ndarr
     if unknown:
         raise CheckpointError(f"{weights.origin} has encoder variables that the config does not "
                               f"imply: {some(unknown)}")
-    return {name: weights.read(name) for name in sorted(names)}
+    return in_units({name: weights.read(name) for name in sorted(names)})
 
 
 # === TF-Hub modules ===

@@ -17,7 +17,7 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
 from albert.formats import checkpoint_files, tensor_bundle
-from albert.formats.weights import Weights
+from albert.formats.weights import UNITS, Weights
 
 log = logging.getLogger("albert")
 
@@ -213,7 +213,7 @@ def warm_start(
     """
     source = {n: _GROUP.sub("/group_0/", n) if mode == "group0" else n for n in shapes}
     matches = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
-    new = [n for n in shapes if n not in matches]
+    new = [n for n in shapes if n not in matches and n not in UNITS]
     ignored = sorted(set(weights.shapes) - set(matches.values()))
     problems = _misfits(matches, shapes, weights)
     encoder = [n for n in shapes if n.startswith("bert/")]

@@ -53,9 +53,6 @@ SETTINGS: dict[str, Kind] = {
     ),
     "null_score_diff_threshold": FINITE,
     "label_threshold": RATE,  # minimum probability of a label, where a text may have several
-    # By which a regression's labels were standardized; see `Weights.in_units`.
-    "label_mean": FINITE,
-    "label_deviation": (lambda v: is_number(v) and 0 < v < math.inf, "a number above 0"),
 }
 _KINDS: dict[str, Kind] = {
     "architecture": TEXT,
@@ -116,13 +113,6 @@ def of_model(model: Any) -> Metadata:
     """Returns a model's metadata, with the settings that its constructor has."""
     settings = dict(model.metadata.settings) | pick(model.get_config())
     return dataclasses.replace(model.metadata, settings=settings)
-
-
-def without_units(metadata: Metadata) -> tuple[Metadata, tuple[float, float] | None]:
-    """Returns the metadata for weights in the labels' units, and the mean and deviation, if any."""
-    settings = dict(metadata.settings)
-    units = settings.pop("label_mean", None), settings.pop("label_deviation", None)
-    return dataclasses.replace(metadata, settings=settings), None if None in units else units
 
 
 def pick(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from albert.formats.model_classes import (
 )
 from albert.formats.model_metadata import Metadata
 from albert.formats.tokenizer_files import Vocabulary
-from albert.formats.weights import LABEL_HEADS, Weights
+from albert.formats.weights import LABEL_HEADS, Weights, in_units
 from albert.storage import cloud, files
 from albert.tokenization import FullTokenizer, check_vocabulary
 
@@ -132,13 +132,11 @@ def open_archive(
         prefix, run_state = path, {}
     config = huggingface.read_config(config_file or os.path.join(directory, layouts.CONFIG_FILE))
     checkpoints.check_architecture(run_state, config, prefix)
-    metadata, units = model_metadata.without_units(run_states.metadata_of(run_state))
-
-    def weights() -> Weights:
-        opened = checkpoints.open_weights(prefix, flag)
-        return opened.in_units(*units) if units else opened
-
-    return Pretrained(path, directory, config, *_with_vocabulary(directory, metadata), weights)
+    metadata = run_states.metadata_of(run_state)
+    return Pretrained(
+        path, directory, config, *_with_vocabulary(directory, metadata),
+        lambda: checkpoints.open_weights(prefix, flag),
+    )
 
 
 def _with_vocabulary(directory: str, metadata: Metadata) -> tuple[Vocabulary, Metadata]:
@@ -390,9 +388,12 @@ def write_archive(
 
 
 def trained_weights(model: "keras.Model") -> dict[str, np.ndarray]:
-    """Returns a model's weights, without a pooler that `load` drew at random and nothing trained."""
+    """Returns a model's weights under the original's names.
+
+    Without a pooler that `load` drew at random and nothing trained, and `in_units`.
+    """
     from albert.model.weights import weight_values
 
     weights, new = weight_values(model), model.random_pooler
     is_new = bool(new) and all(np.array_equal(weights[name], value) for name, value in new.items())
-    return {name: value for name, value in weights.items() if not (is_new and name in new)}
+    return in_units({name: value for name, value in weights.items() if not (is_new and name in new)})

@@ -23,7 +23,7 @@ from albert.formats import model_metadata
 from albert.formats.known_tasks import GLUE_LABELS, GLUE_OF_ONE_TEXT, TSV
 from albert.formats.model_classes import CLASS_OF_RUN
 from albert.formats.model_metadata import (
-    COUNT, FINITE, MULTI_LABEL, OBJECT, REGRESSION, SINGLE_LABEL, TEXT, BOOL, Kind, Metadata, is_number,
+    COUNT, MULTI_LABEL, OBJECT, REGRESSION, SINGLE_LABEL, TEXT, BOOL, Kind, Metadata, is_number,
 )
 from albert.storage import files
 from albert.tokenization import TextSettings
@@ -38,8 +38,7 @@ _KINDS: dict[str, Kind] = {
 }
 # The flags of a run that other code reads.
 _FLAGS: dict[str, Kind] = {
-    "do_lower_case": BOOL, "training_data": OBJECT, "label_mean": FINITE, "label_deviation": FINITE,
-    "text_column": TEXT, "text_pair_column": TEXT,
+    "do_lower_case": BOOL, "training_data": OBJECT, "text_column": TEXT, "text_pair_column": TEXT,
 }
 
 

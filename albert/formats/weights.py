@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import ml_dtypes
@@ -14,7 +14,9 @@ log = logging.getLogger("albert")
 
 _FLOATS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)))
 _COUNTS = ("global_step",)
-REGRESSION_HEAD = LABEL_HEADS = ("output_weights", "output_bias")
+LABEL_HEADS = ("output_weights", "output_bias")
+# Of a regression: its head times the second plus the first is in the labels' units. Without them, it is.
+UNITS = ("label_mean", "label_deviation")
 _NO_NAME = re.compile(r"LABEL_\d+")  # of a label that only has a number, at Hugging Face
 
 
@@ -55,17 +57,6 @@ class Weights:
         kept = {name: key for name, key in self._keys.items() if name not in names}
         return Weights(self.origin, self._reader, kept)
 
-    def in_units(self, label_mean: float, label_deviation: float) -> "Weights":
-        """Returns the weights of a regression that was trained on standardized labels.
-
-        Their head gives values in the labels' units, label_mean + label_deviation * standardized value.
-        """
-        def in_units(name: str, value: np.ndarray) -> np.ndarray:
-            scaled = value.astype(np.float64) * label_deviation
-            return (scaled + label_mean * (name == REGRESSION_HEAD[1])).astype(value.dtype)
-
-        return _WithHead(self.origin, self._reader, self._keys, in_units)
-
     def for_labels(
         self, trained: Sequence[str] | None, wanted: Sequence[str] | None
     ) -> "Weights":
@@ -82,19 +73,29 @@ class Weights:
             return self
         if sorted(trained) == sorted(wanted):
             order = list(map(trained.index, wanted))
-            return _WithHead(self.origin, self._reader, self._keys, lambda _, value: value[order])
+            return _Reordered(self.origin, self._reader, self._keys, order)
         log.warning("%s: its head was trained for %s, so this one is new", self.origin, some(trained))
         return self.without(*LABEL_HEADS)
 
 
-class _WithHead(Weights):
-    def __init__(self, origin, reader, keys, change: Callable[[str, np.ndarray], np.ndarray]):
+class _Reordered(Weights):
+    def __init__(self, origin, reader, keys, order: Sequence[int]):
         super().__init__(origin, reader, keys)
-        self._change = change
+        self._order = order
 
     def read(self, name):
         value = super().read(name)
-        return self._change(name, value) if name in LABEL_HEADS else value
+        return value[self._order] if name in LABEL_HEADS else value
+
+
+def in_units(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns a model's tensors with a regression's mean and deviation in its head, as others expect."""
+    tensors = dict(tensors)
+    if UNITS[0] in tensors:
+        mean, deviation = (tensors.pop(name).astype(np.float64) for name in UNITS)
+        for name, shift in zip(LABEL_HEADS, (0.0, mean)):
+            tensors[name] = (tensors[name] * deviation + shift).astype(np.float32)
+    return tensors
 
 
 def as_floats(value: np.ndarray, origin: str) -> np.ndarray:

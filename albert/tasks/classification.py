@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from albert.formats.known_tasks import TSV
-from albert.formats.weights import REGRESSION_HEAD
+from albert.formats.weights import LABEL_HEADS, UNITS
 from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.runtime.lazy import LazyModule
@@ -38,8 +38,8 @@ class ClassificationTask(Task):
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
     class_weights: tuple[float, ...] = ()  # of the labels in the training loss; none: all 1
     threshold: float | None = None  # minimum probability of a label, for multi-label tasks
-    # Of the labels of a regression. The model learns standardized values, whose size suits its
-    # initialization and learning rate; predictions and scores are in the labels' units.
+    # Of the labels of a regression, two weights of the model: its head learns standardized values, whose
+    # size suits its initialization and learning rate.
     label_mean: float = 0.0
     label_deviation: float = 1.0
 
@@ -61,7 +61,7 @@ class ClassificationTask(Task):
     @property
     def untrained_weights(self) -> tuple[str, ...]:
         # Another regression's head gives values in the units of its labels.
-        return REGRESSION_HEAD if (self.label_mean, self.label_deviation) != (0, 1) else ()
+        return (*LABEL_HEADS, *UNITS) if (self.label_mean, self.label_deviation) != (0, 1) else ()
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
@@ -75,9 +75,13 @@ class ClassificationTask(Task):
         )
 
     def build_model(self, config, **options):
-        return modeling.AlbertForSequenceClassification(
+        model = modeling.AlbertForSequenceClassification(
             config, self.num_labels, self.classifier_dropout, **options
         )
+        if not self.labels:
+            model.label_mean.assign(self.label_mean)
+            model.label_deviation.assign(self.label_deviation)
+        return model
 
     def loss_weights(self, batch):
         return {"loss": ops.sum(self._row_weights(batch))}
@@ -120,18 +124,15 @@ class ClassificationTask(Task):
         return results
 
     def probabilities(self, logits: Any) -> Any:
-        """Returns [B, C] in float32; for a regression the value in the labels' units."""
+        """Returns [B, C] in float32; for a regression the value."""
         logits = ops.cast(logits, "float32")
         if self.threshold is not None:
             return ops.sigmoid(logits)
-        if not self.labels:
-            return logits * self.label_deviation + self.label_mean
-        return ops.softmax(logits, axis=-1)
+        return ops.softmax(logits, axis=-1) if self.labels else logits
 
     def _example_loss(self, batch, outputs) -> Any:  # [B]
         if not self.labels:
-            values = ops.cast(outputs["logits"], "float32")[:, 0]
-            return ops.square(values - (batch["label_ids"] - self.label_mean) / self.label_deviation)
+            return ops.square((outputs["logits"][:, 0] - batch["label_ids"]) / self.label_deviation)
         if self.threshold is not None:
             return keras.losses.binary_crossentropy(
                 ops.cast(batch["label_ids"], "float32"), ops.cast(outputs["logits"], "float32"),

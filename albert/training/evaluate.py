@@ -163,12 +163,12 @@ def load_model(
     model = build_model(task, config, run)
     named = modeling.named_weights(model)
     shapes = {name: tuple(v.shape) for name, v in named.items()}
-    absent = [name for name in shapes if name not in weights.shapes]
-    if absent:
+    tensors, summary = checkpoints.warm_start(shapes, weights)
+    if absent := summary["new"]:
         raise CheckpointError(
             f"{weights.origin} has no {', '.join(absent[:6])}: was it trained for this task?"
         )
-    for name, value in checkpoints.warm_start(shapes, weights)[0].items():
+    for name, value in tensors.items():
         named[name].assign(value)
     step = int(weights.read("global_step")) if "global_step" in weights.shapes else 0
     return model, step
