@@ -17,7 +17,7 @@ from keras import ops
 
 from albert.config import NO_OPTION, AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats.model_metadata import PROBLEM_TYPES
+from albert.formats.metadata import PROBLEM_TYPES
 from albert.model import answers
 from albert.model.dropout import Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, FactorizedEmbedding
@@ -138,7 +138,7 @@ class _LabelModel(ModelWithHead):
 
     @property
     def problem_type(self) -> str | None:
-        """What the outputs mean, one of `model_metadata.PROBLEM_TYPES`; None if unknown."""
+        """What the outputs mean, one of `metadata.PROBLEM_TYPES`; None if unknown."""
         return self.metadata.problem_type
 
     @problem_type.setter

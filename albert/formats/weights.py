@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import ml_dtypes
@@ -32,13 +32,14 @@ class Reader(Protocol):
 class Weights:
     """The named tensors of a checkpoint or of another model's files."""
 
-    def __init__(self, origin: str, reader: Reader, keys: Mapping[str, str] | Iterable[str]):
-        """Takes a reader, and {name: name in the file} or the names to leave unchanged."""
-        self.origin = origin
-        self._reader = reader
-        self._keys = dict(keys) if isinstance(keys, Mapping) else {name: name for name in keys}
-        shapes = reader.shapes
-        self.shapes = {name: tuple(shapes[key]) for name, key in self._keys.items()}
+    def __init__(
+        self, origin: str, reader: Reader, names: Mapping[str, str] | None = None,
+        order: Sequence[int] | None = None,
+    ):
+        """Takes a reader, {name: name in the file} if some differ, and the order of the head's labels."""
+        self.origin, self._reader, self._order = origin, reader, order
+        self._names = {name: name for name in reader.shapes} if names is None else names
+        self.shapes = {name: tuple(reader.shapes[key]) for name, key in self._names.items()}
 
     def read(self, name: str) -> np.ndarray:
         """Returns one tensor.
@@ -47,15 +48,15 @@ class Weights:
           CheckpointError: the file is damaged (checksums are verified where it has them), or the
             tensor doesn't hold finite floating-point numbers.
         """
-        value = self._reader.read(self._keys[name])
+        value = self._reader.read(self._names[name])
         if name not in _COUNTS:
             as_floats(value, f"{self.origin}: {name}")
-        return value
+        return value[self._order] if self._order and name in LABEL_HEADS else value
 
     def without(self, *names: str) -> "Weights":
         """Returns the other tensors."""
-        kept = {name: key for name, key in self._keys.items() if name not in names}
-        return Weights(self.origin, self._reader, kept)
+        others = {name: key for name, key in self._names.items() if name not in names}
+        return Weights(self.origin, self._reader, others, self._order)
 
     def for_labels(
         self, trained: Sequence[str] | None, wanted: Sequence[str] | None
@@ -72,20 +73,9 @@ class Weights:
         if trained == wanted or is_unnamed:
             return self
         if sorted(trained) == sorted(wanted):
-            order = list(map(trained.index, wanted))
-            return _Reordered(self.origin, self._reader, self._keys, order)
+            return Weights(self.origin, self._reader, self._names, list(map(trained.index, wanted)))
         log.warning("%s: its head was trained for %s, so this one is new", self.origin, some(trained))
         return self.without(*LABEL_HEADS)
-
-
-class _Reordered(Weights):
-    def __init__(self, origin, reader, keys, order: Sequence[int]):
-        super().__init__(origin, reader, keys)
-        self._order = order
-
-    def read(self, name):
-        value = super().read(name)
-        return value[self._order] if name in LABEL_HEADS else value
 
 
 def in_units(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

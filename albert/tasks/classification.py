@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from albert.formats.known_tasks import TSV
+from albert.formats.metadata import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from albert.formats.weights import LABEL_HEADS, UNITS
 from albert.records import features
 from albert.records.examples import FeatureSpec
@@ -20,6 +20,8 @@ from albert.runtime.lazy import LazyModule
 from albert.tasks import glue, race
 from albert.tasks.fine_tuning_data import write_test_results
 from albert.tasks.task import Task, chosen, mean, real
+
+OWN_TABLE = "tsv"  # the name of the task of own texts
 
 keras, ops, modeling = map(LazyModule, ("keras", "keras.ops", "albert.modeling"))
 
@@ -67,6 +69,15 @@ class ClassificationTask(Task):
     def statistic_names(self) -> tuple[str, ...]:
         is_single_label = self.labels and self.threshold is None
         return ("eval_accuracy", "eval_loss") if is_single_label else ("eval_loss",)
+
+    def metadata(self, flags):
+        problem, has_pairs = SINGLE_LABEL if self.labels else REGRESSION, bool(flags.get("text_pair_column"))
+        if self.name in glue.TASKS:
+            has_pairs = glue.TASKS[self.name].test.text_b is not None
+        return dataclasses.replace(
+            super().metadata(flags), label_names=self.labels or None, num_texts=1 + has_pairs,
+            problem_type=problem if self.threshold is None else MULTI_LABEL,
+        )
 
     def feature_spec(self) -> FeatureSpec:
         num_flags = None if self.threshold is None else self.num_labels
@@ -118,7 +129,7 @@ class ClassificationTask(Task):
             # The model answers by the threshold from now on.
             return {"label_threshold": self.threshold} | several_label_scores(ids > 0, predicted, self.labels)
         results = glue.score(self.metric, ids, logits)
-        if self.labels and self.name == TSV:
+        if self.labels and self.name == OWN_TABLE:
             one_hot = np.eye(len(self.labels), dtype=bool)
             results |= f1_by_label(one_hot[ids], one_hot[logits.argmax(axis=-1)], self.labels)
         return results
@@ -192,6 +203,7 @@ class MultipleChoiceTask(ClassificationTask):
     max_qa_length: int = 128  # of a question with an option, in tokens
     # (name, number of examples) of each part of the evaluated file, in order.
     parts: tuple[tuple[str, int], ...] = ()
+    metadata = Task.metadata
 
     def feature_spec(self) -> FeatureSpec:
         return features.classification_spec(self.max_seq_length, False, self.num_labels)
