@@ -14,7 +14,7 @@ import numpy as np
 
 from albert import tokenization
 from albert.errors import DataError
-from albert.formats import layouts, model_hub, tokenizer_files
+from albert.formats import model_hub, pretrained, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import windows
 from albert.storage import cloud, files, shipped
@@ -83,8 +83,6 @@ class AlbertTokenizer:
         elif _has_no_model(path):
             vocabulary = tokenizer_files.find(path)
         else:
-            from albert.formats import pretrained
-
             source = pretrained.open_path(path)
             vocabulary, max_length = source.vocabulary, source.config.max_position_embeddings
         if not vocabulary:
@@ -358,7 +356,7 @@ class AlbertTokenizer:
 
 def _has_no_model(directory: str) -> bool:
     """Whether a directory has a tokenizer but no weights."""
-    return layouts.layout_of(directory) is None and any(
+    return pretrained.layout_of(directory) is None and any(
         os.path.isfile(os.path.join(directory, name)) for name in tokenizer_files.NAMES
     )
 

@@ -14,7 +14,6 @@ from albert.cli import flags
 from albert.errors import FlagError
 from albert.export import forms
 from albert.formats import pretrained
-from albert.formats.known_tasks import split_labels
 from albert.storage import files
 
 
@@ -48,10 +47,9 @@ def main(values: flags.FlagValues) -> None:
         flags.log.warning("no tokenizer in %s: none written", source.directory)
     flags.start_engine()
     typed = flags.as_typed(values, which)
-    forms.write(
-        source, "archive" if values.hf_directory else "hugging_face", values.output_dir,
-        tokenizer=tokenizer, dtype=values.dtype,
-        label_names=split_labels(values.label_list) if values.label_list else None,
+    forms.write_directory(
+        source, values.output_dir, tokenizer, is_archive=bool(values.hf_directory), dtype=values.dtype,
+        label_names=flags.parse_labels(values.label_list) if values.label_list else None,
         origin=os.path.basename(os.path.abspath(typed)) if os.path.exists(typed) else typed,
     )
 

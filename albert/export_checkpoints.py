@@ -13,7 +13,8 @@ import os
 from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.export import forms
-from albert.formats import checkpoint_files, pretrained, run_states
+from albert.formats import checkpoints, pretrained
+from albert.formats.metadata import read_run_state
 from albert.storage import files
 
 
@@ -35,16 +36,16 @@ def main(values: flags.FlagValues) -> None:
     source = values.albert_directory
     if not os.path.isdir(source):
         raise FlagError(f"--albert_directory: no such directory: {source}")
-    for path in (values.export_path, values.export_path + checkpoint_files.INDEX):
+    for path in (values.export_path, values.export_path + checkpoints.INDEX):
         files.refuse_existing(path, "export_path")
     try:
-        run_states.read_run_state(values.export_path)
+        read_run_state(values.export_path)
     except DataError as error:
         raise FlagError(f"--export_path: {values.export_path}.json is a file of another kind; name "
                         "another") from error
     opened = pretrained.open_named(source, values.checkpoint_name, values.albert_config_file)
     flags.start_engine()
-    forms.write(opened, "checkpoint", values.export_path)
+    forms.write_checkpoint(opened, values.export_path)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -55,8 +55,9 @@ def main(values: flags.FlagValues) -> None:
     files.refuse_existing(values.export_path, "export_path")
     source = pretrained.open_path(values.model_dir, "model_dir")
     flags.start_tensorflow()
-    forms.write(source, suffix[1:], values.export_path, head=values.head, length=values.max_seq_length,
-                quantize=values.quantize)
+    forms.write_file(
+        source, values.export_path, suffix[1:], values.head, values.max_seq_length, values.quantize
+    )
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -49,7 +49,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"the added tokens {', '.join(tokenizer.added.ids):.60} can't be written into a "
                         "TF-Hub module: export an .onnx file")
     flags.start_tensorflow()
-    forms.write(source, "hub_module", values.export_path, tokenizer=tokenizer)
+    forms.write_hub_module(source, values.export_path, tokenizer)
 
 
 cli = flags.command(__doc__, define_flags, main)

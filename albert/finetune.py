@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from albert.cli import earlier_run, flags, run_flags
 from albert.cli.encoder import Encoder
 from albert.errors import FlagError
-from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
+from albert.formats import checkpoints, model_card, pretrained, tokenizer_files
+from albert.formats.metadata import read_run_state
 from albert.records.record_files import RecordFiles
 from albert.storage import cloud, files, locks
 from albert.tasks import fine_tuning_data
@@ -215,7 +216,6 @@ class Result:
 
     weights: "Weights"
     evaluations: "Mapping[str, Evaluation]"  # of dev and test, or those of them that were asked for
-    recorded: Mapping[str, Any]  # flags and settings
 
 
 def run(
@@ -305,7 +305,7 @@ def run(
         weights = weights_to_use(settings.checkpoint, directory, encoder.weights)
         identity.check(weights.origin)
         if settings.do_eval:
-            evaluation = evaluated.get(run_states.read_run_state(weights.origin).get("step"))
+            evaluation = evaluated.get(read_run_state(weights.origin).get("step"))
             if evaluation is None:
                 evaluation = _evaluate(task, config, run_config, sources["dev"], weights)
             path = write_results(directory, evaluation.results)
@@ -330,7 +330,7 @@ def run(
             )
             log.info("predicted with %s: %s", weights.origin, ", ".join(written))
         _remove_records(settings, sources.values())
-        return Result(weights, evaluations, recorded)
+        return Result(weights, evaluations)
 
 
 def _evaluate(

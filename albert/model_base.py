@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.formats.model_metadata import Metadata
+from albert.formats.metadata import Metadata
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, FactorizedEmbedding
 from albert.model.layers import dense_layer, precision

@@ -17,7 +17,7 @@ from keras import ops
 
 from albert.config import NO_OPTION, AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats.model_metadata import PROBLEM_TYPES
+from albert.formats.metadata import PROBLEM_TYPES
 from albert.model import answers
 from albert.model.dropout import Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, EncoderOptions, FactorizedEmbedding
@@ -138,7 +138,7 @@ class _LabelModel(ModelWithHead):
 
     @property
     def problem_type(self) -> str | None:
-        """What the outputs mean, one of `model_metadata.PROBLEM_TYPES`; None if unknown."""
+        """What the outputs mean, one of `metadata.PROBLEM_TYPES`; None if unknown."""
         return self.metadata.problem_type
 
     @problem_type.setter
@@ -154,6 +154,9 @@ class _LabelModel(ModelWithHead):
 @registered
 class AlbertForSequenceClassification(_LabelModel):
     """Encoder with C logits of a text or a pair of texts; a regression with `num_labels=1`.
+
+    A regression's logit is in the units of its labels: standardized ones are trained with the weights
+    `label_mean` and `label_deviation`, 0 and 1 by default.
 
     Inputs are those of `AlbertModel`, the output is `logits` [B, C]. The loss is that of
     `compile`: `SparseCategoricalCrossentropy(from_logits=True)` for ids [B];
@@ -178,8 +181,19 @@ class AlbertForSequenceClassification(_LabelModel):
 
     default_name = "albert_for_sequence_classification"
 
+    def _add_weights(self) -> None:
+        super()._add_weights()
+        if self.num_labels == 1:
+            self.label_mean, self.label_deviation = (
+                self.add_weight((), initial, "float32", trainable=False, autocast=False, name=name)
+                for name, initial in (("label_mean", "zeros"), ("label_deviation", "ones"))
+            )
+
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
-        return {"logits": self._logits(encoded.pooled, dropout)}
+        logits = self._logits(encoded.pooled, dropout)
+        if self.num_labels == 1:
+            logits = ops.cast(logits, "float32") * self.label_deviation + self.label_mean
+        return {"logits": logits}
 
 
 @registered

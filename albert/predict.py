@@ -29,7 +29,7 @@ import itertools
 
 from albert.cli import answering, flags, table_flags
 from albert.errors import FlagError
-from albert.formats import known_tasks, run_states
+from albert.formats.metadata import read_run_state
 from albert.inference import fine_tuned
 from albert.inference.predictors import ChoicePredictor, TokenClassifier
 from albert.inference.question_answering import QuestionAnswerer
@@ -77,7 +77,7 @@ def main(values: flags.FlagValues) -> None:
     labels = ()
     if values.label_list:
         of_words = TokenClassifier.task in (values.task, fine_tuned.known_task(session))
-        labels = known_tasks.parse_labels(values.label_list, of_words)
+        labels = flags.parse_labels(values.label_list, of_words)
     predictor = fine_tuned.predictor_of(
         session, values.task, labels, values.is_tokenized, f"give --task={'|'.join(fine_tuned.TASKS)}",
     )
@@ -90,7 +90,7 @@ def main(values: flags.FlagValues) -> None:
         if predictor.min_texts > 2:
             raise FlagError(f"--input_file={path}: {predictor.task} takes lines of text")
         table = table_flags.open_table(values, "input_file")
-        trained = run_states.read_run_state(session.source.weights().origin).get("flags", {})
+        trained = read_run_state(session.source.weights().origin).get("flags", {})
         known = [trained.get("text_column"), trained.get("text_pair_column")]
         numbers = [str(number) for number in range(len(table.names))]
         if list(table.names) in (numbers[:max_texts], table.names[:1]):  # no header, or one column: only texts

@@ -23,14 +23,15 @@ from typing import Any
 
 from albert.cli import corpus_flags, earlier_run, flags, remote_paths, text_plan, text_report
 from albert.errors import FlagError
-from albert.formats import layouts, pretrained, run_states, used_vocabulary
+from albert.formats import pretrained
 from albert.records.manifests import Manifest, is_complete
 from albert.runtime import processor
 from albert.runtime.progress import duration
 from albert.storage import cloud, files, locks
-from albert.text import corpus_files
+from albert.text import corpus_files, vocabulary
 from albert.text.cleaning import LostMarks
 from albert.text.documents import ReadingCounts, read_documents
+from albert.training.metrics import read_metrics
 
 log = logging.getLogger("albert")
 
@@ -89,7 +90,7 @@ def main(values: flags.FlagValues) -> None:
     paths = corpus_files.find(values.input_file, "input_file")
     out = values.output_dir
     is_begun = os.path.exists(os.path.join(out, earlier_run.PLAN))
-    if os.path.isdir(out) and not is_begun and layouts.layout_of(out):
+    if os.path.isdir(out) and not is_begun and pretrained.layout_of(out):
         raise FlagError(f"--output_dir={out} holds another model or run: use another directory")
     with locks.hold(out):
         _make(values, paths, _open_plan(values, paths), time.monotonic())
@@ -186,7 +187,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: f
         if not plan.vocab_size:
             documents = read_documents(paths, str, ReadingCounts(), form=form)
             lines = (line for document in documents for line in document)
-            plan.vocab_size = used_vocabulary.write_used(teacher.required_tokenizer(), lines, prefix)
+            plan.vocab_size = vocabulary.write_used(teacher.required_tokenizer(), lines, prefix)
     else:
         vocabulary_file = os.path.join(out, "spm.model")
         if not plan.vocab_size:
@@ -239,7 +240,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: f
         training = text_plan.training_flags(size, tokens, assumed, max(_TRAINED * seconds_left(), minimum))
         until = text_plan.measured_steps(size, training, assumed)
         train_model(training, f"--until_step={until}")
-        *_, last = (line for line in run_states.metrics(model) if line.get("tokens_per_second"))
+        *_, last = (line for line in read_metrics(model, "train") if line.get("tokens_per_second"))
         plan.tokens_per_second = round(last["tokens_per_second"])
         trained = until * training["train_batch_size"] * size.length / plan.tokens_per_second
         seconds = max(_TRAINED * seconds_left(), minimum) + trained

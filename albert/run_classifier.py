@@ -41,7 +41,8 @@ from albert.cli import classifier_report, flags, own_texts
 from albert.cli.classifier_report import Rows
 from albert.cli.encoder import Encoder, open_encoder
 from albert.errors import FlagError, some
-from albert.formats import model_metadata, pretrained, run_states
+from albert.formats import pretrained
+from albert.formats.metadata import Metadata, read_run_state
 from albert.formats.tokenizer_files import Vocabulary
 from albert.runtime.seeds import child_seed
 from albert.storage import files
@@ -109,7 +110,7 @@ def main(values: flags.FlagValues) -> None:
     # === Training, evaluation, prediction ===
     folds = cross_validate(values, settings, encoder, data) if values.cross_validation else None
     data = dataclasses.replace(data, examples={split: data.examples[split] for split in settings.splits})
-    task = task_of(values, settings, encoder, data)
+    task = task_of(values, settings, data)
     result = finetune.run(values, settings, encoder, data, task)
     if not result:
         return
@@ -117,21 +118,17 @@ def main(values: flags.FlagValues) -> None:
     # === Export ===
     if settings.export_dir:
         from albert import modeling  # imports TensorFlow
-        from albert.formats import saved_model
+        from albert.export import hub_export
 
         weights = result.weights
-        if task.untrained_weights:
-            weights = weights.in_units(task.label_mean, task.label_deviation)
-        metadata, _ = model_metadata.without_units(
-            run_states.metadata_of_run(task.name, result.recorded))
         source = pretrained.Pretrained(
-            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), metadata,
+            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), Metadata(),
             lambda: weights,
         )
         model = pretrained.load(modeling.AlbertForSequenceClassification, source, complete=True)
         with (
-            files.publish_dir(settings.export_dir, saved_model.MAIN_FILE) as scratch,
-            saved_model.writing(),
+            files.publish_dir(settings.export_dir, hub_export.MAIN_FILE) as scratch,
+            hub_export.writing(),
         ):
             model.export(scratch, verbose=False)
         flags.log.info("SavedModel of %s: %s", weights.origin, settings.export_dir)
@@ -158,7 +155,7 @@ def main(values: flags.FlagValues) -> None:
     held_out = answered(f"{len(rows):,} held-out rows", task, data.trained_on, rows, predictions)
     measured = [held_out, *([folds] if folds else []), *tested]
     choices = []
-    trained = run_states.read_run_state(result.weights.origin).get("flags", {})
+    trained = read_run_state(result.weights.origin).get("flags", {})
     for name, choice in own.choices:  # what the model was trained with, whatever is typed now
         used = trained.get(name[2:]) if name.startswith("--") else None
         used = used if isinstance(used, str) or used is None else f"{used:g}"
@@ -175,7 +172,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def task_of(
-    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData
+    values: flags.FlagValues, settings: finetune.Settings, data: FineTuningData
 ) -> ClassificationTask:
     """Returns the task of the flags and of the data."""
     class_weights: tuple[float, ...] = ()
@@ -184,16 +181,10 @@ def task_of(
             raise FlagError("--class_weights has no effect where a text may have several labels")
         labels = [example.label for example in data.examples["train"]]
         class_weights = balanced_weights(labels, data.labels)
-    units = ("label_mean", "label_deviation")  # by which a regression's labels are standardized
-    recorded = data.settings
-    if units[0] in recorded and not settings.do_train:  # those of a run's own weights
-        weights = finetune.weights_to_use(settings.checkpoint, settings.output_dir, encoder.weights)
-        is_of_run = weights is not encoder.weights
-        recorded = run_states.read_run_state(weights.origin).get("flags", {}) if is_of_run else {}
     return ClassificationTask(
         data.task, settings.max_seq_length, data.labels, values.classifier_dropout, class_weights,
-        data.settings.get("label_threshold"),
-        **{name: recorded[name] for name in units if name in recorded},
+        data.settings.get("label_threshold"), data.settings.get("label_mean", 0.0),
+        data.settings.get("label_deviation", 1.0),
     )
 
 
@@ -274,7 +265,7 @@ def cross_validate(
             warmup_step=min(round((settings.warmup_step or 0) * share), steps),
         )
         of_fold = dataclasses.replace(data, examples=examples, is_split=False)
-        task = task_of(values, fold, encoder, of_fold)
+        task = task_of(values, fold, of_fold)
         result = finetune.run(values, fold, encoder, of_fold, task)
         if result:
             parts.append(answered(

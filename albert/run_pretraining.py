@@ -240,7 +240,7 @@ def main(values: flags.FlagValues) -> None:
             counted = cooccurrence.Start(
                 train_files, task.feature_spec(), tokenizer.special_ids, config, values.seed
             )
-            init, mode = Weights("co-occurrence", counted, list(counted.shapes)), "any"
+            init, mode = Weights("co-occurrence", counted), "any"
         elif values.init_from_teacher and not checkpoints.newest_or_best(values.output_dir):
             init, mode = teachers.initial_weights(task.teacher, config, train_files), "any"
         elif values.init_checkpoint:

@@ -18,7 +18,6 @@ from albert import finetune
 from albert.cli import flags
 from albert.cli.encoder import open_encoder
 from albert.errors import FlagError
-from albert.formats.known_tasks import RACE
 from albert.tasks import race
 from albert.tasks.classification import MultipleChoiceTask
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
@@ -32,7 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "data_dir", None,
                  "Folder that contains the folder RACE, or train.jsonl and dev.jsonl. Required.",
                  use="file")
-    flags.define("enum", values, "task_name", RACE, "Task.", enum_values=[RACE])
+    flags.define("enum", values, "task_name", "race", "Task.", enum_values=["race"])
     finetune.define_ignored_flags(values, "train_file", "eval_file", "predict_file")
     flags.define("integer", values, "max_qa_length", 128,
                  "Maximum tokens of a question with an option; longer ones are truncated at the start.",
@@ -81,9 +80,9 @@ def main(values: flags.FlagValues) -> None:
         warn_of_labels(f"{values.data_dir}/RACE/train", answers, letters)
 
     # === Run ===
-    data = FineTuningData(RACE, questions, settings={"num_choices": count})
+    data = FineTuningData("race", questions, settings={"num_choices": count})
     task = MultipleChoiceTask(
-        RACE, settings.max_seq_length, letters, values.dropout_prob,
+        "race", settings.max_seq_length, letters, values.dropout_prob,
         max_qa_length=values.max_qa_length,
     )
     result = finetune.run(values, settings, encoder, data, task)

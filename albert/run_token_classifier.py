@@ -18,7 +18,7 @@ from albert import finetune
 from albert.cli import flags
 from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
-from albert.formats import known_tasks, run_states
+from albert.formats.metadata import metadata_at
 from albert.tasks import words
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 from albert.training.metrics import log_results, write_results
@@ -45,13 +45,13 @@ def main(values: flags.FlagValues) -> None:
     flags.require(values, "data_dir", "output_dir")
     settings, labels = finetune.settings_of(values), None
     if values.label_list:
-        labels = known_tasks.parse_labels(values.label_list, of_words=True)
+        labels = flags.parse_labels(values.label_list, of_words=True)
         for label in labels:
             words.check_label(label, values.scheme, "--label_list")
     encoder = open_encoder(values, settings.max_seq_length)
     if labels is None and not settings.do_train:  # those that the checkpoint was trained with
         origin = finetune.weights_to_use(settings.checkpoint, settings.output_dir).origin
-        labels = run_states.metadata_of(run_states.read_run_state(origin)).label_names
+        labels = metadata_at(origin).label_names
         if not labels:
             raise FlagError(f"{origin} does not name its labels: give --label_list")
 
@@ -72,7 +72,7 @@ def main(values: flags.FlagValues) -> None:
         warn_of_labels(paths["train"], occurring, labels)
 
     # === Run ===
-    data = FineTuningData(known_tasks.WORDS, sentences, labels, {"labels": list(labels)})
+    data = FineTuningData(words.WordLabelTask.name, sentences, labels, {"labels": list(labels)})
     task = words.WordLabelTask(
         settings.max_seq_length, labels, values.scheme == "bio", values.classifier_dropout,
         test_file=paths.get("test", ""),

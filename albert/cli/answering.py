@@ -3,13 +3,12 @@
 import contextlib
 import json
 import logging
-import os
 import sys
 from typing import Any
 
 from albert.cli import flags
 from albert.errors import DataError
-from albert.formats import checkpoint_files, layouts, pretrained
+from albert.formats import pretrained
 from albert.inference.session import DTYPES, AnsweringSession
 from albert.storage import files
 from albert.text import text_files
@@ -41,8 +40,6 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a UserError for missing flags and files."""
     flags.require(values, "model")
-    if not (os.path.exists(values.model) or checkpoint_files.exists(values.model)):
-        raise layouts.absent(values.model, "model", None)
     flags.refuse_together(values, "spm_model_file", "vocab_file")
     if "output_file" in values:
         files.refuse_overwriting(

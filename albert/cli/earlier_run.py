@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from albert.errors import DataError, FlagError
-from albert.formats import checkpoint_files, checkpoints, layouts, run_states
-from albert.formats.layouts import Layout
-from albert.formats.model_metadata import MULTI_LABEL, REGRESSION
+from albert.formats import checkpoints
+from albert.formats.metadata import MULTI_LABEL, REGRESSION, Metadata, read_run_state
+from albert.formats.pretrained import Layout, layout_of
 from albert.storage import files
 
 log = logging.getLogger("albert")
@@ -70,9 +70,9 @@ class Identity:
         may evaluate it, but not resume its training. New data may be evaluated, except where
         evaluated rows might have been trained on.
         """
-        run_state = run_states.read_run_state(origin)
-        metadata, flags = run_states.metadata_of(run_state), run_state.get("flags", {})
-        kind = metadata.problem_type
+        run_state = read_run_state(origin)
+        metadata = Metadata.from_dict(run_state.get("metadata", {}), origin)
+        kind, flags = metadata.problem_type, run_state.get("flags", {})
         labels = () if kind == REGRESSION else metadata.label_names
         number_of_labels = {None: None, REGRESSION: None, MULTI_LABEL: "several"}.get(kind, "one")
         for name, before, now, is_of_training in (
@@ -121,8 +121,8 @@ def check_directory(directory: str, identity: Identity) -> None:
     steps = checkpoints.list_steps(directory)
     best = os.path.join(directory, checkpoints.BEST)
     is_run = steps or os.path.lexists(os.path.join(directory, "best.json"))
-    if layouts.layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE) or (
-        checkpoint_files.exists(best) and not is_run
+    if layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE) or (
+        checkpoints.exists(best) and not is_run
     ):
         raise FlagError(
             f"--output_dir={directory} holds a model that is not a run's checkpoint: use another "
@@ -137,7 +137,7 @@ def _comparable(best: str, *newest_first: str) -> Iterator[str]:
     for group in ([best], newest_first):
         for prefix in group:
             try:
-                if run_states.read_run_state(prefix):
+                if read_run_state(prefix):
                     yield prefix
                     break
             except DataError:

@@ -10,7 +10,8 @@ from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import huggingface, layouts, model_hub, pretrained, run_states
+from albert.formats import huggingface, model_hub, pretrained
+from albert.formats.metadata import metadata_at
 from albert.formats.tokenizer_files import Vocabulary
 
 log = logging.getLogger("albert")
@@ -40,7 +41,7 @@ class Encoder:
         """The labels that the initial weights were trained for, if they say it."""
         if self.source is not None:
             return self.source.metadata.label_names
-        return run_states.metadata_of(run_states.read_run_state(self.weights.origin)).label_names
+        return metadata_at(self.weights.origin).label_names
 
 
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
@@ -92,7 +93,7 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
         return
     # A model's directory provides what the flags leave out.
     start = values.init_checkpoint or ""
-    config = os.path.join(os.path.dirname(start), layouts.CONFIG_FILE)
+    config = os.path.join(os.path.dirname(start), pretrained.CONFIG_FILE)
     is_model = bool(start) and (
         model_hub.is_model(start) or os.path.isfile(config) or not values.albert_config_file
     )

@@ -6,6 +6,7 @@ A command module has `define_flags(values)`, `main(values)` and
 reads global state.
 """
 
+import csv
 import dataclasses
 import logging
 import math
@@ -167,6 +168,24 @@ def select(values: FlagValues, names) -> dict:
 
 
 _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
+
+
+def parse_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
+    """Returns the labels of a --label_list: separated by commas or, for labels of words, by blanks.
+
+    A label that contains a comma is quoted. A lone comma between blanks is a label of words, as in
+    the Penn Treebank.
+
+    Raises:
+      FlagError: fewer than two, or one twice.
+    """
+    labels = text.split()
+    if not of_words or len(labels) < 2 or any("," in label for label in labels if label != ","):
+        labels = next(csv.reader([text], skipinitialspace=True), []) if '"' in text else text.split(",")
+        labels = [label.strip() for label in labels]
+    if len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
+        raise FlagError(f"--label_list={text} is not two or more different labels")
+    return tuple(labels)
 
 
 def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> FlagValues:

@@ -14,7 +14,7 @@ from albert.cli import flags, table_flags
 from albert.cli.classifier_report import ENOUGH_ROWS
 from albert.cli.encoder import Encoder
 from albert.errors import DataError, FlagError
-from albert.formats import known_tasks
+from albert.tasks.classification import OWN_TABLE
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 from albert.tasks.table import find_columns, label_name, labels_of, read_texts, split_off, texts_of
 from albert.tokenization import FullTokenizer
@@ -114,7 +114,7 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
     # === Labels ===
     labels: tuple[str, ...] = ()
     if values.label_list:
-        labels = tuple(map(label_name, known_tasks.parse_labels(values.label_list)))
+        labels = tuple(map(label_name, flags.parse_labels(values.label_list)))
     elif not values.regression:
         labels = tuple(several or labels_of([texts[split] for split in texts if split != "test"]))
     has_several = texts["train"].has_several
@@ -180,7 +180,7 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
             [label for several in rows for label in several] for rows in (trained_labels, held_out_labels))
     warn_of_labels(values.train_file, trained_labels, labels, () if values.dev_file else held_out_labels)
     data = FineTuningData(
-        known_tasks.TSV, examples, labels,
+        OWN_TABLE, examples, labels,
         {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
         | ({"label_threshold": values.threshold} if has_several else {})
         | (_scale_of(trained_labels) if values.regression else {}),

@@ -4,8 +4,8 @@ import os
 import string
 from collections.abc import Sequence
 
-from albert.formats import run_states
 from albert.storage import files
+from albert.training.metrics import read_metrics
 
 _PAGE = os.path.splitext(__file__)[0] + ".html"
 _PLOT = "learning_curve.svg"
@@ -36,7 +36,7 @@ def publish(directory: str, title: str, parts: Sequence[str]) -> str:
 def curve(directory: str, *metrics: str) -> str:
     """Returns a plot of metrics by step over a run's evaluations, as SVG; a sentence if there are none."""
     lines = [
-        line for line in run_states.evaluations(directory)
+        line for line in read_metrics(directory, "eval")
         if all(isinstance(line.get(name), float) for name in metrics)
     ]
     if not lines:

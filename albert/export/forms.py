@@ -1,6 +1,7 @@
 """Writes an opened model in another form, with its card. Imports an engine only where it is needed."""
 
 import dataclasses
+import json
 import logging
 import math
 import os
@@ -8,19 +9,19 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, FlagError, some
-from albert.formats import (
-    checkpoint_files, checkpoints, hub, huggingface, model_card, model_metadata, pretrained, run_states,
-    tokenizer_files, tokenizer_json,
+from albert.formats import checkpoints, model_card, pretrained, tokenizer_files, tokenizer_json
+from albert.formats.metadata import MULTI_LABEL, Metadata, read_run_state, write_metadata
+from albert.formats.model_classes import (
+    CHOICE, ENCODER, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS, TOKENS, is_labelled,
 )
-from albert.formats.model_classes import ENCODER, EXPORT_HEADS, MODEL_CLASSES, is_labelled
 from albert.formats.pretrained import Pretrained
-from albert.formats.weights import Weights
+from albert.formats.weights import UNITS, Weights, in_units
 from albert.storage import files
 from albert.tokenization import FullTokenizer
 
@@ -30,54 +31,35 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 # Every head of the original, and the encoder.
-_OF_A_MODEL = re.compile(r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$")
+_OF_A_MODEL = re.compile(r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$|^label_(mean|deviation)$")
 _PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
 _TOLERANCE = 1e-4  # of the largest value: other runtimes sum in a different order
-
-
-def write(source: Pretrained, form: str, path: str, **options: Any) -> None:
-    """Publishes a model in another form; nothing is left of one that fails.
-
-    Args:
-      form: "archive", a directory in the released layout; "hugging_face", one in theirs;
-        "checkpoint", its prefix; "hub_module", a directory; "tflite" or "onnx", a file.
-      options: of the functions below, one for each form.
-    """
-    writers = {
-        "archive": _write_directory, "hugging_face": _write_directory, "checkpoint": _write_checkpoint,
-        "hub_module": _write_hub_module, "tflite": _write_file, "onnx": _write_file,
-    }
-    writers[form](source, form, path, **options)
 
 
 # === Directories ===
 
 
-def _write_directory(
-    source: Pretrained, form: str, path: str, tokenizer: FullTokenizer | None,
+def write_directory(
+    source: Pretrained, path: str, tokenizer: FullTokenizer | None, *, is_archive: bool,
     label_names: Sequence[str] | None = None, dtype: str = "float32", origin: str = "",
 ) -> None:
-    """Writes a directory that the commands open; a class that Hugging Face lacks becomes its encoder.
+    """Publishes a released archive, or a directory in Hugging Face's layout.
+
+    A class that Hugging Face lacks becomes its encoder.
 
     Args:
       dtype: of the weights in Hugging Face's layout.
       origin: the model's name, for the card.
     """
-    model, to_theirs = _model_of(source, label_names), form == "hugging_face"
-    main_file = huggingface.WEIGHTS_FILE if to_theirs else checkpoints.BEST + checkpoint_files.INDEX
-    with model_card.publish_model(path, main_file) as scratch:
-        if to_theirs:
-            pretrained.write(
-                scratch, model, tokenizer, source.vocabulary.max_length, dtype, keeps_pooler=False
-            )
-        else:
-            pretrained.write_archive(scratch, model, tokenizer)
-        precision = "bit for bit" if dtype == "float32" else f"in {dtype}"
-        model_card.write(
-            scratch, model.config, model_metadata.of_model(model), parameters=model.count_params(),
-            name=os.path.basename(os.path.abspath(path)), has_tokenizer=tokenizer is not None,
-            note=f"Converted from `{origin}`, {precision}.",
-            run_state=run_states.read_run_state(source.weights().origin) if to_theirs else {},
+    model = _model_of(source, label_names)
+    precision = "bit for bit" if dtype == "float32" else f"in {dtype}"
+    note = f"Converted from `{origin}`, {precision}."
+    if is_archive:
+        pretrained.save(model, path, tokenizer, is_archive=True, note=note)
+    else:
+        pretrained.save(
+            model, path, tokenizer, note=note, run_state=read_run_state(source.weights().origin),
+            max_length=source.vocabulary.max_length, dtype=dtype, keeps_pooler=False,
         )
     log.info("%s: %s", model.metadata.architecture, path)
 
@@ -108,15 +90,14 @@ def _model_of(source: Pretrained, label_names: Sequence[str] | None) -> "keras.M
 # === Checkpoints ===
 
 
-def _write_checkpoint(source: Pretrained, form: str, prefix: str) -> None:
-    """Writes the model's variables under the original's names, and its metadata next to them."""
+def write_checkpoint(source: Pretrained, prefix: str) -> None:
+    """Publishes the model's variables under the original's names, and its metadata next to them."""
     weights, directory = source.weights(), os.path.dirname(os.path.abspath(prefix))
     tensors = _model_tensors(source.config, weights)
 
-    def write_metadata() -> None:
+    def write_the_rest() -> None:
         if source.metadata.architecture:
-            record = run_states.of_metadata(source.metadata, source.config)
-            files.write_sealed_json(prefix + ".json", record)
+            write_metadata(prefix, source.metadata, source.config)
         if os.path.realpath(directory) == os.path.realpath(source.directory):
             return  # which has a card already
         model_card.of_weights(
@@ -126,8 +107,8 @@ def _write_checkpoint(source: Pretrained, form: str, prefix: str) -> None:
         )
 
     files.make_dirs(directory)
-    checkpoint_files.write(prefix, tensors | {"global_step": np.int64(0)}, before=write_metadata)
-    left_out = sorted(set(weights.shapes) - set(tensors))
+    checkpoints.write(prefix, tensors | {"global_step": np.int64(0)}, before=write_the_rest)
+    left_out = sorted(set(weights.shapes) - {*tensors, *UNITS})
     log.info("wrote %s: %d variables; left out: %s", prefix, len(tensors), some(left_out) or "nothing")
 
 
@@ -142,21 +123,21 @@ def _model_tensors(config: AlbertConfig, weights: Weights) -> dict[str, np.ndarr
     if unknown:
         raise CheckpointError(f"{weights.origin} has encoder variables that the config does not "
                               f"imply: {some(unknown)}")
-    return {name: weights.read(name) for name in sorted(names)}
+    return in_units({name: weights.read(name) for name in sorted(names)})
 
 
 # === TF-Hub modules ===
 
 
-def _write_hub_module(source: Pretrained, form: str, path: str, tokenizer: FullTokenizer) -> None:
+def write_hub_module(source: Pretrained, path: str, tokenizer: FullTokenizer) -> None:
+    """Publishes a TF-Hub module."""
     from albert.export import hub_export
-    from albert.formats import saved_model
 
     model, weights = hub_export.load_model(source)
     name = os.path.basename(os.path.abspath(path))
     with (
         tempfile.TemporaryDirectory() as folder,  # the SavedModel keeps the assets' names
-        model_card.publish_model(path, saved_model.MAIN_FILE) as scratch,
+        model_card.publish_model(path, hub_export.MAIN_FILE) as scratch,
     ):
         assets = _collect_assets(folder, source.config, tokenizer)
         hub_export.export_module(
@@ -173,7 +154,7 @@ def _write_hub_module(source: Pretrained, form: str, path: str, tokenizer: FullT
 
 def _collect_assets(folder: str, config: AlbertConfig, tokenizer: FullTokenizer) -> list[str]:
     """Writes or copies the module's assets into `folder` and returns their paths."""
-    paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
+    paths = [os.path.join(folder, name) for name in (pretrained.CONFIG_FILE, tokenizer_files.SETTINGS_FILE)]
     with files.atomic_write(paths[0]) as stream:
         stream.write(config.to_json_string())
     files.write_json(paths[1], tokenizer_files.settings_of(tokenizer, None))
@@ -188,13 +169,14 @@ def _collect_assets(folder: str, config: AlbertConfig, tokenizer: FullTokenizer)
 # === LiteRT and ONNX ===
 
 
-def _write_file(
-    source: Pretrained, form: str, path: str, head: str | None = None, length: int | None = None,
+def write_file(
+    source: Pretrained, path: str, form: str, head: str | None = None, length: int | None = None,
     quantize: bool = False,
 ) -> None:
-    """Writes a file whose outputs were compared with the model's, its card and its tokenizer.
+    """Publishes a file whose outputs were compared with the model's, its card and its tokenizer.
 
     Args:
+      form: "tflite" or "onnx".
       head: one of `EXPORT_HEADS`, by default the one that was trained.
       length: of LiteRT's input, in tokens.
       quantize: whether large matrices are int8.
@@ -236,7 +218,7 @@ def _write_file(
                         for output, (difference, _) in differences.items())
     if fast:
         count = source.weights().shapes.get("output_weights", [0])[0]
-        usage = model_card.onnx_usage(name, metadata, count)
+        usage = _onnx_usage(name, metadata, count)
     else:
         sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
         usage = model_card.filled(f"{form}.txt", name=name, sizes=sizes)
@@ -261,3 +243,26 @@ def _trained_head(source: Pretrained) -> str:
         return kind.head
     has_pooler = "bert/pooler/dense/kernel" in source.weights().shapes  # transformers may drop it
     return "encoder" if has_pooler else "masked_lm"
+
+
+def _onnx_usage(name: str, metadata: Metadata, num_labels: int) -> str:
+    """Returns code that answers texts with an ONNX file, onnxruntime and tokenizers alone."""
+    kind, texts, value = MODEL_CLASSES[metadata.architecture], '["A text."]', "value"
+    labels = json.dumps(metadata.label_names or [*map(str, range(num_labels))], ensure_ascii=False)
+    shown = "[output.shape for output in outputs]"
+    if kind.task == CHOICE:
+        texts = '[("A text.", "A question? One end."), ("A text.", "A question? Another end.")]'
+        value, shown = "[value]", "outputs[0].argmax(-1)"
+    elif kind.task == QUESTIONS:
+        texts = '[("A question?", "A text.")]'
+    elif kind.task == TOKENS:
+        shown = f"[[{labels}[i] for i in row] for row in outputs[0].argmax(-1)]"
+    elif kind.task and metadata.problem_type == MULTI_LABEL:
+        threshold = metadata.settings.get("label_threshold", 0.5)
+        logit = round(math.log(threshold / (1 - threshold)), 6) if threshold else -math.inf
+        shown = f"[[label for label, x in zip({labels}, row) if x >= {logit}] for row in outputs[0]]"
+    elif kind.task and num_labels > 1:
+        shown = f"[{labels}[i] for i in outputs[0].argmax(-1)]"
+    if metadata.num_texts == 2:
+        texts = '[("A text.", "Another text.")]'
+    return model_card.filled("onnx_texts.txt", name=name, texts=texts, value=value, shown=shown)

@@ -3,18 +3,20 @@
 Legend: B batch, L sequence, H hidden, P predictions, V vocabulary. All ids are int32.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, some
-from albert.formats import pretrained, saved_model
+from albert.errors import CheckpointError, UserError, first_line, some
+from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
 from albert.model import row_layout
 from albert.modeling import AlbertForPreTraining, named_weights
 
+MAIN_FILE = "saved_model.pb"  # without it, a directory isn't a SavedModel
 _AutoTrackable = tf.__internal__.tracking.AutoTrackable
 
 
@@ -54,10 +56,12 @@ def export_module(
     """
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
     encode = tf.function(_encode(model))  # shared by all parts, so that it is traced once
-    root = _part(encoder, encode, _HUB_INPUTS)
+    root = _AutoTrackable()
+    # First, so that these are the names in the checkpoint, which `formats.hub` reads.
+    root.weights = {name: v.value for name, v in named.items()}
+    _fill_part(root, encoder, encode, _HUB_INPUTS)
     # What Keras 3's TFSMLayer calls.
     root.serve = tf.function(lambda inputs: encode(inputs, training=False), input_signature=[_HUB_INPUTS])
-    root.weights = {name: v.value for name, v in named.items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
     # Other trainable parts: the encoder with one head each.
     positions = {"masked_lm_positions": _tokens("masked_lm_positions")}
@@ -68,23 +72,31 @@ def export_module(
             del called[name]
             continue
         inputs = _HUB_INPUTS | (positions if name == "mlm" else {})
-        setattr(root, name, _part(encoder | weights, _with_head(model, encode, name), inputs))
-    with saved_model.writing():
+        setattr(root, name, part := _AutoTrackable())
+        _fill_part(part, encoder | weights, _with_head(model, encode, name), inputs)
+    with writing():
         tf.saved_model.save(root, path, signatures=called)
 
 
-def _part(
-    weights: Mapping, call: tf.types.experimental.PolymorphicFunction, inputs
-) -> _AutoTrackable:
-    """Returns an object that TF-Hub's loaders can call and train."""
-    part = _AutoTrackable()
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Raises a UserError if the SavedModel in the block cannot be written (disk full, say)."""
+    try:
+        yield
+    except (tf.errors.OpError, OSError) as error:
+        raise UserError(f"cannot write a SavedModel: {first_line(error)}") from error
+
+
+def _fill_part(
+    part: _AutoTrackable, weights: Mapping, call: tf.types.experimental.PolymorphicFunction, inputs
+) -> None:
+    """Makes an object one that TF-Hub's loaders can call and train."""
     part.variables = [v.value for v in weights.values()]
     part.trainable_variables = [v.value for v in weights.values()]
     part.regularization_losses = []
     part.__call__ = call
     for training in (False, True):
         call.get_concrete_function(inputs, training=training)
-    return part
 
 
 def _encode(model: AlbertForPreTraining) -> Callable:

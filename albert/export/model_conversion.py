@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from albert.formats import saved_model
+from albert.export.hub_export import writing
 from albert.inference.onnx_model import INPUTS
 
 # The heads of question answering add -1e30 to the logits of impossible positions, or -2e30.
@@ -39,7 +39,7 @@ def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize:
     root = tf.Module()
     root.weights, root.graph = [weight.value for weight in model.weights], graph
     with tempfile.TemporaryDirectory() as folder:
-        with saved_model.writing():
+        with writing():
             tf.saved_model.save(root, folder, signatures=graph)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         if quantize:

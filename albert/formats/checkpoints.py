@@ -1,27 +1,31 @@
-"""Finds the checkpoint that a path means, and initializes models from it. No TensorFlow.
+"""Finds, writes and checks checkpoints, and initializes models from them. No TensorFlow.
 
-The names in a checkpoint `model.ckpt-<step>` are the released ones, with `<variable>/adam_m`,
-`adam_v` and `global_step`, as in the original's checkpoints. `checkpoint_files` handles its files,
-`run_states` the run's state in `model.ckpt-<step>.json`.
+A checkpoint is `<prefix>.index` and `<prefix>.data-*`, in TensorFlow 1's format, like the original's. It
+exists if its index does: the index is published last and removed first. The names in it are the
+released ones, with `<variable>/adam_m`, `adam_v` and `global_step`. `metadata` has its `<prefix>.json`.
 """
 
 import dataclasses
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
-from albert.formats import checkpoint_files, tensor_bundle
-from albert.formats.weights import Weights
+from albert.formats import tensor_bundle
+from albert.formats.weights import UNITS, Weights
+from albert.storage import files
+from albert.storage.temporary import temporary_dir
 
 log = logging.getLogger("albert")
 
 BEST = "model.ckpt-best"
+INDEX = ".index"
+_PARTS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _STEP = re.compile(r"model\.ckpt-(\d+)$")
 _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
 _SLOT = re.compile(r"/((adam|lamb)_[mv]|momentum|average)$|^global_step$")
@@ -29,8 +33,54 @@ _GROUP = re.compile(r"/group_\d+/")
 _BLOCK = re.compile(r"bert/encoder/transformer/group_\d+/inner_group_\d+/")
 
 
+# === Files ===
+
+
 class MismatchError(CheckpointError):
     """An undamaged checkpoint of something else: no reason to try an older one."""
+
+
+def exists(prefix: str) -> bool:
+    """Whether there is a checkpoint with this prefix."""
+    return os.path.isfile(prefix + INDEX)
+
+
+def prefix_of(path: str) -> str:
+    """Returns the prefix of a checkpoint, given it or one of its files."""
+    return _PARTS.sub("", path)
+
+
+def _names_in(directory: str) -> list[str]:
+    """Returns the names of a directory's checkpoints, sorted."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    return sorted(name.removesuffix(INDEX) for name in names if name.endswith(INDEX))
+
+
+def files_of(prefix: str) -> list[str]:
+    """Returns a checkpoint's files in the order in which to delete them: the index first."""
+    paths = [prefix + INDEX, *tensor_bundle.shards(prefix), prefix + ".json"]
+    return [path for path in paths if os.path.exists(path)]
+
+
+def write(
+    prefix: str, tensors: Mapping[str, Any], before: Callable[[], None] = lambda: None
+) -> None:
+    """Publishes a checkpoint.
+
+    Args:
+      before: called after writing and before publishing.
+
+    Raises:
+      CheckpointError: it could not be written (disk full, for example); nothing is left behind.
+    """
+    try:
+        with temporary_dir(prefix) as scratch:
+            inner = os.path.join(scratch, "checkpoint")
+            tensor_bundle.write(inner, tensors)
+            before()
+            files.publish(*((inner + end, prefix + end) for end in tensor_bundle.SUFFIXES))
+    except OSError as error:
+        raise CheckpointError(f"cannot write {prefix}: {error.strerror or error}") from error
 
 
 def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
@@ -76,13 +126,13 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     Raises:
       CheckpointError: nothing there, or a file that is no checkpoint.
     """
-    prefix = checkpoint_files.prefix_of(path)
-    if checkpoint_files.exists(prefix):
+    prefix = prefix_of(path)
+    if exists(prefix):
         return prefix
     if os.path.isdir(path):
         if newest := newest_or_best(path):
             return newest
-        others = checkpoint_files.prefixes(path)
+        others = _names_in(path)
         if len(others) == 1:
             return os.path.join(path, others[0])
         detail = f"several ({', '.join(others)}): name one" if others else "no *.index file in it"
@@ -90,7 +140,7 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     if os.path.isfile(path):
         raise CheckpointError(f"{flag}: {path} is not a TensorFlow checkpoint; expected a prefix with "
                               ".index and .data files")
-    names = checkpoint_files.prefixes(os.path.dirname(prefix) or ".")
+    names = _names_in(os.path.dirname(prefix) or ".")
     hint = f"; there are: {some(names)}" if names else ""
     raise CheckpointError(f"{flag}: no checkpoint at {path}{hint}")
 
@@ -101,15 +151,18 @@ def list_steps(directory: str) -> dict[int, str]:
     The `checkpoint` state file is not trusted: if it were damaged, the run would start over and
     overwrite its checkpoints.
     """
-    steps = [int(m.group(1)) for m in map(_STEP.match, checkpoint_files.prefixes(directory)) if m]
+    steps = [int(m.group(1)) for m in map(_STEP.match, _names_in(directory)) if m]
     return {step: os.path.join(directory, f"model.ckpt-{step}") for step in sorted(steps)}
 
 
 def newest_or_best(directory: str) -> str | None:
     """Returns the prefix of the best checkpoint, else of the newest, else None."""
-    if checkpoint_files.exists(os.path.join(directory, BEST)):
+    if exists(os.path.join(directory, BEST)):
         return os.path.join(directory, BEST)
     return next(reversed(list_steps(directory).values()), None)
+
+
+# === What fits ===
 
 
 def check_architecture(
@@ -128,14 +181,9 @@ def check_architecture(
         return
     # Dropout and initialization may change between runs: they don't affect the shapes.
     free = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-    ours = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    keys = [k for k in ours if k != "extra" and k not in free]
-    theirs = {"parameter_sharing": "all", **theirs}
-    differ = [
-        f"{k}: checkpoint {theirs.get(k)}, config {ours[k]}"
-        for k in keys
-        if theirs.get(k) != ours[k]
-    ]
+    ours, names = config.to_dict(), [f.name for f in dataclasses.fields(config) if f.name not in free]
+    differ = [f"{name}: checkpoint {theirs.get(name)}, config {ours.get(name)}"
+              for name in names if theirs.get(name) != ours.get(name)]
     if differ:
         raise MismatchError(f"{origin} has another architecture ({'; '.join(differ)}): use its config, "
                             "or another --output_dir")
@@ -166,8 +214,7 @@ def check_sizes(config: AlbertConfig, weights: Weights) -> None:
         f"{name}: not in the checkpoint" for name in (attention, feed_forward)
         if blocks and _BLOCK.match(name)[0] not in blocks
     ]
-    known = {name: shape for name, shape in sizes.items() if name in weights.shapes}
-    if problems := _misfits(dict(zip(known, known, strict=True)), known, weights) or absent:
+    if problems := _misfits(sizes, weights) or absent:
         raise MismatchError(f"{weights.origin} does not fit the model: {some(problems)}")
 
 
@@ -179,19 +226,20 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
     """
     weights = open_weights(prefix)
     problems = [f"{n}: not in the checkpoint" for n in shapes if n not in weights.shapes]
-    problems += _misfits({n: n for n in shapes if n in weights.shapes}, shapes, weights)
+    problems += _misfits(shapes, weights)
     if problems:
         raise MismatchError(f"{prefix} does not fit the model: {some(problems)}")
     return {name: weights.read(name) for name in shapes}
 
 
 def _misfits(
-    sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: Weights
+    shapes: Mapping[str, tuple[int, ...]], weights: Weights, sources: Mapping[str, str] = {}
 ) -> list[str]:
-    """Returns a line for each weight with another shape; `sources` are {name: name in `weights`}."""
+    """Returns a line for each weight with another shape; `sources` are names in `weights` that differ."""
+    there = {name: weights.shapes.get(sources.get(name, name)) for name in shapes}
     return [
-        f"{name}: checkpoint {list(weights.shapes[theirs])}, model {list(shapes[name])}"
-        for name, theirs in sources.items() if weights.shapes[theirs] != tuple(shapes[name])
+        f"{name}: checkpoint {list(there[name])}, model {list(shape)}"
+        for name, shape in shapes.items() if there[name] not in (None, tuple(shape))
     ]
 
 
@@ -213,9 +261,9 @@ def warm_start(
     """
     source = {n: _GROUP.sub("/group_0/", n) if mode == "group0" else n for n in shapes}
     matches = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
-    new = [n for n in shapes if n not in matches]
+    new = [n for n in shapes if n not in matches and n not in UNITS]
     ignored = sorted(set(weights.shapes) - set(matches.values()))
-    problems = _misfits(matches, shapes, weights)
+    problems = _misfits(shapes, weights, source)
     encoder = [n for n in shapes if n.startswith("bert/")]
     absent = [n for n in encoder if n not in matches and mode != "any"]
     pooler = [n for n in encoder if n.startswith("bert/pooler/")]

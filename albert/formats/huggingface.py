@@ -1,40 +1,24 @@
-"""Converts configuration and weights between Hugging Face's layout and ours.
+"""Converts configurations between Hugging Face's layout and ours.
 
-A directory there holds `config.json`, weights (`hf_tensors`) and a tokenizer.
+A directory there holds `config.json`, weights (`hf_weights`) and a tokenizer.
 """
 
 import dataclasses
 import logging
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from albert.config import AlbertConfig, config_file, is_theirs
-from albert.errors import CheckpointError, ConfigError, DataError
-from albert.formats import hf_tensors, model_metadata
-from albert.formats.hf_names import (
-    BLOCK,
-    BUFFERS,
-    MAPPING,
-    TIED,
-    from_bert,
-    our_name,
-    their_name,
-)
+from albert.errors import ConfigError, DataError
+from albert.formats.hf_weights import groups_there, their_group
+from albert.formats.metadata import RATE, REGRESSION, Metadata, check
 from albert.formats.model_classes import MODEL_CLASSES, is_labelled
-from albert.formats.model_metadata import Metadata
-from albert.formats.weights import as_floats
 from albert.storage import cloud, files
 
 log = logging.getLogger("albert")
 
 CONFIG_FILE = "config.json"
-# Files with weights, in order of preference.
-WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_FILES = (WEIGHTS_FILE, hf_tensors.INDEX_FILE, "pytorch_model.bin")
 METADATA_KEY = "albert"  # in their config.json; their library preserves and ignores it
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
@@ -55,9 +39,6 @@ _RELEASED = {
     (30000, 128, 768, 12, 12), (30000, 128, 1024, 24, 16),
     (30000, 128, 2048, 24, 16), (30000, 128, 4096, 12, 64),
 }
-
-
-# --- Configuration ---
 
 
 def read_config(value: str) -> AlbertConfig:
@@ -135,7 +116,7 @@ def config_from_theirs(values: Mapping[str, Any], origin: str) -> AlbertConfig:
     known["hidden_act"] = _activation(values, origin)
     config = AlbertConfig.from_dict(known, origin)
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
-    if any(config.group_of_layer(i) != _their_group(i, layers, groups) for i in range(layers)):
+    if any(config.group_of_layer(i) != their_group(i, layers, groups) for i in range(layers)):
         config = dataclasses.replace(config, parameter_sharing="none")
     return config
 
@@ -181,7 +162,7 @@ def metadata_from_theirs(values: Mapping[str, Any], origin: str) -> Metadata:
     values = as_albert(values, origin)
     metadata = Metadata.from_dict(values.get(METADATA_KEY) or {}, f"{origin}: {METADATA_KEY}")
     settings = dict(metadata.settings)
-    model_metadata.check(values, {"classifier_dropout_prob": model_metadata.RATE}, origin)
+    check(values, {"classifier_dropout_prob": RATE}, origin)
     if (dropout := values.get("classifier_dropout_prob")) is not None:
         settings["classifier_dropout"] = dropout
     architecture = (values.get("architectures") or [None])[0]
@@ -232,7 +213,7 @@ def config_to_theirs(
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
         is_text_model = metadata.architecture == "AlbertForSequenceClassification"
-        default = model_metadata.REGRESSION if num_labels == 1 and is_text_model else None
+        default = REGRESSION if num_labels == 1 and is_text_model else None
         if problem := metadata.problem_type or default:
             values["problem_type"] = problem
     rest = metadata.to_dict()
@@ -252,168 +233,5 @@ def _their_sizes(config: AlbertConfig) -> dict[str, Any]:
         "initializer_range",
     )
     return {key: getattr(config, key) for key in copied} | {
-        "hidden_act": acts.get(act, act), "num_hidden_groups": _groups_there(config),
+        "hidden_act": acts.get(act, act), "num_hidden_groups": groups_there(config),
     }
-
-
-def _their_group(layer: int, layers: int, groups: int) -> int:
-    """Returns a layer's group in their library, which in rare cases differs from the original's."""
-    return int(layer / (layers / groups))
-
-
-def _groups_there(config: AlbertConfig) -> int:
-    """Returns the number of groups with which their layers have the same weights as ours."""
-    layers, groups = config.num_hidden_layers, config.num_hidden_groups
-    is_alike = config.parameter_sharing == "all" and all(
-        config.group_of_layer(i) == _their_group(i, layers, groups) for i in range(layers)
-    )
-    return groups if is_alike else layers
-
-
-def _owner(config: AlbertConfig, name: str) -> Callable[[int], int]:
-    """Returns the function from a layer to our group that has its weight of this name."""
-    is_attention = BLOCK.fullmatch(name)[3].startswith(("attention_1/", "LayerNorm/"))
-    return config.attention_group if is_attention else config.feed_forward_group
-
-
-# --- Weights ---
-
-
-def tensors_to_theirs(
-    config: AlbertConfig, tensors: Mapping[str, np.ndarray], architecture: str
-) -> dict[str, np.ndarray]:
-    """Returns {their name: array} of our named weights, for their class `architecture`.
-
-    Weights of a head that they lack keep their names, and are ignored by their library.
-    """
-    tensors = dict(tensors)
-    if not config.has_embedding_projection:  # which theirs always has
-        tensors[MAPPING + "kernel"] = np.eye(config.hidden_size, dtype=np.float32)
-        tensors[MAPPING + "bias"] = np.zeros(config.hidden_size, np.float32)
-    theirs = {}
-    for name, value in tensors.items():
-        if name.endswith("/kernel"):
-            value = value.T
-        for same in _names_there(name, config):
-            target = their_name(same)
-            if architecture == "AlbertModel":
-                target = target.removeprefix("albert.")
-            theirs[target] = np.ascontiguousarray(value)
-    return dict(sorted(theirs.items()))
-
-
-def _names_there(name: str, config: AlbertConfig) -> list[str]:
-    """Returns a weight's name or, in a block, its names with all of their groups that have it."""
-    block = BLOCK.fullmatch(name)
-    if not block:
-        return [name]
-    layers, owner = config.num_hidden_layers, _owner(config, name)
-    users = [layer for layer in range(layers) if owner(layer) == int(block[1])]
-    groups = {_their_group(layer, layers, _groups_there(config)) for layer in users}
-    return [name.replace(f"/group_{block[1]}/", f"/group_{i}/", 1) for i in sorted(groups)]
-
-
-class TensorFile:
-    """Their tensors under our names, read on demand, in our orientation and float32.
-
-    Raises:
-      CheckpointError: pickled, damaged, or neither an ALBERT nor a BERT.
-    """
-
-    def __init__(self, path: str, config: AlbertConfig):
-        self.path = path
-        self._config = config
-        self._shapes, self._read = hf_tensors.open_tensors(path)
-        # PyTorch's wrappers prefix all names with "module."
-        plain = {name.removeprefix("module."): name for name in self._shapes}
-        plain = {from_bert(name): key for name, key in plain.items()}
-        # The bare encoder's names lack the prefix "albert.".
-        of_encoder = ("embeddings.", "encoder.", "pooler.")
-        prefixed = {
-            "albert." * name.startswith(of_encoder) + name: key for name, key in plain.items()
-        }
-        self._keys = {ours: key for name, key in prefixed.items() if (ours := our_name(name))}
-        known = set(TIED) | set(BUFFERS)
-        self.ignored = [n for n in prefixed if our_name(n) is None and n not in known]
-        self._check_ties(prefixed)
-        self._regroup()
-        if not config.has_embedding_projection and MAPPING + "kernel" in self._keys:
-            self._drop_identity()
-        if not any(name.startswith("bert/") for name in self._keys):
-            names = ", ".join(sorted(self._shapes)[:3])
-            raise CheckpointError(f"{path} holds no ALBERT encoder (its tensors: {names} ...)")
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """{our name: shape in our orientation}."""
-        shapes = {name: self._shapes[key] for name, key in self._keys.items()}
-        return {n: s[::-1] if n.endswith("/kernel") else s for n, s in shapes.items()}
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns a tensor by our name, float32."""
-        value = as_floats(self._read(self._keys[name]), f"{self.path}: {self._keys[name]}")
-        return np.ascontiguousarray(value.T) if name.endswith("/kernel") else value
-
-    def _check_ties(self, prefixed: Mapping[str, str]) -> None:
-        for copy, original in TIED.items():
-            if copy not in prefixed:
-                continue
-            key = prefixed.get(original)
-            if key is None:  # as in old files
-                self._keys[our_name(original)] = prefixed[copy]
-            elif not np.array_equal(self._read(prefixed[copy]), self._read(key)):
-                raise CheckpointError(f"{self.path}: {copy} is not a copy of {original}; an ALBERT with "
-                                      "a separate output matrix is not supported")
-
-    def _regroup(self) -> None:
-        """Gives each of our groups the weights of its first layer."""
-        config, layers = self._config, self._config.num_hidden_layers
-        blocks = {n: key for n, key in self._keys.items() if BLOCK.fullmatch(n)}
-        groups = config.num_hidden_groups
-        if any(int(BLOCK.fullmatch(name)[1]) >= groups for name in blocks):
-            groups = layers
-        self._keys = {n: key for n, key in self._keys.items() if n not in blocks}
-        for layer in range(layers):
-            there = f"/group_{_their_group(layer, layers, groups)}/"
-            for name, key in blocks.items():
-                if there in name:
-                    ours = name.replace(there, f"/group_{_owner(config, name)(layer)}/", 1)
-                    self._keys.setdefault(ours, key)
-
-    def _drop_identity(self) -> None:
-        """Drops their projection if E = H; we have none then, so it must be the identity."""
-        kernel, bias = self.read(MAPPING + "kernel"), self.read(MAPPING + "bias")
-        if not np.array_equal(kernel, np.eye(len(kernel))) or bias.any():
-            raise CheckpointError(
-                f"{self.path}: embedding_hidden_mapping_in must be the identity, as embedding_size "
-                "equals hidden_size, where the original has none"
-            )
-        self._keys = {n: key for n, key in self._keys.items() if not n.startswith(MAPPING)}
-
-
-def find_weights(directory: str) -> str:
-    """Returns the file with a directory's weights.
-
-    Raises:
-      CheckpointError: there is none.
-    """
-    for name in WEIGHTS_FILES:
-        if os.path.isfile(os.path.join(directory, name)):
-            return os.path.join(directory, name)
-    raise CheckpointError(f"{directory} has no {WEIGHTS_FILE}")
-
-
-def is_directory(path: str) -> bool:
-    """Whether a directory is in Hugging Face's layout."""
-    config = os.path.join(path, CONFIG_FILE)
-    if not os.path.isfile(config):
-        return False
-    return any(os.path.isfile(os.path.join(path, name)) for name in WEIGHTS_FILES)
-
-
-def serialize(tensors: Mapping[str, np.ndarray], path: str) -> None:
-    """Writes a safetensors file, with the `format: pt` that transformers requires."""
-    from safetensors.numpy import save
-
-    with files.atomic_write(path, "wb") as stream:
-        stream.write(save(dict(tensors), metadata={"format": "pt"}))

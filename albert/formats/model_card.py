@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, model_classes, run_states
-from albert.formats.model_metadata import MULTI_LABEL, Metadata
+from albert.formats import checkpoints, model_classes
+from albert.formats.metadata import Metadata, metadata_at, read_run_state
 from albert.storage import files
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ log = logging.getLogger("albert")
 
 NAME = "README.md"
 _BEGINNING = "---\ntags:\n- albert\n"
-# Of Hugging Face's hub, by our tasks; and what a session is asked.
+# Of Hugging Face's hub, and what a session is asked, by our tasks; the other classes fill masks.
 _PIPELINES = {
+    "AlbertModel": ("feature-extraction", 'embed(["A text."])'),
     model_classes.CLASSIFICATION: ("text-classification", 'classify(["A text."])'),
     model_classes.TOKENS: ("token-classification", 'tag(["A text."])'),
     model_classes.QUESTIONS: ("question-answering", 'answer([("A question?", "A text.")])'),
@@ -43,8 +44,8 @@ def publish_model(path: str, *last: str) -> Iterator[str]:
 
 def _is_of_the_user(path: str) -> bool:
     """Whether a path exists and does not begin like a card."""
-    if os.path.isdir(path) or not os.path.exists(path):
-        return os.path.isdir(path)
+    if not os.path.isfile(path):
+        return os.path.exists(path)
     with open(path, "rb") as stream:
         return stream.read(len(_BEGINNING)) != _BEGINNING.encode()
 
@@ -74,12 +75,9 @@ def write(
         return
     name = name or os.path.basename(os.path.dirname(os.path.abspath(path)))
     kind = model_classes.MODEL_CLASSES.get(metadata.architecture or "", model_classes.ENCODER)
-    pipeline, call = "fill-mask", 'fill_mask(["A [MASK]."])'
-    if kind.task:
-        options = ", ".join(f'"{n}"' for n in range(1, 1 + metadata.settings.get("num_choices", 4)))
-        pipeline, call = _PIPELINES[kind.task][0], _PIPELINES[kind.task][1].format(options=options)
-    elif kind is model_classes.ENCODER:
-        pipeline, call = "feature-extraction", 'embed(["A text."])'
+    pipeline, call = _PIPELINES.get(kind.task or kind.name, ("fill-mask", 'fill_mask(["A [MASK]."])'))
+    options = ", ".join(f'"{n}"' for n in range(1, 1 + metadata.settings.get("num_choices", 4)))
+    call = call.format(options=options)
     usage = usage or (
         f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})' if has_tokenizer
         else f'import albert\n\nmodel = albert.{kind.name}.from_pretrained("{name}")  # takes ids'
@@ -110,34 +108,11 @@ def of_weights(path: str, weights: "Weights", config: AlbertConfig, **parts: Any
       path: the file, or the directory of its README.md.
       parts: arguments of `write`.
     """
-    run_state = run_states.read_run_state(weights.origin)
+    run_state = read_run_state(weights.origin)
     shapes = (shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n))
-    known = {"metadata": run_states.metadata_of(run_state), "run_state": run_state,
+    known = {"metadata": metadata_at(weights.origin), "run_state": run_state,
              "parameters": sum(map(math.prod, shapes))}
     write(path, config, **known | parts)
-
-
-def onnx_usage(name: str, metadata: Metadata, num_labels: int) -> str:
-    """Returns code that answers texts with an ONNX file, onnxruntime and tokenizers alone."""
-    kind, texts, value = model_classes.MODEL_CLASSES[metadata.architecture], '["A text."]', "value"
-    labels = json.dumps(metadata.label_names or [*map(str, range(num_labels))], ensure_ascii=False)
-    shown = "[output.shape for output in outputs]"
-    if kind.task == model_classes.CHOICE:
-        texts, value = '[("A text.", "A question? One end."), ("A text.", "A question? Another end.")]', "[value]"
-        shown = "outputs[0].argmax(-1)"
-    elif kind.task == model_classes.QUESTIONS:
-        texts = '[("A question?", "A text.")]'
-    elif kind.task == model_classes.TOKENS:
-        shown = f"[[{labels}[i] for i in row] for row in outputs[0].argmax(-1)]"
-    elif kind.task and metadata.problem_type == MULTI_LABEL:
-        threshold = metadata.settings.get("label_threshold", 0.5)
-        logit = round(math.log(threshold / (1 - threshold)), 6) if threshold else -math.inf
-        shown = f"[[label for label, x in zip({labels}, row) if x >= {logit}] for row in outputs[0]]"
-    elif kind.task and num_labels > 1:
-        shown = f"[{labels}[i] for i in outputs[0].argmax(-1)]"
-    if metadata.num_texts == 2:
-        texts = '[("A text.", "Another text.")]'
-    return filled("onnx_texts.txt", name=name, texts=texts, value=value, shown=shown)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

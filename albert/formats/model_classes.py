@@ -21,7 +21,6 @@ class ModelClass:
     head: str | None = None  # value of export_model's --head
     weight: str | None = None  # a checkpoint with this weight has this head
     task: str | None = None  # of `predict`; None for pretrained models
-    run_tasks: tuple[str, ...] = ()  # tasks of runs that train this class, besides GLUE's
     has_labels: bool = False  # whether its outputs have names
     reads_pooler: bool = False  # otherwise Hugging Face's class has no pooler
     is_at_hugging_face: bool = True
@@ -45,23 +44,22 @@ _ALL = (
         "AlbertForSequenceClassification", ("logits",),
         "scores of labels, or a number, for a text or a pair of texts",
         head="sequence_classification", weight=LABEL_HEAD, task=CLASSIFICATION,
-        run_tasks=("tsv",), has_labels=True, reads_pooler=True,
+        has_labels=True, reads_pooler=True,
     ),
     ModelClass(
         "AlbertForTokenClassification", ("logits",), "scores of labels for every token of a text",
         head="token_classification", weight=LABEL_HEAD, task=TOKENS,
-        run_tasks=("token_classification",), has_labels=True,
+        has_labels=True,
     ),
     ModelClass(
         "AlbertForMultipleChoice", ("logits",), "a score for each of several choices",
-        head="multiple_choice", weight=LABEL_HEAD, task=CHOICE, run_tasks=("race",),
+        head="multiple_choice", weight=LABEL_HEAD, task=CHOICE,
         reads_pooler=True,
     ),
     ModelClass(
         "AlbertForQuestionAnswering", ("start_logits", "end_logits"),
         "scores of the first and the last token of an answer in a text",
         head="question_answering", weight="cls/squad/output_weights", task=QUESTIONS,
-        run_tasks=("squad_v1",),
     ),
     ModelClass(
         "AlbertForBeamQuestionAnswering",
@@ -69,13 +67,12 @@ _ALL = (
          "end_top_index"),
         "the likeliest answers in a text, and whether there is none",
         head="beam_question_answering", weight="answer_class/dense_0/kernel", task=QUESTIONS,
-        run_tasks=("squad_v2",), is_at_hugging_face=False,
+        is_at_hugging_face=False,
     ),
 )
 MODEL_CLASSES = {one.name: one for one in _ALL}
 ENCODER = MODEL_CLASSES["AlbertModel"]
 EXPORT_HEADS = {one.head: one for one in _ALL if one.head}
-CLASS_OF_RUN = {task: one.name for one in _ALL for task in one.run_tasks}
 
 
 def class_of_weights(names: Iterable[str]) -> ModelClass:

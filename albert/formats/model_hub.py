@@ -11,9 +11,7 @@ import re
 import sys
 
 from albert.errors import CheckpointError, first_line
-from albert.formats import (
-    checkpoint_files, hf_tensors, huggingface, sentence_files, tokenizer_files,
-)
+from albert.formats import checkpoints, hf_weights, huggingface, sentence_files, tokenizer_files
 from albert.storage import files, shipped
 
 log = logging.getLogger("albert")
@@ -34,7 +32,7 @@ def is_name(path: str) -> bool:
     """
     if not _NAME.fullmatch(path) or _PACKED.fullmatch(path) or os.path.lexists(path):
         return False
-    neighbours = os.path.join(glob.escape(os.path.dirname(path)), f"*{checkpoint_files.INDEX}")
+    neighbours = os.path.join(glob.escape(os.path.dirname(path)), f"*{checkpoints.INDEX}")
     return "ckpt" not in path and not glob.glob(neighbours)
 
 
@@ -83,10 +81,15 @@ def local_path(path: str, flag: str = "path", with_weights: bool = True) -> str:
             f"needs HF_TOKEN). {others}. Of the hub, for example: albert/albert-base-v2"
         ) from error
     except errors.LocalEntryNotFoundError as error:
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} can't be reached"
-        raise CheckpointError(f"{absent} complete model of this name in the cache ({why}). {others}") from error
+        is_offline = constants.HF_HUB_OFFLINE
+        why = "HF_HUB_OFFLINE is set" if is_offline else f"{constants.ENDPOINT} can't be reached"
+        raise CheckpointError(
+            f"{absent} complete model of this name in the cache ({why}). {others}"
+        ) from error
     except errors.EntryNotFoundError as error:
-        raise CheckpointError(f"{flag}: {name} at {constants.ENDPOINT} has no {huggingface.CONFIG_FILE}") from error
+        raise CheckpointError(
+            f"{flag}: {name} at {constants.ENDPOINT} has no {huggingface.CONFIG_FILE}"
+        ) from error
     except Exception as error:
         if not _is_of_network(error):
             raise
@@ -105,37 +108,32 @@ def _download(name: str, revision: str | None, with_weights: bool) -> str:
     """
     from huggingface_hub import HfApi, constants, errors, hf_hub_download
 
-    is_silent = constants.HF_HUB_OFFLINE
+    info = None
     try:
-        if not is_silent:
-            HfApi().model_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # whatever else it answers, the download reports it better
-        kinds = {kind.__name__ for kind in type(error).__mro__}
-        is_silent = bool(kinds & {"ConnectError", "TimeoutException"})
+        if not constants.HF_HUB_OFFLINE:
+            info = HfApi().model_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:
+        is_absent = isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError)
+        if is_absent or not _is_of_network(error):
+            raise
     config = hf_hub_download(
-        name, huggingface.CONFIG_FILE, revision=revision, local_files_only=is_silent
+        name, huggingface.CONFIG_FILE, revision=revision, local_files_only=info is None
     )
     folder = os.path.dirname(config)
     commit = os.path.basename(folder)  # all files must be from one
-    try:
-        if is_silent:
-            raise ConnectionError
-        info = HfApi().model_info(name, revision=commit, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:
-        if not _is_of_network(error):
-            raise
-        if with_weights and not huggingface.is_directory(folder):
-            raise errors.LocalEntryNotFoundError(name) from error
+    if info is None:
+        if with_weights and not hf_weights.find(folder):
+            raise errors.LocalEntryNotFoundError(name)
         return folder
     listed = [file.rfilename for file in info.siblings]
     wanted = [*tokenizer_files.NAMES, *sentence_files.NAMES]
     if with_weights:
         huggingface.check_kind(files.read_json(config), f"{name}/{huggingface.CONFIG_FILE}")
-        weights = [file for file in huggingface.WEIGHTS_FILES if file in listed]
+        weights = [file for file in hf_weights.WEIGHTS_FILES if file in listed]
         if not weights:
             raise CheckpointError(f"{name} has no readable weights: none of "
-                                  f"{', '.join(huggingface.WEIGHTS_FILES)}")
-        wanted += [hf_tensors.SHARDS] * (weights[0] == hf_tensors.INDEX_FILE) + weights[:1]
+                                  f"{', '.join(hf_weights.WEIGHTS_FILES)}")
+        wanted += [hf_weights.SHARDS] * (weights[0] == hf_weights.INDEX_FILE) + weights[:1]
     for pattern in wanted:
         for file in fnmatch.filter(listed, pattern):
             hf_hub_download(name, file, revision=commit)

@@ -1,14 +1,15 @@
-"""Opens, loads and writes directories with a pretrained or fine-tuned ALBERT, in any layout.
+"""Opens, loads and writes a pretrained or fine-tuned ALBERT, in any layout.
 
 No TensorFlow at import, nor until weights are needed.
 """
 
 import dataclasses
+import enum
 import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,31 +17,103 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, some
 from albert.formats import (
-    checkpoint_files,
-    checkpoints,
-    hub,
-    huggingface,
-    layouts,
-    model_card,
-    model_metadata,
-    run_states,
-    sentence_files,
-    tokenizer_files,
+    checkpoints, hf_weights, hub, huggingface, model_card, model_hub, sentence_files, tokenizer_files,
 )
-from albert.formats.layouts import Layout
+from albert.formats.metadata import Metadata, metadata_of, read_run_state, write_metadata
 from albert.formats.model_classes import (
     ENCODER, LABEL_HEAD, MODEL_CLASSES, class_of_weights, is_labelled, reads_pooler,
 )
-from albert.formats.model_metadata import Metadata
 from albert.formats.tokenizer_files import Vocabulary
-from albert.formats.weights import LABEL_HEADS, Weights
-from albert.storage import cloud, files
+from albert.formats.weights import LABEL_HEADS, Weights, in_units
+from albert.storage import cloud, files, shipped
 from albert.tokenization import FullTokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     import keras
 
 log = logging.getLogger("albert")
+
+CONFIG_FILE = "albert_config.json"
+
+
+# === Where a model is ===
+
+
+class Layout(enum.Enum):
+    """How a model is laid out in files; the value describes the files."""
+
+    HUGGING_FACE = "config.json with model.safetensors or pytorch_model.bin"
+    ALBERT = f"{CONFIG_FILE} with model.ckpt*"  # a released archive, or a run's directory
+    HUB_MODULE = "a TF-Hub module"
+    CHECKPOINTS = "model.ckpt* alone"
+    CHECKPOINT = "the prefix of a checkpoint, or one of its files"
+
+
+def layout_of(path: str) -> Layout | None:
+    """Returns how the model at a local path is laid out; None if there is none."""
+    if not os.path.isdir(path):
+        is_prefix = checkpoints.exists(checkpoints.prefix_of(path))
+        return Layout.CHECKPOINT if is_prefix else None
+    if os.path.isfile(os.path.join(path, huggingface.CONFIG_FILE)) and hf_weights.find(path):
+        return Layout.HUGGING_FACE
+    if os.path.isfile(os.path.join(path, CONFIG_FILE)):
+        return Layout.ALBERT
+    if os.path.isdir(os.path.join(path, "variables")):
+        return Layout.HUB_MODULE
+    return Layout.CHECKPOINTS if checkpoints.newest_or_best(path) else None
+
+
+def locate(path: str, flag: str) -> tuple[str, Layout | None]:
+    """Returns the local path of the model that a user's path means, and its layout.
+
+    A path may be a remote address, the name of a built-in model or of one on the hub, or a
+    directory that contains one model directory.
+
+    Raises:
+      CheckpointError: it is a packed model, or a directory holds two models.
+    """
+    path = cloud.local_copy(model_hub.local_path(shipped.path_of(path), flag), flag)
+    layout = layout_of(path)
+    if layout is None and os.path.isdir(path):
+        below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]
+        models = [folder for folder in below if os.path.isdir(folder) and layout_of(folder)]
+        if len(models) == 1:
+            log.info("%s: using the model in %s", path, models[0])
+            path, layout = models[0], layout_of(models[0])
+    if layout is Layout.CHECKPOINT:
+        path = checkpoints.prefix_of(path)
+    if layout is Layout.HUGGING_FACE and (checkpoint := checkpoints.newest_or_best(path)):
+        raise CheckpointError(
+            f"{flag}: {path} holds two models, {checkpoint} and Hugging Face's {hf_weights.find(path)}: "
+            "give the checkpoint's prefix, or move one elsewhere"
+        )
+    return path, layout
+
+
+def _absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
+    """Returns the error for a path without a model and its configuration."""
+    if os.path.isfile(path):
+        return CheckpointError(f"{flag}: {path} is not a checkpoint")
+    if not os.path.isdir(path):
+        return CheckpointError(
+            f"{flag}: no directory or checkpoint {path!r}. Built-in models: "
+            f"{', '.join(shipped.names())}. To download a released one: albert/albert-base-v2"
+        )
+    if layout is Layout.CHECKPOINTS:
+        return CheckpointError(f"{flag}: {path} has checkpoints, but no {CONFIG_FILE}")
+    if os.path.isfile(os.path.join(path, huggingface.CONFIG_FILE)):
+        return CheckpointError(
+            f"{flag}: {path} has a {huggingface.CONFIG_FILE}, but none of "
+            f"{', '.join(hf_weights.WEIGHTS_FILES)}. Save a tf_model.h5 again with transformers: "
+            "from_pretrained(FOLDER, from_tf=True), then save_pretrained(FOLDER)"
+        )
+    wanted = Layout.ALBERT, Layout.HUGGING_FACE, Layout.HUB_MODULE
+    return CheckpointError(
+        f"{flag}: {path} holds neither " + ", nor ".join(layout.value for layout in wanted)
+    )
+
+
+# === Opened models ===
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,17 +125,17 @@ class Pretrained:
     config: AlbertConfig
     vocabulary: Vocabulary  # empty if it has none
     metadata: Metadata
-    weights: Callable[[], Weights]  # opened once; may raise a CheckpointError
+    open_weights: Callable[[], Weights]
 
-    def __post_init__(self):
-        open_weights = self.weights
+    @functools.cached_property
+    def _weights(self) -> Weights:
+        weights = self.open_weights()
+        checkpoints.check_sizes(self.config, weights)
+        return weights
 
-        def checked() -> Weights:
-            weights = open_weights()
-            checkpoints.check_sizes(self.config, weights)
-            return weights
-
-        object.__setattr__(self, "weights", functools.cache(checked))
+    def weights(self) -> Weights:
+        """Returns the weights, which are opened once; raises a CheckpointError if they do not fit."""
+        return self._weights
 
     def tokenizer(self, *given: Any) -> FullTokenizer | None:
         """Returns the tokenizer of the model's vocabulary or of a `given` one, None without either.
@@ -80,7 +153,6 @@ class Pretrained:
         check_vocabulary(tokenizer, self.config)
         return tokenizer
 
-
     def required_tokenizer(self, *given: Any) -> FullTokenizer:
         """Returns `tokenizer(*given)`; raises a DataError if there is none."""
         if tokenizer := self.tokenizer(*given):
@@ -92,60 +164,26 @@ class Pretrained:
 def open_path(path: str, flag: str = "path") -> Pretrained:
     """Returns the model in a directory of any layout, or at a checkpoint's prefix.
 
-    See `layouts.locate` for other paths. `flag` is named in errors.
+    See `locate` for other paths. `flag` is named in errors.
 
     Raises:
       CheckpointError: it has none of the layouts; ConfigError, DataError: a malformed file.
     """
-    path, layout = layouts.locate(path, flag)
-    match layout:
-        case Layout.HUGGING_FACE:
-            return open_hugging_face(path)
-        case Layout.HUB_MODULE:
-            return open_module(path, flag)
-        case Layout.ALBERT:
-            return open_archive(path, path, flag)
-        case Layout.CHECKPOINT:
-            directory = os.path.dirname(path) or "."
-            if os.path.isfile(os.path.join(directory, layouts.CONFIG_FILE)):
-                return open_archive(directory, path, flag)
-            return dataclasses.replace(
-                open_path(directory, flag), path=path,
-                weights=lambda: checkpoints.open_weights(path, flag),
-            )
-    raise layouts.absent(path, flag, layout)
-
-
-def open_archive(
-    directory: str, path: str, flag: str, config_file: str | None = None
-) -> Pretrained:
-    """Returns the model in an output directory or a released archive.
-
-    Args:
-      path: the checkpoint's prefix, or a directory, whose best or newest checkpoint is used.
-      config_file: the architecture, if not the directory's.
-    """
-    try:
-        prefix = checkpoints.resolve_prefix(path)
-        run_state = run_states.read_run_state(prefix)
-    except CheckpointError:  # raised again when the weights are needed
-        prefix, run_state = path, {}
-    config = huggingface.read_config(config_file or os.path.join(directory, layouts.CONFIG_FILE))
-    checkpoints.check_architecture(run_state, config, prefix)
-    metadata, units = model_metadata.without_units(run_states.metadata_of(run_state))
-
-    def weights() -> Weights:
-        opened = checkpoints.open_weights(prefix, flag)
-        return opened.in_units(*units) if units else opened
-
-    return Pretrained(path, directory, config, *_with_vocabulary(directory, metadata), weights)
-
-
-def _with_vocabulary(directory: str, metadata: Metadata) -> tuple[Vocabulary, Metadata]:
-    """Returns the vocabulary of a directory, and the metadata with its text settings."""
-    vocabulary = tokenizer_files.find(directory, metadata.text)
-    text = vocabulary.text if vocabulary else metadata.text
-    return vocabulary, dataclasses.replace(metadata, text=text)
+    path, layout = locate(path, flag)
+    if layout is Layout.HUGGING_FACE:
+        return _open_hugging_face(path)
+    if layout is Layout.HUB_MODULE:
+        return open_module(path, flag)
+    if layout is Layout.ALBERT:
+        return _open_archive(path, path, flag)
+    if layout is not Layout.CHECKPOINT:
+        raise _absent(path, flag, layout)
+    directory = os.path.dirname(path) or "."
+    if os.path.isfile(os.path.join(directory, CONFIG_FILE)):
+        return _open_archive(directory, path, flag)
+    return dataclasses.replace(
+        open_path(directory, flag), path=path, open_weights=lambda: checkpoints.open_weights(path, flag),
+    )
 
 
 def open_named(directory: str, checkpoint_name: str, config_file: str | None) -> Pretrained:
@@ -157,17 +195,37 @@ def open_named(directory: str, checkpoint_name: str, config_file: str | None) ->
       config_file: the architecture, if not the directory's.
     """
     prefix = os.path.join(directory, checkpoint_name)
-    is_named = os.path.isfile(os.path.join(directory, layouts.CONFIG_FILE)) and (
-        checkpoint_files.exists(prefix)
-    )
-    is_foreign = layouts.layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE)
+    is_named = os.path.isfile(os.path.join(directory, CONFIG_FILE)) and checkpoints.exists(prefix)
+    is_foreign = layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE)
     if is_foreign and not config_file and not is_named:
         return open_path(directory, "albert_directory")
-    return open_archive(directory, prefix, "checkpoint_name", config_file)
+    return _open_archive(directory, prefix, "checkpoint_name", config_file)
 
 
-def open_hugging_face(directory: str) -> Pretrained:
-    """Returns the model in a directory of Hugging Face's layout."""
+def _open_archive(
+    directory: str, path: str, flag: str, config_file: str | None = None
+) -> Pretrained:
+    """Returns the model in an output directory or a released archive.
+
+    Args:
+      path: the checkpoint's prefix, or a directory, whose best or newest checkpoint is used.
+      config_file: the architecture, if not the directory's.
+    """
+    try:
+        prefix = checkpoints.resolve_prefix(path)
+        run_state = read_run_state(prefix)
+    except CheckpointError:  # raised again when the weights are needed
+        prefix, run_state = path, {}
+    config = huggingface.read_config(config_file or os.path.join(directory, CONFIG_FILE))
+    checkpoints.check_architecture(run_state, config, prefix)
+    metadata = Metadata.from_dict(run_state.get("metadata", {}), prefix)
+    return Pretrained(
+        path, directory, config, *_with_vocabulary(directory, metadata),
+        lambda: checkpoints.open_weights(prefix, flag),
+    )
+
+
+def _open_hugging_face(directory: str) -> Pretrained:
     origin = os.path.join(directory, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
     config = huggingface.config_from_theirs(values, origin)
@@ -175,17 +233,30 @@ def open_hugging_face(directory: str) -> Pretrained:
     metadata = dataclasses.replace(metadata, **sentence_files.read(directory))
     return Pretrained(
         directory, directory, config, *_with_vocabulary(directory, metadata),
-        lambda: open_tensors(huggingface.find_weights(directory), config),
+        lambda: hf_weights.open_weights(hf_weights.find(directory), config),
     )
+
+
+def _with_vocabulary(directory: str, metadata: Metadata) -> tuple[Vocabulary, Metadata]:
+    """Returns the vocabulary of a directory, and the metadata with its text settings."""
+    vocabulary = tokenizer_files.find(directory, metadata.text)
+    text = vocabulary.text if vocabulary else metadata.text
+    return vocabulary, dataclasses.replace(metadata, text=text)
 
 
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
     """Returns the model of a TF-Hub module in a directory or at an https:// address."""
     directory = hub.fetch(handle, flag)
-    config, vocabulary = hub.read_assets(directory, flag)
-    metadata = Metadata(text=vocabulary.text)  # the weights say which heads it has
+    assets = os.path.join(directory, "assets")
+    config = os.path.join(assets, CONFIG_FILE)
+    if not os.path.isfile(config):
+        raise CheckpointError(
+            f"{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no {CONFIG_FILE} "
+            f"in {assets}. Instead of tensorflow/albert_en_base, give albert/albert-base-v2"
+        )
     return Pretrained(
-        handle, directory, config, vocabulary, metadata, lambda: hub.open_module_weights(directory)
+        handle, directory, AlbertConfig.from_json_file(config), *_with_vocabulary(assets, Metadata()),
+        lambda: hub.open_weights(directory),
     )
 
 
@@ -197,22 +268,10 @@ def open_any_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     Raises:
       CheckpointError: it does not exist, is of another kind, or damaged.
     """
-    path, layout = layouts.locate(path, flag)
+    path, layout = locate(path, flag)
     if layout in (Layout.HUB_MODULE, Layout.HUGGING_FACE):
         return open_path(path, flag).weights()
     return checkpoints.open_weights(path, flag)
-
-
-def open_tensors(path: str, config: AlbertConfig) -> Weights:
-    """Returns the weights of a file with Hugging Face's names.
-
-    Raises:
-      CheckpointError: it is damaged, or not an ALBERT.
-    """
-    tensors = huggingface.TensorFile(path, config)
-    if tensors.ignored:
-        log.warning("%s: ignored tensors that no ALBERT has: %s", path, some(sorted(tensors.ignored)))
-    return Weights(path, tensors, list(tensors.shapes))
 
 
 # === Models ===
@@ -314,8 +373,16 @@ def assign(
     return summary
 
 
-def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None) -> None:
-    """Writes a directory that every command, `load` and transformers accept.
+def save(
+    model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None, *, is_archive: bool = False,
+    note: str = "", run_state: Mapping[str, Any] = {}, **options: Any,
+) -> None:
+    """Writes a directory that every command and `load` accept, with its card.
+
+    Args:
+      is_archive: whether it is a released archive, not in Hugging Face's layout.
+      note, run_state: see `model_card.write`.
+      options: of `write`.
 
     Raises:
       UserError: the directory holds a run's checkpoints, or it cannot be
@@ -326,11 +393,16 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     if os.path.isdir(path) and checkpoints.newest_or_best(path):
         raise CheckpointError(f"{path} holds checkpoints: save to another directory, since a "
                               "directory holds one model")
-    with model_card.publish_model(path, huggingface.WEIGHTS_FILE) as scratch:
-        write(scratch, model, tokenizer)
+    main_file = checkpoints.BEST + checkpoints.INDEX if is_archive else hf_weights.WEIGHTS_FILE
+    with model_card.publish_model(path, main_file) as scratch:
+        if is_archive:
+            write_archive(scratch, model, tokenizer)
+        else:
+            write(scratch, model, tokenizer, **options)
         model_card.write(
-            scratch, model.config, model_metadata.of_model(model), has_tokenizer=tokenizer is not None,
-            name=os.path.basename(os.path.abspath(path)), parameters=model.count_params(),
+            scratch, model.config, metadata_of(model), parameters=model.count_params(), note=note,
+            name=os.path.basename(os.path.abspath(path)), has_tokenizer=tokenizer is not None,
+            run_state=run_state,
         )
 
 
@@ -348,7 +420,7 @@ def write(
     """
     config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
     limit = config.max_position_embeddings
-    metadata = model_metadata.of_model(model)
+    metadata = metadata_of(model)
     if tokenizer is not None:
         check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
@@ -368,9 +440,9 @@ def write(
         name: value.astype(dtype) for name, value in tensors.items()
         if not (drops_pooler and name.startswith("bert/pooler/"))
     }
-    huggingface.serialize(
-        huggingface.tensors_to_theirs(config, tensors, metadata.architecture),
-        os.path.join(directory, huggingface.WEIGHTS_FILE),
+    hf_weights.write(
+        os.path.join(directory, hf_weights.WEIGHTS_FILE),
+        hf_weights.to_theirs(config, tensors, metadata.architecture),
     )
 
 
@@ -378,21 +450,24 @@ def write_archive(
     directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None
 ) -> None:
     """Writes a released archive, with the metadata next to the checkpoint."""
-    with files.atomic_write(os.path.join(directory, layouts.CONFIG_FILE)) as stream:
+    with files.atomic_write(os.path.join(directory, CONFIG_FILE)) as stream:
         stream.write(model.config.to_json_string())
     metadata = model.metadata
     if tokenizer is not None:
         tokenizer_files.write(tokenizer, directory)
         metadata = dataclasses.replace(metadata, text=tokenizer.settings)
     prefix = os.path.join(directory, checkpoints.BEST)
-    files.write_json(prefix + ".json", run_states.of_metadata(metadata, model.config))
-    checkpoint_files.write(prefix, trained_weights(model) | {"global_step": np.int64(0)})
+    write_metadata(prefix, metadata, model.config)
+    checkpoints.write(prefix, trained_weights(model) | {"global_step": np.int64(0)})
 
 
 def trained_weights(model: "keras.Model") -> dict[str, np.ndarray]:
-    """Returns a model's weights, without a pooler that `load` drew at random and nothing trained."""
+    """Returns a model's weights under the original's names.
+
+    Without a pooler that `load` drew at random and nothing trained, and `in_units`.
+    """
     from albert.model.weights import weight_values
 
     weights, new = weight_values(model), model.random_pooler
     is_new = bool(new) and all(np.array_equal(weights[name], value) for name, value in new.items())
-    return {name: value for name, value in weights.items() if not (is_new and name in new)}
+    return in_units({name: value for name, value in weights.items() if not (is_new and name in new)})

@@ -11,13 +11,12 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import google_crc32c
 import ml_dtypes
 import numpy as np
 
 from albert.errors import CheckpointError, first_line, some
 from albert.records.protobuf import field, fields, varint, varint_at
-from albert.records.tfrecord import mask_crc, masked_crc32c
+from albert.records.tfrecord import masked_crc32c
 
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -25,7 +24,6 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _MALFORMED = (IndexError, ValueError, struct.error, OverflowError)
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER_BYTES = 48
-_STRING = 7
 _MAX_EXPANSION = 16  # bytes of names per byte of the index, which omits common prefixes
 # TensorFlow's numbers of the types that a tensor may have.
 _DTYPES = {
@@ -59,7 +57,10 @@ class BundleReader:
         try:
             with open(prefix + ".index", "rb") as stream:
                 rows = dict(_rows_of(stream.read()))
-            self._shards = _number_of_shards(rows.pop(b""))
+            header = dict(fields(rows.pop(b"")))
+            self._shards = _number_of(header, 1)
+            if _number_of(header, 2):
+                raise ValueError("it was written on a big-endian machine")
             # Names that begin with a zero are of the parts of partitioned variables.
             self._entries = {
                 name.decode(): _entry_of(value)
@@ -77,7 +78,7 @@ class BundleReader:
         return CheckpointError(f"{self._prefix} is not a readable checkpoint: {why}")
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor; strings are Python bytes.
+        """Returns one tensor.
 
         Raises:
           CheckpointError: it is damaged, or of a kind that no model has.
@@ -93,15 +94,13 @@ class BundleReader:
     def _read(self, entry: _Entry) -> np.ndarray:
         if entry.is_sliced:
             raise ValueError("it is partitioned; save it without a partitioner")
-        if entry.dtype not in _DTYPES and entry.dtype != _STRING:
+        if entry.dtype not in _DTYPES:
             raise ValueError(f"it is of TensorFlow's type {entry.dtype}, which is not supported")
         if not self._is_complete(entry):
             raise ValueError("its file is truncated")
         with open(self._shard(entry.shard), "rb") as stream:
             stream.seek(entry.offset)
             content = stream.read(entry.size)
-        if entry.dtype == _STRING:
-            return _strings_of(content, entry)
         if len(content) != entry.size or masked_crc32c(content) != entry.crc:
             raise ValueError("its checksum does not match: the file is damaged")
         # A copy: an array of bytes is read-only.
@@ -189,15 +188,7 @@ def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes
         at += added + length
 
 
-def _number_of_shards(header: bytes) -> int:
-    """Returns the number of data files in a `BundleHeaderProto`."""
-    message = dict(fields(header))
-    if number_of(message, 2):
-        raise ValueError("it was written on a big-endian machine")
-    return number_of(message, 1)
-
-
-def number_of(message: Mapping[int, bytes], field_number: int) -> int:
+def _number_of(message: Mapping[int, bytes], field_number: int) -> int:
     """Returns a number among a message's fields; a missing one is zero."""
     return varint_at(message[field_number], 0)[0] if field_number in message else 0
 
@@ -208,31 +199,14 @@ def _entry_of(value: bytes) -> _Entry:
     if len(sizes) > 64:  # NumPy's limit
         raise ValueError(f"a tensor of {len(sizes):,} axes")
     return _Entry(
-        dtype=number_of(message, 1),
-        shape=tuple(number_of(size, 1) for size in sizes),
-        shard=number_of(message, 3),
-        offset=number_of(message, 4),
-        size=number_of(message, 5),
+        dtype=_number_of(message, 1),
+        shape=tuple(_number_of(size, 1) for size in sizes),
+        shard=_number_of(message, 3),
+        offset=_number_of(message, 4),
+        size=_number_of(message, 5),
         crc=struct.unpack("<I", message.get(6, bytes(4)))[0],
         is_sliced=7 in message,
     )
-
-
-def _strings_of(content: bytes, entry: _Entry) -> np.ndarray:
-    """Returns strings, which are concatenated after their lengths."""
-    lengths, at, crc = [], 0, 0
-    for _ in range(math.prod(entry.shape)):
-        length, at = varint_at(content, at)
-        lengths.append(length)
-        crc = google_crc32c.extend(crc, struct.pack("<I", length))
-    checksum, rest = content[at : at + 4], content[at + 4 :]
-    crc = google_crc32c.extend(google_crc32c.extend(crc, checksum), rest)
-    if mask_crc(crc) != entry.crc or sum(lengths) != len(rest):
-        raise ValueError("its checksum does not match: the file is damaged")
-    ends = np.cumsum([0, *lengths]).tolist()
-    strings = np.empty(len(lengths), object)
-    strings[:] = [rest[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
-    return strings.reshape(entry.shape)
 
 
 # === The data files ===

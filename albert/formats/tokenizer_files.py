@@ -8,12 +8,13 @@ name; others are ignored.
 import dataclasses
 import hashlib
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from albert.errors import DataError, FlagError
-from albert.formats import cache, tokenizer_json
+from albert.formats import tokenizer_json
 from albert.records.manifests import Manifest
 from albert.records.record_files import RecordFiles
 from albert.storage import files
@@ -126,23 +127,32 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     if not os.path.isdir(directory):
         return Vocabulary()
     path, values = _settings_in(directory)
+    for key, supported in _FIXED.items():
+        if values.get(key) not in (None, *supported):
+            raise DataError(f"{path}: {key} is {values[key]!r}; supported: "
+                            f"{' and '.join(map(repr, supported))}")
     spm, vocab = _files(directory, values.get(_FILE_KEY), path)
     problem, fast, added = "", os.path.join(directory, FAST_FILE), {}
     if not (spm or vocab) and os.path.isfile(fast):
         try:
-            spm, vocab, of_file, added = _from_fast(fast)
+            content, is_spm, of_file, tokens = tokenizer_json.read(fast)
+            added = _added(tokens, fast)
             default = default or of_file
+            file = files.cached(
+                hashlib.sha256(content).hexdigest(), NAMES[not is_spm],
+                lambda file: pathlib.Path(file).write_bytes(content),
+            )
+            spm, vocab = (file, None) if is_spm else (None, file)
         except DataError as error:  # irrelevant to callers that have a vocabulary or need none
             problem = str(error)
     file = os.path.join(directory, ADDED_FILE)
     if os.path.isfile(file):
         tokens = files.read_json_object(file).items()
         added |= _added([{"content": token, "id": i} for token, i in tokens], file)
-    for key, supported in _FIXED.items():
-        if values.get(key) not in (None, *supported):
-            raise DataError(f"{path}: {key} is {values[key]!r}; supported: "
-                            f"{' and '.join(map(repr, supported))}")
-    added |= _added(_decoder(values.get("added_tokens_decoder") or {}, path), path)
+    decoder = values.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict) or not all(isinstance(token, dict) for token in decoder.values()):
+        raise DataError(f"{path}: added_tokens_decoder must be an object of tokens")
+    added |= _added([token | {"id": i} for i, token in decoder.items()], path)
     text = text_settings(values, path, default or TextSettings(**spm_model.trained_with(spm)))
     max_length = _max_length(values.get("model_max_length"), path)
     return Vocabulary(spm, vocab, text, max_length, problem, added)
@@ -241,26 +251,6 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = Non
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
 
 
-def _from_fast(path: str) -> tuple[str | None, str | None, TextSettings, dict[str, int]]:
-    """Returns the SentencePiece model or the vocabulary of a `tokenizer.json`, in the cache."""
-    content, is_spm, settings, tokens = tokenizer_json.vocabulary(path)
-    name = "spiece.model" if is_spm else "vocab.txt"
-
-    def write(folder: str) -> None:
-        with files.atomic_write(os.path.join(folder, name), "wb") as stream:
-            stream.write(content)
-
-    folder = cache.cached("tokenizer", hashlib.sha256(content).hexdigest(), write)
-    file = os.path.join(folder, name)
-    return file if is_spm else None, None if is_spm else file, settings, _added(tokens, path)
-
-
-def only_file(directory: str, ending: str, part: str = "") -> str | None:
-    """Returns the file of a directory with such a name, if there is exactly one."""
-    names = [n for n in os.listdir(directory) if n.endswith(ending) and part in n]
-    return os.path.join(directory, names[0]) if len(names) == 1 else None
-
-
 def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | None]:
     """Returns (SentencePiece model, WordPiece vocabulary); one `named` in settings has priority."""
     if named is not None:
@@ -269,33 +259,27 @@ def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | N
         path = os.path.join(directory, named)
         if os.path.isfile(path):
             return (path, None) if named.endswith(".model") else (None, path)
-    spm, vocab = only_file(directory, ".model"), only_file(directory, ".txt", "vocab")
-    if spm and os.path.basename(spm) == _OTHER_NUMBERS:
-        spm = None
-    return spm, None if spm else vocab
-
-
-def _decoder(values: Any, origin: str) -> list[dict[str, Any]]:
-    """Returns the tokens of `added_tokens_decoder`."""
-    try:
-        return [token | {"id": int(i)} for i, token in values.items()]
-    except (AttributeError, TypeError, ValueError) as error:
-        raise DataError(f"{origin}: added_tokens_decoder must be an object of tokens") from error
+    names = os.listdir(directory)
+    models = [name for name in names if name.endswith(".model")]
+    lists = [name for name in names if name.endswith(".txt") and "vocab" in name]
+    if len(models) == 1 and models[0] != _OTHER_NUMBERS:
+        return os.path.join(directory, models[0]), None
+    return None, os.path.join(directory, lists[0]) if len(lists) == 1 else None
 
 
 def _added(tokens: Sequence[Mapping[str, Any]], origin: str) -> dict[str, int]:
     """Returns the ids of added tokens, except the vocabulary's special tokens."""
     added = {}
     for token in tokens:
-        content, i = token.get("content"), token.get("id")
-        if not isinstance(content, str) or type(i) is not int or not content.strip():
+        content, i = token.get("content"), str(token.get("id"))
+        if not isinstance(content, str) or not i.isdecimal() or not content.strip():
             raise DataError(f"{origin}: not an added token: {token}")
         if content in SPECIAL:
             continue
         if unsupported := [key for key in ("special", "single_word") if token.get(key)]:
             raise DataError(f"{origin}: the added token {content!r} is {unsupported[0]}, which is "
                             "not supported")
-        added[content] = i
+        added[content] = int(i)
     return added
 
 

@@ -23,11 +23,11 @@ _ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
-def vocabulary(path: str) -> tuple[bytes, bool, TextSettings, list[dict[str, Any]]]:
-    """Returns the file of a vocabulary in a `tokenizer.json`.
+def read(path: str) -> tuple[bytes, bool, TextSettings, list[dict[str, Any]]]:
+    """Returns the vocabulary of a `tokenizer.json`.
 
     Returns:
-      the file's content, whether it is a SentencePiece model (Unigram) or a list of tokens
+      the content of its file, whether that is a SentencePiece model (Unigram) or a list of tokens
       (WordPiece), how to preprocess texts, and added tokens.
 
     Raises:
@@ -40,26 +40,15 @@ def vocabulary(path: str) -> tuple[bytes, bool, TextSettings, list[dict[str, Any
         raise DataError(f"{path}: its model is {kind or 'missing'}; only Unigram and WordPiece are "
                         "supported")
     try:
-        tokens = values.get("added_tokens") or []
-        if kind == "WordPiece":
-            return _word_pieces(values, path)
-        kinds = {t["content"]: bool(t["special"]) for t in tokens}
-        steps = _steps(values.get("normalizer"))
-        charsmap = [s["precompiled_charsmap"] for s in steps if s["type"] == "Precompiled"]
-        pieces = [(str(piece), float(score)) for piece, score in model["vocab"]]
-        made = _model_of(pieces, int(model["unk_id"]), kinds, charsmap)
-        added = [token for token in tokens if token["id"] >= len(pieces)]
-        settings = _settings(steps, path)
-        _check_words(values.get("pre_tokenizer"), bool(model.get("byte_fallback")), path)
-        import sentencepiece
-
-        sentencepiece.SentencePieceProcessor(model_proto=made)
+        content, settings = (_read_unigram if kind == "Unigram" else _read_word_piece)(values, path)
+        tokens, size = values.get("added_tokens") or [], len(model["vocab"])
+        added = [token for token in tokens if token["id"] >= size]
     except _ERRORS as error:
         raise DataError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from error
-    return made, True, settings, added
+    return content, kind == "Unigram", settings, added
 
 
-def _word_pieces(values: dict[str, Any], path: str) -> tuple[bytes, bool, TextSettings, list[Any]]:
+def _read_word_piece(values: dict[str, Any], path: str) -> tuple[bytes, TextSettings]:
     normalizer, model = values["normalizer"], values["model"]
     steps = normalizer["type"], values["pre_tokenizer"]["type"], normalizer["clean_text"]
     rest = model["continuing_subword_prefix"], model["unk_token"], model["max_input_chars_per_word"]
@@ -70,12 +59,39 @@ def _word_pieces(values: dict[str, Any], path: str) -> tuple[bytes, bool, TextSe
     is_listed = [ids[token] for token in tokens] == list(range(len(ids)))
     if not is_listed or any(len(token.split()) != 1 for token in tokens):
         raise DataError(f"{path}: its tokens are not words with the ids 0, 1, 2 ...")
-    settings = TextSettings(
+    return "".join(f"{token}\n" for token in tokens).encode(), TextSettings(
         normalizer["lowercase"], strip_accents=normalizer["strip_accents"],
         tokenize_chinese_chars=normalizer["handle_chinese_chars"],
     )
-    added = [token for token in values.get("added_tokens") or [] if token["id"] >= len(ids)]
-    return "".join(f"{token}\n" for token in tokens).encode(), False, settings, added
+
+
+def _read_unigram(values: dict[str, Any], path: str) -> tuple[bytes, TextSettings]:
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    steps, unknown = _steps(values.get("normalizer")), int(values["model"]["unk_id"])
+    settings, model = _settings(steps, path), sentencepiece_model_pb2.ModelProto()
+    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece.Type
+    of_added = {  # which are never split
+        token["content"]: kinds.CONTROL if token["special"] else kinds.USER_DEFINED
+        for token in values.get("added_tokens") or []
+    }
+    for number, (piece, score) in enumerate(values["model"]["vocab"]):
+        kind = kinds.UNKNOWN if number == unknown else of_added.get(piece, kinds.NORMAL)
+        model.pieces.add(piece=piece, score=float(score), type=kind)
+    _check_words(values.get("pre_tokenizer"), path)
+    if values["model"].get("byte_fallback"):
+        raise DataError(f"{path}: byte_fallback, tokens for single bytes, is not supported")
+    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
+    model.trainer_spec.vocab_size = len(model.pieces)
+    model.trainer_spec.unk_id = unknown
+    model.trainer_spec.unk_piece = model.pieces[unknown].piece
+    for step in steps:
+        if step["type"] == "Precompiled":
+            model.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
+    content = model.SerializeToString(deterministic=True)
+    sentencepiece.SentencePieceProcessor(model_proto=content)  # or a RuntimeError
+    return content, settings
 
 
 def _steps(normalizer: Any) -> list[dict[str, Any]]:
@@ -86,7 +102,7 @@ def _steps(normalizer: Any) -> list[dict[str, Any]]:
     return [normalizer]
 
 
-def _check_words(pre_tokenizer: Any, has_bytes: bool, path: str) -> None:
+def _check_words(pre_tokenizer: Any, path: str) -> None:
     """Refuses steps that differ from SentencePiece with "▁" before each word."""
     for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {"type": None}]):
         usual = _METASPACE | {"add_prefix_space": True, "str_rep": "▁"}
@@ -94,8 +110,6 @@ def _check_words(pre_tokenizer: Any, has_bytes: bool, path: str) -> None:
             value != usual.get(key) for key, value in step.items() if key != "split"
         ):
             raise DataError(f"{path}: its pre_tokenizer {step} is not supported")
-    if has_bytes:
-        raise DataError(f"{path}: byte_fallback, tokens for single bytes, is not supported")
 
 
 def _settings(steps: list[dict[str, Any]], path: str) -> TextSettings:
@@ -115,27 +129,6 @@ def _settings(steps: list[dict[str, Any]], path: str) -> TextSettings:
     return TextSettings(do_lower_case="Lowercase" in kinds, keep_accents=not strips)
 
 
-def _model_of(
-    pieces: list[tuple[str, float]], unknown: int, added: dict[str, bool], charsmap: list[str]
-) -> bytes:
-    """Returns the model; `added` tokens, {token: whether it is special}, are never split."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()
-    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece.Type
-    of_added = {piece: kinds.CONTROL if special else kinds.USER_DEFINED for piece, special in added.items()}
-    for number, (piece, score) in enumerate(pieces):
-        kind = kinds.UNKNOWN if number == unknown else of_added.get(piece, kinds.NORMAL)
-        model.pieces.add(piece=piece, score=score, type=kind)
-    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
-    model.trainer_spec.vocab_size = len(pieces)
-    model.trainer_spec.unk_id = unknown
-    model.trainer_spec.unk_piece = pieces[unknown][0]
-    if charsmap:
-        model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap[0])
-    return model.SerializeToString(deterministic=True)
-
-
 @functools.cache
 def combining_characters() -> str:
     """Returns a character class of what `preprocess_text` drops.
@@ -143,13 +136,7 @@ def combining_characters() -> str:
     This differs from Unicode's category M, which their StripAccents drops: Thai vowel signs, for
     example, are marks but do not combine.
     """
-    ranges: list[list[int]] = []
-    for code in (c for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))):
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "[" + "".join(f"{chr(a)}-{chr(b)}" if b > a else chr(a) for a, b in ranges) + "]"
+    return f"[{''.join(filter(unicodedata.combining, map(chr, range(sys.maxunicode + 1))))}]"
 
 
 def contents(tokenizer: FullTokenizer, max_length: int | None = None) -> dict[str, Any] | None:

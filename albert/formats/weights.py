@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import ml_dtypes
@@ -14,7 +14,9 @@ log = logging.getLogger("albert")
 
 _FLOATS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)))
 _COUNTS = ("global_step",)
-REGRESSION_HEAD = LABEL_HEADS = ("output_weights", "output_bias")
+LABEL_HEADS = ("output_weights", "output_bias")
+# Of a regression: its head times the second plus the first is in the labels' units. Without them, it is.
+UNITS = ("label_mean", "label_deviation")
 _NO_NAME = re.compile(r"LABEL_\d+")  # of a label that only has a number, at Hugging Face
 
 
@@ -30,13 +32,14 @@ class Reader(Protocol):
 class Weights:
     """The named tensors of a checkpoint or of another model's files."""
 
-    def __init__(self, origin: str, reader: Reader, keys: Mapping[str, str] | Iterable[str]):
-        """Takes a reader, and {name: name in the file} or the names to leave unchanged."""
-        self.origin = origin
-        self._reader = reader
-        self._keys = dict(keys) if isinstance(keys, Mapping) else {name: name for name in keys}
-        shapes = reader.shapes
-        self.shapes = {name: tuple(shapes[key]) for name, key in self._keys.items()}
+    def __init__(
+        self, origin: str, reader: Reader, names: Mapping[str, str] | None = None,
+        order: Sequence[int] | None = None,
+    ):
+        """Takes a reader, {name: name in the file} if some differ, and the order of the head's labels."""
+        self.origin, self._reader, self._order = origin, reader, order
+        self._names = {name: name for name in reader.shapes} if names is None else names
+        self.shapes = {name: tuple(reader.shapes[key]) for name, key in self._names.items()}
 
     def read(self, name: str) -> np.ndarray:
         """Returns one tensor.
@@ -45,26 +48,15 @@ class Weights:
           CheckpointError: the file is damaged (checksums are verified where it has them), or the
             tensor doesn't hold finite floating-point numbers.
         """
-        value = self._reader.read(self._keys[name])
+        value = self._reader.read(self._names[name])
         if name not in _COUNTS:
             as_floats(value, f"{self.origin}: {name}")
-        return value
+        return value[self._order] if self._order and name in LABEL_HEADS else value
 
     def without(self, *names: str) -> "Weights":
         """Returns the other tensors."""
-        kept = {name: key for name, key in self._keys.items() if name not in names}
-        return Weights(self.origin, self._reader, kept)
-
-    def in_units(self, label_mean: float, label_deviation: float) -> "Weights":
-        """Returns the weights of a regression that was trained on standardized labels.
-
-        Their head gives values in the labels' units, label_mean + label_deviation * standardized value.
-        """
-        def in_units(name: str, value: np.ndarray) -> np.ndarray:
-            scaled = value.astype(np.float64) * label_deviation
-            return (scaled + label_mean * (name == REGRESSION_HEAD[1])).astype(value.dtype)
-
-        return _WithHead(self.origin, self._reader, self._keys, in_units)
+        others = {name: key for name, key in self._names.items() if name not in names}
+        return Weights(self.origin, self._reader, others, self._order)
 
     def for_labels(
         self, trained: Sequence[str] | None, wanted: Sequence[str] | None
@@ -81,20 +73,19 @@ class Weights:
         if trained == wanted or is_unnamed:
             return self
         if sorted(trained) == sorted(wanted):
-            order = list(map(trained.index, wanted))
-            return _WithHead(self.origin, self._reader, self._keys, lambda _, value: value[order])
+            return Weights(self.origin, self._reader, self._names, list(map(trained.index, wanted)))
         log.warning("%s: its head was trained for %s, so this one is new", self.origin, some(trained))
         return self.without(*LABEL_HEADS)
 
 
-class _WithHead(Weights):
-    def __init__(self, origin, reader, keys, change: Callable[[str, np.ndarray], np.ndarray]):
-        super().__init__(origin, reader, keys)
-        self._change = change
-
-    def read(self, name):
-        value = super().read(name)
-        return self._change(name, value) if name in LABEL_HEADS else value
+def in_units(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns a model's tensors with a regression's mean and deviation in its head, as others expect."""
+    tensors = dict(tensors)
+    if UNITS[0] in tensors:
+        mean, deviation = (tensors.pop(name).astype(np.float64) for name in UNITS)
+        for name, shift in zip(LABEL_HEADS, (0.0, mean)):
+            tensors[name] = (tensors[name] * deviation + shift).astype(np.float32)
+    return tensors
 
 
 def as_floats(value: np.ndarray, origin: str) -> np.ndarray:

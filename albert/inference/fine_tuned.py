@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from albert.errors import CheckpointError, FlagError, some
-from albert.formats import model_metadata
+from albert.formats.metadata import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from albert.formats.model_classes import LABEL_HEAD, MODEL_CLASSES, class_of_weights
 from albert.inference.predictors import (
     ChoicePredictor, MultiLabelClassifier, Regressor, TaskPredictor, TextClassifier, TokenClassifier,
@@ -17,9 +17,9 @@ _PREDICTORS = {kind.task: kind for kind in (
 )}
 TASKS = tuple(_PREDICTORS)
 _TASK_OF_PROBLEM = {
-    model_metadata.SINGLE_LABEL: TextClassifier.task,
-    model_metadata.MULTI_LABEL: MultiLabelClassifier.task,
-    model_metadata.REGRESSION: Regressor.task,
+    SINGLE_LABEL: TextClassifier.task,
+    MULTI_LABEL: MultiLabelClassifier.task,
+    REGRESSION: Regressor.task,
 }
 
 

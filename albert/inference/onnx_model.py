@@ -18,6 +18,7 @@ from albert.config import LAYER_NORM_EPSILON, MASK_ADDER, NO_OPTION
 from albert.errors import CheckpointError
 from albert.formats.model_classes import CHOICE, TOKENS, ModelClass
 from albert.formats.pretrained import Pretrained
+from albert.formats.weights import UNITS
 from albert.inference.onnx_graph import TYPES, Graph
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -226,7 +227,11 @@ class _Model(Graph):
         return {"prediction_logits": logits}
 
     def sequence_classification_outputs(self) -> dict[str, str]:
-        return {"logits": self.labelled(self.pooled(self.encoded("first")))}
+        logits = self.labelled(self.pooled(self.encoded("first")))
+        mean, deviation = UNITS
+        if mean in self.weights.shapes:
+            logits = self.op("Add", self.op("Mul", logits, self.weight(deviation)), self.weight(mean))
+        return {"logits": logits}
 
     def token_classification_outputs(self) -> dict[str, str]:
         return {"logits": self.labelled(self.encoded())}

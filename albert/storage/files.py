@@ -54,6 +54,16 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
         publish((temporary, path))
 
 
+def cached(digest: str, name: str, make: Callable[[str], None]) -> str:
+    """Returns the file of a name that `make` writes, once for each digest, in the user's cache."""
+    path = os.path.join(cloud.cache_directory(), "converted", digest[:16], name)
+    if not os.path.isfile(path):
+        with writing(path), temporary_dir(path) as folder:
+            make(scratch := os.path.join(folder, name))
+            publish((scratch, path))
+    return path
+
+
 def publish(*moves: tuple[str, str]) -> None:
     """Renames files, (from, to); the last one makes the others valid. Raises OSError."""
     for source, _ in moves:

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from albert.formats.known_tasks import TSV
-from albert.formats.weights import REGRESSION_HEAD
+from albert.formats.metadata import MULTI_LABEL, REGRESSION, SINGLE_LABEL
+from albert.formats.weights import LABEL_HEADS, UNITS
 from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.runtime.lazy import LazyModule
 from albert.tasks import glue, race
 from albert.tasks.fine_tuning_data import write_test_results
 from albert.tasks.task import Task, chosen, mean, real
+
+OWN_TABLE = "tsv"  # the name of the task of own texts
 
 keras, ops, modeling = map(LazyModule, ("keras", "keras.ops", "albert.modeling"))
 
@@ -38,8 +40,8 @@ class ClassificationTask(Task):
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
     class_weights: tuple[float, ...] = ()  # of the labels in the training loss; none: all 1
     threshold: float | None = None  # minimum probability of a label, for multi-label tasks
-    # Of the labels of a regression. The model learns standardized values, whose size suits its
-    # initialization and learning rate; predictions and scores are in the labels' units.
+    # Of the labels of a regression, two weights of the model: its head learns standardized values, whose
+    # size suits its initialization and learning rate.
     label_mean: float = 0.0
     label_deviation: float = 1.0
 
@@ -61,12 +63,21 @@ class ClassificationTask(Task):
     @property
     def untrained_weights(self) -> tuple[str, ...]:
         # Another regression's head gives values in the units of its labels.
-        return REGRESSION_HEAD if (self.label_mean, self.label_deviation) != (0, 1) else ()
+        return (*LABEL_HEADS, *UNITS) if (self.label_mean, self.label_deviation) != (0, 1) else ()
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
         is_single_label = self.labels and self.threshold is None
         return ("eval_accuracy", "eval_loss") if is_single_label else ("eval_loss",)
+
+    def metadata(self, flags):
+        problem, has_pairs = SINGLE_LABEL if self.labels else REGRESSION, bool(flags.get("text_pair_column"))
+        if self.name in glue.TASKS:
+            has_pairs = glue.TASKS[self.name].test.text_b is not None
+        return dataclasses.replace(
+            super().metadata(flags), label_names=self.labels or None, num_texts=1 + has_pairs,
+            problem_type=problem if self.threshold is None else MULTI_LABEL,
+        )
 
     def feature_spec(self) -> FeatureSpec:
         num_flags = None if self.threshold is None else self.num_labels
@@ -75,9 +86,13 @@ class ClassificationTask(Task):
         )
 
     def build_model(self, config, **options):
-        return modeling.AlbertForSequenceClassification(
+        model = modeling.AlbertForSequenceClassification(
             config, self.num_labels, self.classifier_dropout, **options
         )
+        if not self.labels:
+            model.label_mean.assign(self.label_mean)
+            model.label_deviation.assign(self.label_deviation)
+        return model
 
     def loss_weights(self, batch):
         return {"loss": ops.sum(self._row_weights(batch))}
@@ -114,24 +129,21 @@ class ClassificationTask(Task):
             # The model answers by the threshold from now on.
             return {"label_threshold": self.threshold} | several_label_scores(ids > 0, predicted, self.labels)
         results = glue.score(self.metric, ids, logits)
-        if self.labels and self.name == TSV:
+        if self.labels and self.name == OWN_TABLE:
             one_hot = np.eye(len(self.labels), dtype=bool)
             results |= f1_by_label(one_hot[ids], one_hot[logits.argmax(axis=-1)], self.labels)
         return results
 
     def probabilities(self, logits: Any) -> Any:
-        """Returns [B, C] in float32; for a regression the value in the labels' units."""
+        """Returns [B, C] in float32; for a regression the value."""
         logits = ops.cast(logits, "float32")
         if self.threshold is not None:
             return ops.sigmoid(logits)
-        if not self.labels:
-            return logits * self.label_deviation + self.label_mean
-        return ops.softmax(logits, axis=-1)
+        return ops.softmax(logits, axis=-1) if self.labels else logits
 
     def _example_loss(self, batch, outputs) -> Any:  # [B]
         if not self.labels:
-            values = ops.cast(outputs["logits"], "float32")[:, 0]
-            return ops.square(values - (batch["label_ids"] - self.label_mean) / self.label_deviation)
+            return ops.square((outputs["logits"][:, 0] - batch["label_ids"]) / self.label_deviation)
         if self.threshold is not None:
             return keras.losses.binary_crossentropy(
                 ops.cast(batch["label_ids"], "float32"), ops.cast(outputs["logits"], "float32"),
@@ -191,6 +203,7 @@ class MultipleChoiceTask(ClassificationTask):
     max_qa_length: int = 128  # of a question with an option, in tokens
     # (name, number of examples) of each part of the evaluated file, in order.
     parts: tuple[tuple[str, int], ...] = ()
+    metadata = Task.metadata
 
     def feature_spec(self) -> FeatureSpec:
         return features.classification_spec(self.max_seq_length, False, self.num_labels)

@@ -29,7 +29,7 @@ _NOT_TEXTS = (*_LOCATIONS, "label", "labels", "answers", "start")
 class FineTuningData:
     """Examples to train on, to evaluate on and to predict."""
 
-    task: str  # its name in `formats.known_tasks`
+    task: str  # its name
     # Of each split in use (train, dev, test), as instances of a data class.
     examples: Mapping[str, Sequence[Any]]
     # In the order of their ids; empty for a regression, None without classification.

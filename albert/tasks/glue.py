@@ -15,12 +15,20 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError, FlagError
-from albert.formats.known_tasks import GLUE_LABELS
 from albert.tasks import lines
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 log = logging.getLogger("albert")
 
+_BINARY = ("0", "1")
+_INFERENCE = ("contradiction", "entailment", "neutral")
+_ENTAILMENT = ("entailment", "not_entailment")
+# In the order of their ids; a regression has none.
+_LABELS: dict[str, tuple[str, ...]] = {
+    "ax": _INFERENCE, "cola": _BINARY, "mismnli": _INFERENCE, "mnli": _INFERENCE,
+    "mrpc": _BINARY, "qnli": _ENTAILMENT, "qqp": _BINARY, "rte": _ENTAILMENT,
+    "sst-2": _BINARY, "sts-b": (), "wnli": _BINARY,
+}
 LAST = -1  # the last column of a row, however many there are
 
 
@@ -120,7 +128,7 @@ def _task(
         split(file, texts or test, label=label, **layout) for file in ("train", f"dev{kind}")
     )
     return GlueTask(
-        name, folder, GLUE_LABELS[name], metric, train, dev, split(f"test{kind}", test),
+        name, folder, _LABELS[name], metric, train, dev, split(f"test{kind}", test),
         submission or f"{folder}.tsv",
     )
 
@@ -137,7 +145,7 @@ SST_2 = _task("SST-2", (1,), texts=(0,), label=1, guid=None)
 STS_B = _task("STS-B", (7, 8), "regression")
 WNLI = _task("WNLI")
 AX = GlueTask(
-    "ax", "diagnostic", GLUE_LABELS["ax"], "accuracy", None, None,
+    "ax", "diagnostic", _LABELS["ax"], "accuracy", None, None,
     Split("diagnostic.tsv", text_a=1, text_b=2),
     "AX.tsv",
 )

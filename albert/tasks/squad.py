@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError, some
-from albert.formats import run_states
+from albert.formats.metadata import metadata_at
 from albert.records.examples import FeatureSpec
 from albert.records.features import join_texts
 from albert.records.windows import spans
@@ -410,8 +410,7 @@ class SquadTask(Task):
         """Returns the threshold to predict with, if the answers are unknown."""
         if self.null_score_diff_threshold is not None:
             return self.null_score_diff_threshold
-        metadata = run_states.metadata_of(run_states.read_run_state(origin))
-        known = metadata.settings.get("null_score_diff_threshold")
+        known = metadata_at(origin).settings.get("null_score_diff_threshold")
         log.info("null threshold %s: %s", known or 0.0,
                  f"there is no evaluation of {origin}" if known is None else f"of {origin}")
         return known or 0.0

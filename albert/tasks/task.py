@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.config import AlbertConfig
+from albert.formats.metadata import Metadata, settings_among
 from albert.records.examples import FeatureSpec
 from albert.runtime.lazy import LazyModule
+from albert.tokenization import FullTokenizer, TextSettings
 
 if TYPE_CHECKING:
     import keras
-
-    from albert.tokenization import FullTokenizer
 
 ops = LazyModule("keras.ops")
 
@@ -51,6 +51,14 @@ class Task(abc.ABC):
         Without labels in the records, its losses and statistics are empty.
         """
         return self
+
+    def metadata(self, flags: Mapping[str, Any]) -> Metadata:
+        """Returns what is known of a model that a run with these flags trains, but its class."""
+        lower = flags.get("do_lower_case")
+        return Metadata(
+            task=self.name, max_seq_length=flags.get("max_seq_length"), pooling=flags.get("pooling"),
+            text=None if lower is None else TextSettings(lower), settings=settings_among(flags),
+        )
 
     @abc.abstractmethod
     def feature_spec(self) -> FeatureSpec:
@@ -96,7 +104,7 @@ class Task(abc.ABC):
     untrained_weights: Sequence[str] = ()  # that a run does not take over from what it starts from
 
     def rows(
-        self, examples: Sequence[Any], tokenizer: "FullTokenizer", split: str
+        self, examples: Sequence[Any], tokenizer: FullTokenizer, split: str
     ) -> Iterator[Mapping[str, Any]]:
         """Yields the records of the examples of train, dev or test."""
         raise NotImplementedError

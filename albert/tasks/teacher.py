@@ -16,7 +16,7 @@ from keras import ops
 from albert.config import LAYER_NORM_EPSILON, AlbertConfig
 from albert.errors import FlagError, some
 from albert.formats import pretrained
-from albert.formats.model_metadata import Metadata
+from albert.formats.metadata import Metadata
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
 from albert.model.layers import dense_layer
@@ -165,7 +165,7 @@ def initial_weights(teacher: Teacher, config: AlbertConfig, source: RecordFiles)
     values = {name: value.astype(np.float32) for name, value in values.items()}
     shapes = {name: value.shape for name, value in values.items()}
     reader = types.SimpleNamespace(shapes=shapes, read=values.__getitem__)
-    return Weights(teacher.source.path, reader, list(values))
+    return Weights(teacher.source.path, reader)
 
 
 def _narrow(values: dict[str, np.ndarray], width: int, frequency: np.ndarray) -> None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.formats.known_tasks import WORDS
 from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.runtime.lazy import LazyModule
@@ -222,9 +221,12 @@ class WordLabelTask(Task):
     labels: tuple[str, ...]  # C, in the order of their ids
     has_entities: bool = True  # whether the labels mark entities, which are then scored as units
     classifier_dropout: float = 0.1  # on the encoder's output in training
-    name: str = WORDS
+    name: str = "token_classification"
     test_file: str = ""  # whose lines are written with their predicted labels
     statistic_names = ("eval_accuracy", "eval_loss")
+
+    def metadata(self, flags):
+        return dataclasses.replace(super().metadata(flags), label_names=self.labels)
 
     @property
     def best_metric(self) -> str:

@@ -1,4 +1,4 @@
-"""Trains SentencePiece vocabularies with the special tokens of the released ALBERT models."""
+"""Makes vocabularies: trains SentencePiece with the special tokens of the releases, or reduces another."""
 
 import dataclasses
 import io
@@ -7,13 +7,16 @@ import logging
 import random
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
 
 from albert.errors import DataError, FlagError
 from albert.storage import files
 from albert.text.cleaning import LostMarks, preprocess_text, restore_symbols
 from albert.text.corpus_files import Form
 from albert.text.documents import ReadingCounts, read_documents, split_documents
-from albert.text.spm_model import mark_model
+from albert.text.spm_model import SPIECE_UNDERLINE, mark_model
 
 log = logging.getLogger("albert")
 
@@ -156,3 +159,36 @@ def write(prefix: str, model: bytes) -> int:
     with files.atomic_write(f"{prefix}.model", "wb") as stream:
         stream.write(model)
     return processor.vocab_size()
+
+
+def write_used(tokenizer: Any, lines: Iterator[str], prefix: str) -> int:
+    """Writes the part of a vocabulary that a text uses: PREFIX.model or PREFIX.txt.
+
+    Special tokens and single characters stay, so that any text can still be read.
+
+    Args:
+      lines: the text.
+
+    Returns:
+      its number of entries, in their former order.
+    """
+    is_used = np.zeros(len(tokenizer.vocab), bool)
+    is_used[list(tokenizer.special_ids)] = True
+    for token, i in tokenizer.vocab.items():
+        is_used[i] |= len(token.removeprefix("##").removeprefix(SPIECE_UNDERLINE)) <= 1
+    while batch := list(itertools.islice(lines, 4096)):
+        is_used[tokenizer.encode_flat(batch)[0]] = True
+    if tokenizer.is_spm:
+        from sentencepiece import sentencepiece_model_pb2
+
+        model = sentencepiece_model_pb2.ModelProto.FromString(
+            tokenizer.sp_model.serialized_model_proto())
+        used = [piece for piece, keep in zip(model.pieces, is_used) if keep or piece.type != 1]
+        del model.pieces[:]
+        model.pieces.extend(used)
+        with files.atomic_write(f"{prefix}.model", "wb") as stream:
+            stream.write(model.SerializeToString(deterministic=True))
+        return len(used)
+    with files.atomic_write(f"{prefix}.txt") as stream:
+        stream.writelines(f"{token}\n" for token, i in tokenizer.vocab.items() if is_used[i])
+    return int(is_used.sum())

@@ -16,7 +16,8 @@ import numpy as np
 from albert import modeling
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints, run_states
+from albert.formats import checkpoints
+from albert.formats.metadata import read_run_state, record_results
 from albert.formats.weights import Weights
 from albert.records.record_files import RecordFiles
 from albert.storage import files
@@ -53,7 +54,7 @@ def keep_if_best(
     The best of earlier processes counts, too, unless `what_is_measured` differs. With
     `run.keep_last`, the checkpoint replaces any earlier one.
     """
-    run_states.complete(prefix, results)
+    record_results(prefix, results)
     directory, step = os.path.dirname(prefix), int(results["global_step"])
     value = float(results[task.best_metric])
     if not math.isfinite(value):
@@ -159,16 +160,16 @@ def load_model(
     Raises:
       CheckpointError: a weight is missing or has another shape.
     """
-    checkpoints.check_architecture(run_states.read_run_state(weights.origin), config, weights.origin)
+    checkpoints.check_architecture(read_run_state(weights.origin), config, weights.origin)
     model = build_model(task, config, run)
     named = modeling.named_weights(model)
     shapes = {name: tuple(v.shape) for name, v in named.items()}
-    absent = [name for name in shapes if name not in weights.shapes]
-    if absent:
+    tensors, summary = checkpoints.warm_start(shapes, weights)
+    if absent := summary["new"]:
         raise CheckpointError(
             f"{weights.origin} has no {', '.join(absent[:6])}: was it trained for this task?"
         )
-    for name, value in checkpoints.warm_start(shapes, weights)[0].items():
+    for name, value in tensors.items():
         named[name].assign(value)
     step = int(weights.read("global_step")) if "global_step" in weights.shapes else 0
     return model, step

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -15,7 +16,7 @@ import numpy as np
 from albert import __version__
 from albert.config import AlbertConfig
 from albert.errors import FlagError, Preempted, some
-from albert.formats import checkpoints, run_states
+from albert.formats import checkpoints
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
@@ -203,8 +204,8 @@ def train(
                     run_state = {
                         "records_seen": history.records_seen, "config": config.to_dict(),
                         "loss_scale": state.loss_scale.numpy().tolist(), "flags": dict(flags),
-                        "metadata": run_states.metadata_of_run(
-                            task.name, flags, state.model.metadata.architecture
+                        "metadata": dataclasses.replace(
+                            task.metadata(flags), architecture=state.model.metadata.architecture
                         ).to_dict(),
                         "version": __version__,
                     }

@@ -204,6 +204,15 @@ class MetricsWriter:
         cloud.push()
 
 
+def read_metrics(directory: str, kind: str) -> list[dict[str, Any]]:
+    """Returns a run's lines of a kind, train or eval, in order; damaged ones are left out."""
+    path = os.path.join(directory, "metrics.jsonl")
+    if not os.path.isfile(path):
+        return []
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return [line for line in map(_parse, stream) if line and line["kind"] == kind]
+
+
 def _parse(line: str) -> dict | None:
     """Returns a line of metrics, or None for one that a crash truncated."""
     try:

@@ -11,7 +11,8 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
-from albert.formats import checkpoint_files, checkpoints, run_states
+from albert.formats import checkpoints
+from albert.formats.metadata import read_run_state
 from albert.storage import cloud, files
 from albert.storage.temporary import temporary_dir
 
@@ -39,7 +40,7 @@ def check_space(directory: str, size: int, keep: int, saves: int, has_best: bool
     here = len(checkpoints.list_steps(directory))
     # While one is written, the oldest is still there.
     count = min(saves, keep + 1 - here) if keep else saves
-    count += has_best and not checkpoint_files.exists(os.path.join(directory, checkpoints.BEST))
+    count += has_best and not checkpoints.exists(os.path.join(directory, checkpoints.BEST))
     free, needed = shutil.disk_usage(directory).free, max(count, 1) * size
     if saves and free < needed:
         raise UserError(f"cannot write to {directory}: the next {max(count, 1)} checkpoints need "
@@ -61,13 +62,13 @@ def save(
     prefix = os.path.join(directory, f"model.ckpt-{step}")
     try:
         files.write_sealed_json(prefix + ".json", {"step": step, **run_state})
-        checkpoint_files.write(prefix, tensors)
+        checkpoints.write(prefix, tensors)
     except UserError as error:
         files.remove(prefix + ".json")
         raise CheckpointError(str(error)) from error
     if keep > 0:
         for old in list(checkpoints.list_steps(directory).values())[:-keep]:
-            files.remove(*checkpoint_files.files_of(old))
+            files.remove(*checkpoints.files_of(old))
         _sweep_orphans(directory, step)
     _write_state_file(directory)
     log.info("saved %s", prefix)
@@ -107,12 +108,12 @@ def publish_best(prefix: str) -> str:
     moves = []
     try:
         with temporary_dir(best) as folder:
-            for source in reversed(checkpoint_files.files_of(prefix)):  # the index is last
+            for source in reversed(checkpoints.files_of(prefix)):  # the index is last
                 copy = os.path.join(folder, os.path.basename(source))
                 shutil.copyfile(source, copy)
                 moves.append((copy, best + source.removeprefix(prefix)))
             # While its files are replaced, there is no best checkpoint.
-            files.remove(best + checkpoint_files.INDEX)
+            files.remove(best + checkpoints.INDEX)
             files.publish(*moves)
     except OSError as error:
         raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
@@ -137,7 +138,7 @@ def read_newest(
     damaged: list[tuple[str, Exception]] = []
     for prefix in reversed(checkpoints.list_steps(directory).values()):
         try:
-            run_state = run_states.read_run_state(prefix)
+            run_state = read_run_state(prefix)
             checkpoints.check_architecture(run_state, config, prefix, task)
             tensors = checkpoints.read_all(prefix, shapes)
         except checkpoints.MismatchError:
@@ -148,7 +149,7 @@ def read_newest(
         for bad, reason in damaged:
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
             if may_rename:
-                for path in checkpoint_files.files_of(bad):
+                for path in checkpoints.files_of(bad):
                     files.publish((path, path + ".corrupt"))
                     files.remove(path)
         return prefix, tensors, run_state

@@ -69,7 +69,7 @@ def _write_encoder(directory: str, seed: int) -> None:
     flags.import_tensorflow()
     import keras
 
-    from albert.formats import checkpoint_files, checkpoints
+    from albert.formats import checkpoints
     from albert.modeling import AlbertModel, named_weights
 
     with files.atomic_write(os.path.join(directory, "albert_config.json")) as stream:
@@ -79,7 +79,7 @@ def _write_encoder(directory: str, seed: int) -> None:
     keras.utils.set_random_seed(seed)
     weights = named_weights(AlbertModel(CONFIG))
     prefix = os.path.join(directory, checkpoints.BEST)
-    checkpoint_files.write(prefix, {name: w.value for name, w in weights.items()})
+    checkpoints.write(prefix, {name: w.value for name, w in weights.items()})
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -23,8 +23,8 @@ from invariants import snapshot
 
 from albert.config import AlbertConfig
 from albert.errors import UserError
-from albert.formats import checkpoints, huggingface, pretrained, run_states
-from albert.formats.model_metadata import Metadata
+from albert.formats import checkpoints, hf_weights, huggingface, metadata, pretrained
+from albert.formats.metadata import Metadata
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
@@ -137,8 +137,8 @@ def read_squad(folder):
 
 
 def make_theirs(folder, name="model.safetensors"):
-    theirs = huggingface.tensors_to_theirs(CONFIG, a_model(), "AlbertForPreTraining")
-    huggingface.serialize(theirs, str(folder / name))
+    theirs = hf_weights.to_theirs(CONFIG, a_model(), "AlbertForPreTraining")
+    hf_weights.write(str(folder / name), theirs)
     for name, content in {
         "config.json": huggingface.config_to_theirs(
             CONFIG, Metadata("AlbertForPreTraining"), {"pad": 0, "cls": 2, "sep": 3}, None),
@@ -161,7 +161,7 @@ def make_module(folder):
     tf.saved_model.save(module, str(folder))
     write_config(folder / "assets")
     jobs.write_vocabulary(folder / "assets")
-    files.write_json(str(folder / "assets/tokenization.json"), {"do_lower_case": False})
+    files.write_json(str(folder / "assets/tokenizer_config.json"), {"do_lower_case": False})
 
 
 def read_module(folder):
@@ -203,7 +203,7 @@ READERS = {
     ),
     "run_state": Reader(
         "model.ckpt-3.json", make_checkpoint,
-        lambda d: run_states.read_run_state(str(d / "model.ckpt-3")), is_checked=True,
+        lambda d: metadata.read_run_state(str(d / "model.ckpt-3")), is_checked=True,
     ),
     "records": Reader(
         "x.tfrecord x.tfrecord.manifest.json",
@@ -232,7 +232,7 @@ READERS = {
         read_module, is_checked=True,
     ),
     "module assets": Reader(
-        "assets/albert_config.json assets/tokenization.json saved_model.pb", make_module,
+        "assets/albert_config.json assets/tokenizer_config.json saved_model.pb", make_module,
         read_module,
     ),
     "best": Reader(

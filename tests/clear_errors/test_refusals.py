@@ -12,7 +12,7 @@ from invariants import assert_tidy, nothing_lost, snapshot
 
 from albert import convert_hf
 from albert.cli import flags
-from albert.formats import checkpoint_files, checkpoints, run_states
+from albert.formats import checkpoints, metadata
 from albert.records import features
 from albert.tasks import glue
 from albert.text import vocabulary
@@ -152,15 +152,15 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, whole, 
     last = metrics(out)[-1]
     assert last["step"] == 25 and last["learning_rate"] > 0.01
     # 23 steps of 4 records, then 2 of 8.
-    assert run_states.read_run_state(str(out / "model.ckpt-25"))["records_seen"] == 108
+    assert metadata.read_run_state(str(out / "model.ckpt-25"))["records_seen"] == 108
 
 
 def test_a_warm_start_accounts_for_every_variable_and_misses_none_of_the_encoder(whole, tmp_path, capsys):
     weights = checkpoints.open_weights(str(whole.out))
     tensors = {name: weights.read(name) for name in weights.shapes}
     lost, absent, other = "bert/pooler/dense/bias", tmp_path / "absent", tmp_path / "other"
-    checkpoint_files.write(str(absent), {n: t for n, t in tensors.items() if n != lost})
-    checkpoint_files.write(str(other), tensors | {lost: tensors[lost][:5]})
+    checkpoints.write(str(absent), {n: t for n, t in tensors.items() if n != lost})
+    checkpoints.write(str(other), tensors | {lost: tensors[lost][:5]})
     begin = [*whole.flags, f"--output_dir={tmp_path}/new", "--num_train_steps=1", "--num_warmup_steps=0"]
     for more, said in (
         ([f"--init_checkpoint={absent}"], f"{lost} [16]: not in the"),

@@ -238,7 +238,7 @@ def pretend_to_train(monkeypatch) -> None:
         evaluation = types.SimpleNamespace(
             predictions={"label_ids": expected, "logits": answers, "probabilities": answers})
         return finetune.Result(
-            types.SimpleNamespace(origin=os.path.join(out, "x")), {"dev": evaluation}, {})
+            types.SimpleNamespace(origin=os.path.join(out, "x")), {"dev": evaluation})
 
     monkeypatch.setattr(finetune, "run", run)
 

@@ -20,7 +20,7 @@ from hf_models import HEADS, SIZES, batch, convert, load, random_model, save, sa
 
 from albert import modeling, tokenization
 from albert.albert_tokenizer import AlbertTokenizer
-from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
+from albert.formats import checkpoints, hf_weights, pretrained, tokenizer_files
 
 
 @pytest.mark.parametrize("case", ["tiny", "tiny_groups", "tiny_nomap"])
@@ -362,7 +362,7 @@ def test_half_precision_is_read_as_float32(theirs, masked_lm, tmp_path):
     path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + body)
     model = load("AlbertForMaskedLM", theirs)
     named = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
-    found = huggingface.tensors_to_theirs(model.config, named, "AlbertForMaskedLM")
+    found = hf_weights.to_theirs(model.config, named, "AlbertForMaskedLM")
     for name, value in whole.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
         assert found[name].dtype == np.float32

@@ -6,7 +6,7 @@ import tensorflow as tf
 from helpers import SIZES, assert_one_clear_line, run_here, write_config, write_weights
 
 from albert import export_checkpoints
-from albert.formats import checkpoint_files, checkpoints
+from albert.formats import checkpoints
 
 
 @pytest.mark.parametrize("case", ["tf1_ckpt_tiny_groups", "heads/classifier_3way", "heads/squad_v2"])
@@ -32,7 +32,7 @@ def test_slots_and_strangers_are_left_out_and_nothing_is_overwritten(tmp_path, c
         "bert/pooler/dense/bias/lamb_m": np.zeros(16, "f4"), "global_step": np.int64(9),
         "bert/pooler/dense/bias/adam_v": np.zeros(16, "f4"), "somebody/else": np.ones(2, "f4"),
     }
-    checkpoint_files.write(str(tmp_path / "model.ckpt-9"), weights | extra)
+    checkpoints.write(str(tmp_path / "model.ckpt-9"), weights | extra)
     (tmp_path / "mine.json").write_text('{"mine": 1}')
 
     def export(name: str) -> int:

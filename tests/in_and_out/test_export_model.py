@@ -15,7 +15,7 @@ from albert import export_model, modeling
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import checkpoint_files, checkpoints, pretrained
+from albert.formats import checkpoints, pretrained
 from albert.formats.model_classes import EXPORT_HEADS
 
 LENGTH, VOCAB = 12, 200
@@ -181,7 +181,7 @@ def test_outputs_that_differ_are_never_published(exported, tmp_path, monkeypatch
     weights = checkpoints.open_weights(str(folder))
     tensors = {name: weights.read(name) for name in weights.shapes}
     tensors["bert/pooler/dense/bias"] += 0.1
-    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
+    checkpoints.write(str(folder / "model.ckpt-best"), tensors)
     of_another_model = exported.with_name("encoder.tflite").read_bytes()
     monkeypatch.setattr(model_conversion, "to_tflite", lambda *_: of_another_model)
     assert export(folder, tmp_path / "e.tflite", f"--max_seq_length={LENGTH}") == 2
@@ -206,7 +206,7 @@ def test_a_head_of_another_task_is_refused_where_the_task_is_known(tmp_path, cap
 def test_a_model_without_pooler_is_exported_as_masked_lm(source, tmp_path):
     weights = checkpoints.open_weights(str(source))
     tensors = {n: weights.read(n) for n in weights.shapes if "pooler" not in n}
-    checkpoint_files.write(str(source / "model.ckpt-best"), tensors)
+    checkpoints.write(str(source / "model.ckpt-best"), tensors)
     assert export(source, tmp_path / "m.tflite", "--max_seq_length=4") == 0
     found = run_tflite(tmp_path / "m.tflite", rows(4))
     assert found["prediction_logits"].shape == (1, 4, VOCAB)

@@ -16,9 +16,7 @@ from helpers import SIZES, assert_one_clear_line, run_here, write_config
 from hf_models import assert_same_weights, load
 
 import albert
-from albert import (
-    export_to_tfhub, run_classifier, run_race, run_squad_v1, run_squad_v2, run_token_classifier,
-)
+from albert import export_to_tfhub, run_classifier, run_squad_v2
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.export import hub_export
@@ -108,14 +106,6 @@ def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(hub_modu
     assert not seen["lower"] and seen["vocab"].endswith("30k-clean.model")
 
 
-def test_a_module_is_a_layer_of_a_keras_3_model(hub_module, module):
-    inputs = {name: keras.Input([None], dtype="int32", name=name) for name in NAMES}
-    layer = keras.layers.TFSMLayer(str(hub_module[1]))  # no endpoint to name
-    model = keras.Model(inputs, layer(inputs)["pooled_output"])
-    found, expected = model(of_hub(FLAT)), module(of_hub(FLAT))["pooled_output"]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 KERAS_2 = """
 import json, sys
 import numpy as np, tensorflow as tf, tf_keras, tensorflow_hub as hub
@@ -167,8 +157,12 @@ def test_too_long_a_sequence_is_named_by_every_way_in(module):
             way()
 
 
-def test_the_parts_give_what_the_signatures_give(module):
+def test_the_parts_give_what_the_signatures_give_and_layers_too(hub_module, module):
     hub_inputs = of_hub(FLAT)
+    keras_inputs = {name: keras.Input([None], dtype="int32", name=name) for name in NAMES}
+    layer = keras.layers.TFSMLayer(str(hub_module[1]))  # no endpoint to name
+    found = keras.Model(keras_inputs, layer(keras_inputs)["pooled_output"])(hub_inputs)
+    np.testing.assert_allclose(found, module(hub_inputs)["pooled_output"], atol=1e-6)
     inputs = {name: tf.constant(value, tf.int32) for name, value in FLAT.items()}
     positions = tf.constant([[1, 2, 1], [2, 1, 0]])
     logits = module.mlm(hub_inputs | {"masked_lm_positions": positions})["mlm_logits"]
@@ -183,7 +177,7 @@ def test_the_parts_give_what_the_signatures_give(module):
 def test_every_asset_and_a_model_card_go_with_the_module(hub_module):
     source, path = hub_module
     assert sorted(os.listdir(path / "assets")) == [
-        "30k-clean.model", "30k-clean.vocab", "albert_config.json", "tokenization.json"
+        "30k-clean.model", "30k-clean.vocab", "albert_config.json", "tokenizer_config.json"
     ]
     card = (path / "README.md").read_text()
     count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
@@ -279,17 +273,13 @@ def test_a_handle_that_is_no_module_of_ours_or_cannot_be_fetched_is_a_clear_erro
 
 # --- --albert_hub_module_handle ---
 
-COMMANDS = {
-    run_classifier: (jobs.classifier_flags, ["--do_train"]), run_race: (jobs.race_flags, []),
-    run_token_classifier: (jobs.token_flags, ["--do_train"]),
-    run_squad_v1: (jobs.squad_flags, []), run_squad_v2: (jobs.squad_flags, []),
-}
-DROPPED = ("--vocab_file", "--albert_config_file", "--do_predict")
+COMMANDS = {run_classifier: jobs.classifier_flags, run_squad_v2: jobs.squad_flags}
 
 
 def flags_without_model(command, folder) -> list[str]:
-    flags_of, more = COMMANDS[command]
-    return [*(flag for flag in flags_of(folder) if not flag.startswith(DROPPED)), *more]
+    dropped = ("--vocab_file", "--albert_config_file", "--do_predict")
+    given = [flag for flag in COMMANDS[command](folder) if not flag.startswith(dropped)]
+    return [*given, "--do_train"]
 
 
 def test_a_module_alone_has_no_classifier(hub_module, tmp_path, capsys):

@@ -16,7 +16,7 @@ from albert import export_checkpoints, run_pretraining
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import model_card, pretrained
-from albert.formats.model_metadata import Metadata
+from albert.formats.metadata import Metadata
 from albert.tokenization import FullTokenizer
 
 

@@ -15,12 +15,12 @@ from albert import run_classifier
 from albert.cli import classifier_report, flags, own_texts
 from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
-from albert.formats import run_states
 from albert.tasks import glue
 from albert.tasks import table as tables
 from albert.tasks.fine_tuning_data import warn_of_labels
 from albert.tasks.glue import Example
 from albert.training import evaluate
+from albert.training.metrics import read_metrics
 
 CLASSES = ("bad", "so, so")
 
@@ -331,7 +331,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
     # 11 rows cannot tell which of the ten epochs was best.
     assert "11 held-out rows are too few to choose" in said
     assert evaluate.read_best(str(out))["step"] == results_of(out)["global_step"] == 69
-    assert len(run_states.evaluations(str(out))) == 10
+    assert len(read_metrics(str(out), "eval")) == 10
     report = (out / "report.md").read_text()
     assert "best of" not in report
     accuracy = float(re.search(r"accuracy \| ([\d.]+)", report)[1])

@@ -19,7 +19,7 @@ from tensorflow.core.util import event_pb2
 
 from albert.config import AlbertConfig
 from albert.errors import DataError
-from albert.formats import checkpoint_files, checkpoints
+from albert.formats import checkpoints
 from albert.training import costs
 from albert.records import batches, manifests, tfrecord
 from albert.records.record_files import RecordFiles
@@ -285,7 +285,7 @@ def test_a_usage_error_is_one_line_and_exit_code_2(job, tmp_path, capsys):
         assert pretrain(*given) == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)
         assert not (tmp_path / "out").exists(), message
-    checkpoint_files.write(str(tmp_path / "other"), {"w": np.zeros(3, "float32")})
+    checkpoints.write(str(tmp_path / "other"), {"w": np.zeros(3, "float32")})
     assert pretrain(*job, f"--init_checkpoint={tmp_path / 'other'}") == 2
     assert "does not fit the model" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out/albert_config.json").exists()

@@ -14,7 +14,7 @@ from helpers import assert_one_clear_line, run_here
 import albert
 from albert import convert_hf
 from albert.errors import CheckpointError
-from albert.formats import hf_tensors
+from albert.formats import hf_weights
 
 apart.needs("torch", extra="torch")
 
@@ -25,7 +25,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_views_and_precisions_are_what_torch_saved(golden_path):
-    shapes, read = hf_tensors.open_tensors(str(golden_path("hf/torch/odd_zip.bin")))
+    shapes, read = hf_weights.open_tensors(str(golden_path("hf/torch/odd_zip.bin")))
     base = np.arange(24, dtype=np.float32)
     expected = {
         "turned": base.reshape(4, 6).T, "part": base[5:9], "half": base.astype(np.float16),
@@ -66,9 +66,9 @@ def test_what_is_no_array_of_numbers_is_refused_by_name_and_not_run(golden_path,
     bomb = tmp_path / "pytorch_model.bin"
     bomb.write_bytes(torch_pickles.torch_zip(pickle.dumps({"a": Bomb()}, protocol=2)))
     with pytest.raises(CheckpointError, match=r"GLOBAL (io|_io)\.open: convert it"):
-        hf_tensors.open_tensors(str(bomb))
+        hf_weights.open_tensors(str(bomb))
     with pytest.raises(CheckpointError, match=r"GLOBAL torch\.nn\.modules\.linear\.Linear: convert it"):
-        hf_tensors.open_tensors(str(golden_path("hf/torch/module.bin")))
+        hf_weights.open_tensors(str(golden_path("hf/torch/module.bin")))
     assert not (tmp_path / "owned").exists()
 
 
@@ -95,7 +95,7 @@ def test_a_tensor_that_claims_more_than_the_memory_is_one_line(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(torch_pickles.torch_zip(torch_pickles.pickled({"a": claim})))
     with pytest.raises(CheckpointError, match=r"a\.bin: \w+Error: [^\n]*$"):
-        hf_tensors.open_tensors(str(path))
+        hf_weights.open_tensors(str(path))
 
 
 def test_a_crash_of_pytorch_is_one_line(tmp_path, monkeypatch):
@@ -104,5 +104,5 @@ def test_a_crash_of_pytorch_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "torch/__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(CheckpointError, match=r"a\.bin: PyTorch ended with -11: convert it"):
-        hf_tensors.open_tensors(str(tmp_path / "a.bin"))
+        hf_weights.open_tensors(str(tmp_path / "a.bin"))
     assert sys.modules.get("torch") is None

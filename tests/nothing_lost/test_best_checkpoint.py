@@ -8,7 +8,7 @@ import numpy as np
 from damage import flipped
 from helpers import LENGTH, PREDICTIONS, SIZES, results_of, write_pretraining_records
 
-from albert.formats import run_states
+from albert.formats import metadata
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
@@ -114,7 +114,7 @@ def test_a_finished_run_seeks_its_best_anew_on_other_data(finished, tmp_path, ca
     assert jobs.pretrain(*flags, f"--eval_input_file={other}") == 0
     assert capsys.readouterr().err.count("of step 10, was evaluated differently (files)") == 1
     assert evaluate.read_best(str(finished.out))["step"] == 23
-    assert run_states.read_run_state(str(finished.out / "model.ckpt-best"))["step"] == 23
+    assert metadata.read_run_state(str(finished.out / "model.ckpt-best"))["step"] == 23
 
 
 def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(classified, tmp_path):

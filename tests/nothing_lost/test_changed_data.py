@@ -16,7 +16,7 @@ import albert
 from albert import convert_hf, pretrain_from_text
 from albert.cli import classifier_report, earlier_run
 from albert.errors import CheckpointError, FlagError
-from albert.formats import checkpoints, pretrained, run_states
+from albert.formats import checkpoints, metadata, pretrained
 from albert.model.weights import named_weights
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
@@ -122,7 +122,7 @@ def started(tuned, whole, run_once, tmp_path):
         run.copy(tmp_path / "out", None if is_finished else steps[0])
         given = flags(tmp_path)
         for path in (tmp_path / "out").glob("model.ckpt-*.json"):  # as if started in tmp_path
-            known = json.dumps(run_states.read_run_state(str(path)[:-5])["flags"])
+            known = json.dumps(metadata.read_run_state(str(path)[:-5])["flags"])
             known = known.replace(str(run.out.parent), str(tmp_path))
             jobs.change_json(path, flags=json.loads(known))
         return command, [*given, *more]
@@ -252,7 +252,7 @@ def shuffle_vocabulary(folder):
 def pretend(out, flags, **metadata) -> None:
     """Changes the metadata in a run's checkpoints."""
     for path in out.glob("model.ckpt-*.json"):
-        state = run_states.read_run_state(str(path)[:-5])
+        state = metadata.read_run_state(str(path)[:-5])
         jobs.change_json(path, flags=state["flags"] | flags, metadata=state["metadata"] | metadata)
 
 
@@ -363,7 +363,7 @@ def test_a_finished_run_with_other_masks_is_refused(started, tmp_path, capsys):
     """Which records without masks get from the flags."""
     command, flags = started("pretraining", True)
     for path in (tmp_path / "out").glob("model.ckpt-*.json"):
-        recorded = run_states.read_run_state(str(path)[:-5])["flags"]
+        recorded = metadata.read_run_state(str(path)[:-5])["flags"]
         jobs.change_json(path, flags=recorded | {"mask_token_share": 1.0, "teacher": "another"})
     capsys.readouterr()
     assert command(*flags) == 2
@@ -384,7 +384,7 @@ def test_workers_at_different_steps_are_refused_before_anything_changes(started,
 
 
 def test_the_report_tells_what_the_model_was_trained_with_whatever_is_typed_later(own, tmp_path, monkeypatch):
-    rate = run_states.read_run_state(str(tmp_path / "out/model.ckpt-6"))["flags"]["learning_rate"]
+    rate = metadata.read_run_state(str(tmp_path / "out/model.ckpt-6"))["flags"]["learning_rate"]
     asked = ["--nodo_train", "--do_eval", "--learning_rate=0.5", "--optimizer=adamw", "--class_weights=balanced"]
     write, is_balanced = classifier_report.write, []
     monkeypatch.setattr(classifier_report, "write", lambda *a, **k: is_balanced.append(a[6]) or write(*a, **k))

@@ -16,7 +16,7 @@ from stores import save
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats import checkpoint_files, checkpoints
+from albert.formats import checkpoints
 from albert.formats.tensor_bundle import BundleReader
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.training import store
@@ -30,7 +30,7 @@ def shapes_of(model):
 
 def weights_of(path, **tensors):
     """Writes tensors, of zeros if only a shape is given, and opens them."""
-    checkpoint_files.write(str(path), {
+    checkpoints.write(str(path), {
         name.replace("__", "/"): np.zeros(value, "f4") if isinstance(value, tuple) else value
         for name, value in tensors.items()
     })
@@ -155,7 +155,7 @@ def test_older_scopes_are_read_under_the_released_names(golden_path, tmp_path):
         for n in names
     }
     tensors = {renamed[n]: released.read(n) for n in names}
-    checkpoint_files.write(str(tmp_path / "old"), tensors)
+    checkpoints.write(str(tmp_path / "old"), tensors)
     older = checkpoints.open_weights(str(tmp_path / "old"))
     assert set(older.shapes) == set(names)
     for name in names:
@@ -167,7 +167,7 @@ def test_the_released_chinese_base_is_accepted_name_by_name(golden_path, tmp_pat
     index = golden_path("tf1_index") / "albert_base_model.ckpt-best"
     shapes = tf.train.load_checkpoint(str(index)).get_variable_to_shape_map()
     zeros = {n: np.zeros(s, "int64" if n == "global_step" else "f4") for n, s in shapes.items()}
-    checkpoint_files.write(str(tmp_path / "model.ckpt-best"), zeros)
+    checkpoints.write(str(tmp_path / "model.ckpt-best"), zeros)
     config = AlbertConfig(21128, 128, 768, 12, num_attention_heads=12, intermediate_size=3072)
     model = AlbertForPreTraining(config)
     tensors, account = checkpoints.warm_start(

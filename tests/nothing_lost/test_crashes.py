@@ -13,7 +13,7 @@ from invariants import assert_tidy, snapshot
 from power_cuts import power_cuts
 
 from albert import convert_hf, export_checkpoints, export_model, export_to_tfhub
-from albert.formats import checkpoints, run_states
+from albert.formats import checkpoints, metadata
 from albert.records import manifests, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.storage import files, locks
@@ -56,7 +56,7 @@ def test_a_power_cut_in_keeping_the_best_leaves_a_whole_one_or_none(out, tmp_pat
             best = checkpoints.open_weights(str(cut / "model.ckpt-best"))
             seen[-1] = int(best.read("global_step"))
             assert (best.read("bert/a") == seen[-1]).all()
-            assert run_states.read_run_state(best.origin)["step"] == seen[-1]
+            assert metadata.read_run_state(best.origin)["step"] == seen[-1]
     assert set(seen) == {1, None, 2} and seen[-1] == 2
 
 

@@ -11,7 +11,7 @@ from helpers import LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraini
 from invariants import nothing_lost, untouched
 
 from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints, run_states
+from albert.formats import checkpoints, metadata
 from albert.records import feature_cache, manifests, tf_dataset, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
@@ -101,7 +101,7 @@ def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_
             inner[last] = wrong
             path.write_text(json.dumps(values))
             with pytest.raises(DataError, match=last) as refused:
-                run_states.read_run_state(str(tmp_path / "model.ckpt-7"))
+                metadata.read_run_state(str(tmp_path / "model.ckpt-7"))
             assert str(path) in str(refused.value)
 
 

@@ -16,7 +16,7 @@ from helpers import (
 from invariants import nothing_lost
 
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, run_states
+from albert.formats import checkpoints, metadata
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
@@ -143,7 +143,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_skipped_and_counted_everywhere
     assert code == 0, stderr
     assert_same_weights(begun.out, 10, 12)
     [line] = [line for line in metrics(begun.out) if line["step"] == 12]
-    run_state = run_states.read_run_state(str(begun.out / "model.ckpt-12"))
+    run_state = metadata.read_run_state(str(begun.out / "model.ckpt-12"))
     found = run_state["loss_scale"]
     if precision != "float16":
         assert (found, line["skipped_steps"]) == ([1.0, 0.0], 2)

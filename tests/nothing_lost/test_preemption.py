@@ -9,7 +9,7 @@ import pytest
 from helpers import assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
-from albert.formats import checkpoints, run_states
+from albert.formats import checkpoints, metadata
 from albert.records import tf_dataset
 from albert.runtime import workers
 from albert.storage import locks
@@ -80,7 +80,7 @@ def test_a_run_stopped_at_any_step_or_evaluation_resumes_to_the_same_bits(
     state = (begun.out / "checkpoint").read_text().splitlines()
     assert state[0] == 'model_checkpoint_path: "model.ckpt-23"'
     ours, theirs = (
-        run_states.read_run_state(str(d / "model.ckpt-23")) for d in (begun.out, whole.out)
+        metadata.read_run_state(str(d / "model.ckpt-23")) for d in (begun.out, whole.out)
     )
     assert ours["records_seen"] == theirs["records_seen"]
 

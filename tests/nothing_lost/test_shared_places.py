@@ -21,7 +21,7 @@ from albert import (
 )
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
-from albert.formats.model_metadata import Metadata
+from albert.formats.metadata import Metadata
 from albert.records import manifests
 from albert.records.record_files import RecordFiles
 from albert.storage import files, locks, temporary

@@ -22,7 +22,7 @@ from helpers import (
 from albert import engines, predict, run_pretraining
 from albert.cli import flags, run_flags
 from albert.errors import FlagError
-from albert.formats import checkpoint_files, checkpoints
+from albert.formats import checkpoints
 from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 
@@ -183,7 +183,7 @@ def test_a_run_that_cannot_go_on_says_so_in_one_line(job, long, on_jax, tmp_path
     # Finite, so that they are opened, and the first step overflows.
     for prefix, value in ((bad, 1e38), (f"{bad}-nan", np.nan)):
         weights["bert/embeddings/word_embeddings"][:] = value
-        checkpoint_files.write(prefix, weights)
+        checkpoints.write(prefix, weights)
     for given, code, message in (
         ([*long[0].flags, f"--init_checkpoint={bad}", "--save_checkpoints_steps=100"],
          3, "11 bad steps in a row"),

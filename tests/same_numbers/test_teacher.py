@@ -103,7 +103,7 @@ def test_a_student_may_have_a_part_of_the_vocabulary_in_another_order(tmp_path):
 
 @pytest.mark.parametrize("kind", ["words", "pieces"])
 def test_the_part_of_a_vocabulary_that_a_text_uses_reads_it_the_same(kind, tmp_path):
-    from albert.formats import used_vocabulary
+    from albert.text import vocabulary
 
     text, other = "low lower lowest new newer newest", "wide wider widest"
     if kind == "pieces":
@@ -114,7 +114,7 @@ def test_the_part_of_a_vocabulary_that_a_text_uses_reads_it_the_same(kind, tmp_p
             [*jobs.SPECIALS, *"lownerstid", *(f"##{c}" for c in "lownerstid"), *f"{text} {other}".split()]))
         tokenizer = albert.tokenization.FullTokenizer(str(tmp_path / "words.txt"))
     (tmp_path / "corpus.txt").write_text(text + "\n")
-    size = used_vocabulary.write_used(tokenizer, (tmp_path / "corpus.txt").open(), str(tmp_path / "part"))
+    size = vocabulary.write_used(tokenizer, (tmp_path / "corpus.txt").open(), str(tmp_path / "part"))
     files = (f"{tmp_path}/part.txt", None) if kind == "words" else (None, f"{tmp_path}/part.model")
     part = albert.tokenization.FullTokenizer(files[0], spm_model_file=files[1])
     assert len(part.vocab) == size < len(tokenizer.vocab)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert import tokenization
+from albert.cli import flags
 from albert.errors import DataError, FlagError
-from albert.formats import known_tasks
 from albert.tasks import words as word_labels
 from albert.tasks.words import WordLabelTask, entity_scores, find_entities, read_sentences
 
@@ -97,11 +97,11 @@ def test_label_lists_are_separated_by_commas_those_of_words_also_by_blanks():
         ("very good,bad", False, ("very good", "bad")), ('"so, so", bad', False, ("so, so", "bad")),
         ("a , b", False, ("a", "b")),
     ):
-        assert known_tasks.parse_labels(text, of_words) == labels
+        assert flags.parse_labels(text, of_words) == labels
     for text in ("O", "O,O", "O,,B-X", ""):
         for of_words in (True, False):
             with pytest.raises(FlagError, match="not two or more different labels"):
-                known_tasks.parse_labels(text, of_words)
+                flags.parse_labels(text, of_words)
 
 
 # --- Rows ---

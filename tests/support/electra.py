@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from albert import config, optimization
-from albert.formats.model_metadata import Metadata
+from albert.formats.metadata import Metadata
 from albert.model.dropout import Dropout
 from albert.model.layers import dense_layer
 from albert.model.row_layout import layout_of

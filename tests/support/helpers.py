@@ -108,12 +108,12 @@ def write_weights(
 ) -> str:
     """Writes initial weights of a model class; returns the checkpoint's prefix."""
     from albert import modeling
-    from albert.formats import checkpoint_files
+    from albert.formats import checkpoints
     from albert.model.weights import parameter_shapes
 
     rng = np.random.default_rng(0)
     model = getattr(modeling, kind)(modeling.AlbertConfig(**config), **options)
-    checkpoint_files.write(str(prefix), {
+    checkpoints.write(str(prefix), {
         name: 0.1 * rng.standard_normal(shape).astype("float32")
         for name, shape in parameter_shapes(model).items()
     })

@@ -10,7 +10,7 @@ from helpers import run_here
 import albert
 from albert import convert_hf, modeling
 from albert.config import AlbertConfig
-from albert.formats import checkpoint_files, pretrained
+from albert.formats import checkpoints, pretrained
 
 SIZES = {
     "vocab_size": 60, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,
@@ -48,7 +48,7 @@ def save(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
     folder.mkdir()
     (folder / "albert_config.json").write_text(model.config.to_json_string())
     tensors = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
-    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
+    checkpoints.write(str(folder / "model.ckpt-best"), tensors)
     return folder
 
 

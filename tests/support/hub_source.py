@@ -7,7 +7,7 @@ import sentencepiece
 from helpers import SIZES, run_here, train_pieces, write_config, write_weights
 
 from albert import export_to_tfhub
-from albert.formats import checkpoint_files, checkpoints
+from albert.formats import checkpoints
 from albert.storage import files
 
 
@@ -24,7 +24,7 @@ def write_source(folder: pathlib.Path) -> pathlib.Path:
     for path in folder.glob("made*"):
         path.unlink()
     slots = {f"{name}/adam_m": np.zeros_like(value) for name, value in tensors.items()}
-    checkpoint_files.write(
+    checkpoints.write(
         str(folder / "model.ckpt-best"), tensors | slots | {"global_step": np.int64(3)}
     )
     files.write_json(str(folder / "model.ckpt-best.json"), {
