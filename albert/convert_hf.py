@@ -10,6 +10,7 @@ The second does the reverse, and adds tokenizer files for `AutoTokenizer`.
 
 import os
 
+from albert import engines
 from albert.cli import flags
 from albert.errors import FlagError
 from albert.export import forms
@@ -46,7 +47,7 @@ def main(values: flags.FlagValues) -> None:
     tokenizer = source.tokenizer(*flags.vocabulary_given(values))
     if tokenizer is None:
         flags.log.warning("no tokenizer in %s: none written", source.directory)
-    flags.start_engine()
+    engines.start(engines.choose())
     typed = flags.as_typed(values, which)
     forms.write(
         source, "archive" if values.hf_directory else "hugging_face", values.output_dir,

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from albert import engines
 from albert.cli import earlier_run, flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError
@@ -194,26 +195,24 @@ def main(values: flags.FlagValues) -> None:
     masking = _masking(values, train_files, eval_files)
 
     # === The run that is resumed ===
-    training = None
+    conditions = {"task": "pretraining", "seed": values.seed,
+                  "vocabulary or tokenizer setting": sources[0].tokenizer_sha256}
     if train_files:
         content = repr([fingerprint[1:] for fingerprint in train_files.fingerprints()])
-        training = earlier_run.TrainingData(
+        conditions["training data"] = earlier_run.training_data(
             hashlib.sha256(content.encode()).hexdigest(), train_files.count,
             {"input_file": flags.as_typed(values, "input_file")},
         )
-    identity = earlier_run.Identity(
-        "pretraining", sources[0].tokenizer_sha256, seed=values.seed, training=training,
-        may_continue_to=min(values.until_step or values.num_train_steps, values.num_train_steps),
-    )
 
     # === Vocabulary: the run reads ids, but whoever opens the model needs it ===
     tokenizer = None
     if values.do_train:
-        earlier_run.check_directory(values.output_dir, identity)
+        last_step = min(values.until_step or values.num_train_steps, values.num_train_steps)
+        earlier_run.check_directory(values.output_dir, conditions, may_continue_to=last_step)
         tokenizer = _vocabulary(values, config, start, sources)
 
     # === Engine: it takes seconds to import, so everything else is checked first ===
-    flags.start_engine(values)
+    engines.start(engines.choose(values))
     from albert.optimization import OptimizerConfig
     from albert.tasks import teacher as teachers
     from albert.tasks.pretraining import PretrainingTask
@@ -252,8 +251,8 @@ def main(values: flags.FlagValues) -> None:
         if values.do_train:
             if tokenizer and current().is_chief:  # first, so that a killed run's directory is complete
                 tokenizer_files.write(tokenizer, files.make_dirs(run.output_dir))
-            recorded = flags.to_dict(values) | identity.recorded() | {
-                "max_predictions_per_seq": task.max_predictions_per_seq, "num_warmup_steps": warmup,
+            recorded = flags.to_dict(values) | {
+                "conditions": conditions, "max_predictions_per_seq": task.max_predictions_per_seq, "num_warmup_steps": warmup,
             }
             if tokenizer:
                 recorded["do_lower_case"] = tokenizer.do_lower_case

@@ -95,6 +95,6 @@ def check_device_flags(values: flags.FlagValues) -> None:
         raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
     if values.num_virtual_devices > 1 and strategy == "one_device":
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    if flags.requested_engine(values) == "jax" and values.use_xla is False:
+    if engines.choose(values) == "jax" and values.use_xla is False:
         raise FlagError("--nouse_xla has no effect: JAX always compiles. Leave it out, or use "
                         "--engine=tensorflow")

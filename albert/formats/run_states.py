@@ -38,7 +38,7 @@ _KINDS: dict[str, Kind] = {
 }
 # The flags of a run that other code reads.
 _FLAGS: dict[str, Kind] = {
-    "do_lower_case": BOOL, "training_data": OBJECT, "label_mean": FINITE, "label_deviation": FINITE,
+    "do_lower_case": BOOL, "conditions": OBJECT, "label_mean": FINITE, "label_deviation": FINITE,
     "text_column": TEXT, "text_pair_column": TEXT,
 }
 

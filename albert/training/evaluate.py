@@ -18,6 +18,7 @@ from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
+from albert.records import record_files
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.task import Task
@@ -91,10 +92,9 @@ def read_best(directory: str) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     best = files.read_sealed_json(path)
-    if not all(isinstance(best.get(key), int | float) for key in ("step", "value")):
-        raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
-    if not isinstance(best.get("measured"), dict):
-        raise DataError(f"{path}: measured must be an object: remove it")
+    kinds = {"step": int, "value": int | float, "measured": dict}
+    if wrong := [name for name, kind in kinds.items() if not isinstance(best.get(name), kind)]:
+        raise DataError(f"{path}: no {wrong[0]} of the best checkpoint: remove it")
     return best
 
 
@@ -128,7 +128,7 @@ def measure(
     losses: list[float] = []
     sums: dict[str, tuple[float, float]] = {}
     collected: dict[str, list[np.ndarray]] = {}
-    with current().errors(lambda: None, source):
+    with record_files.original_errors(source):
         for batch in batches:
             before_batch()
             terms, weights, pairs, predictions = eval_step(batch)

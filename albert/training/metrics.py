@@ -19,6 +19,7 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import TrainingDivergedError
+from albert.formats import run_states
 from albert.records.protobuf import field, varint
 from albert.records.record_files import RecordFiles
 from albert.records.tfrecord import frame_records
@@ -63,10 +64,6 @@ class History:
         self.bad_steps = 0  # in a row
         self._rows: list[np.ndarray] = []  # of the steps since the last line
         self._tokens: float | None = None  # of those that are timed; None before the first step
-
-    def restore(self, state: Mapping[str, Any], step: int) -> None:
-        """Resumes after `step`; the run's state may be empty."""
-        self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
 
     def note(self, step: int, row: np.ndarray, newest: str | None = None) -> None:
         """Records a step, given its metrics; `newest` is the last checkpoint.
@@ -153,23 +150,17 @@ class MetricsWriter:
 
     def __init__(self, directory: str, step: int):
         self._path = os.path.join(directory, "metrics.jsonl")
-        self.evaluated = self._keep_until(self._path, step)
+        lines = [
+            line for line in run_states.metrics(directory) if isinstance(line.get("kind"), str)
+            and isinstance(line.get("step"), int) and line["step"] <= step
+        ]
+        with files.atomic_write(self._path) as stream:
+            stream.writelines(json.dumps(line) + "\n" for line in lines)
+        self.evaluated = {line["step"] for line in lines if line["kind"] == "eval"}
         self._stream = files.open_to_append(self._path)
         self._boards: dict[str, EventFile] = {}
         self._directory = os.path.join(directory, "summaries")
         self._board_failed = False
-
-    @staticmethod
-    def _keep_until(path: str, step: int) -> set[int]:
-        if not os.path.exists(path):
-            return set()
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            lines = [(line, _parse(line)) for line in stream]
-        kept = [(line, value) for line, value in lines if value and value["step"] <= step]
-        if len(kept) < len(lines):
-            with files.atomic_write(path) as stream:
-                stream.writelines(line for line, _ in kept)
-        return {value["step"] for _, value in kept if value["kind"] == "eval"}
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Writes one line; `kind` is train or eval. NaN and infinities become null."""
@@ -202,19 +193,6 @@ class MetricsWriter:
             with contextlib.suppress(OSError):
                 board.close()
         cloud.push()
-
-
-def _parse(line: str) -> dict | None:
-    """Returns a line of metrics, or None for one that a crash truncated."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_valid = (
-        line.endswith("\n") and isinstance(value, dict)
-        and isinstance(value.get("step"), int) and isinstance(value.get("kind"), str)
-    )
-    return value if is_valid else None
 
 
 class EventFile:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from albert.model.dropout import fold_in
 from albert.optimization import global_norm
 from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
@@ -31,7 +32,7 @@ def train_step(batch, stop, task: Task, state, run, engine: Engine):
         """Returns the i-th micro-batch of a replica, and the seed of its dropout."""
         step = ops.cast(state.optimizer.iterations, "int32")
         # The first micro-batch of the first replica draws what a single device would draw.
-        return _part_of(batch, i, parts), dropout_seed(engine, run.seed, step, replica * parts + i)
+        return _part_of(batch, i, parts), dropout_seed(run.seed, step, replica * parts + i)
 
     def loss_of(part, seed, weights, scale):
         # --- Forward ---
@@ -76,7 +77,7 @@ def _judge(loss, norm, scale, state, run):
     return finite, ops.logical_not(ops.logical_or(finite, overflow)), overflow
 
 
-def dropout_seed(engine: Engine, seed: int, step, part):
+def dropout_seed(seed: int, step, part):
     """Returns the seed of a micro-batch's dropout: two integers.
 
     Args:
@@ -85,7 +86,7 @@ def dropout_seed(engine: Engine, seed: int, step, part):
       part: int32, the micro-batch's number among those of all replicas.
     """
     key = np.frombuffer(child_seed(seed, "dropout").to_bytes(8, "little"), np.int32)
-    return engine.fold_in(key, (step, part))
+    return fold_in(key, (step, part))
 
 
 def _part_of(batch, i, count: int):

@@ -58,9 +58,6 @@ class TensorFlowEngine(Engine):
         gpus = tf.config.get_visible_devices("GPU")
         return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "") if gpus else ""
 
-    def errors(self, newest, *sources) -> contextlib.AbstractContextManager[None]:
-        return tf_dataset.data_errors(*filter(None, sources))
-
     # --- Inside a step ---
 
     def grad_sums(self, loss, inputs_of, batch, loss_weights, scale, state, run):
@@ -92,16 +89,7 @@ class TensorFlowEngine(Engine):
             lambda i, _: i < parts, add, (tf.constant(1), first), parallel_iterations=1
         )[1])
 
-    def fold_in(self, key: np.ndarray, numbers):
-        for number in numbers:  # 32 bits: XLA supports no other seeds
-            key = tf.random.experimental.stateless_fold_in(key, number)
-        drawn = tf.random.stateless_uniform([2], key, None, None, tf.int32)
-        return tf.cast(drawn, tf.int64)
-
     # --- Around a step ---
-
-    def loops_layers(self, run) -> bool:
-        return not run.use_xla
 
     def train_step(self, task, state, run, batches=None) -> "TrainStep":
         step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
@@ -109,13 +97,13 @@ class TensorFlowEngine(Engine):
 
     def eval_step(self, task, model, batches=None):
         strategy = tf.distribute.get_strategy()
+        # One graph for batches of all lengths.
+        signature = None if batches is None else (batches.element_spec,)
 
-        @functools.partial(tf.function, reduce_retracing=True, autograph=False)
         def of_batch(batch):
             with islands.islands():
                 return steps.eval_step(batch, task, model)
 
-        @functools.partial(tf.function, reduce_retracing=True, autograph=False)
         def of_replicas(batch):
             *numbers, predictions = strategy.run(of_batch, args=(batch,))
 
@@ -125,10 +113,8 @@ class TensorFlowEngine(Engine):
             gathered = {n: strategy.gather(value, axis=0) for n, value in predictions.items()}
             return *tf.nest.map_structure(total, numbers), gathered
 
-        compiled = of_replicas if self.num_evaluating_replicas > 1 else of_batch
-        if batches is not None:  # one graph for batches of all lengths
-            compiled.get_concrete_function(batches.element_spec)
-        return compiled
+        return tf.function(of_replicas if self.num_evaluating_replicas > 1 else of_batch,
+                           input_signature=signature, reduce_retracing=True, autograph=False)
 
     def train_batches(self, source, spec, **options):
         return iter(

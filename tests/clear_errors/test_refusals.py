@@ -10,8 +10,7 @@ from damage import Bomb
 from helpers import SIZES, assert_one_clear_line, metrics, results_of, write_pretraining_records
 from invariants import assert_tidy, nothing_lost, snapshot
 
-from albert import convert_hf
-from albert.cli import flags
+from albert import convert_hf, engines
 from albert.formats import checkpoint_files, checkpoints, run_states
 from albert.records import features
 from albert.tasks import glue
@@ -113,7 +112,7 @@ def test_what_does_not_fit_is_one_line_before_anything_is_computed_or_written(
 ):
     folder, sound = folder
     run = whole.copy(folder / "run").out
-    monkeypatch.setattr(flags, "import_tensorflow", lambda: pytest.fail("TensorFlow is imported"))
+    monkeypatch.setattr(engines, "import_tensorflow", lambda: pytest.fail("TensorFlow is imported"))
     before = snapshot(folder)
     for name, more, said in REFUSED:
         given = [flag.format(d=folder, run=run) for flag in more.split()]

@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 from helpers import NEEDS_JAX, assert_one_clear_line, run_here, write_config, write_weights
 
-from albert import export_model, modeling
-from albert.cli import flags
+from albert import engines, export_model, modeling
 from albert.config import AlbertConfig
 from albert.export import model_conversion
 from albert.formats import checkpoint_files, checkpoints, pretrained
@@ -231,5 +230,5 @@ def test_what_cannot_be_is_refused(source, tmp_path, monkeypatch, capsys):
 @NEEDS_JAX
 def test_tensorflow_exports_whatever_keras_backend_says(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    flags.start_tensorflow()
+    engines.start("tensorflow")
     assert os.environ["KERAS_BACKEND"] == "tensorflow"

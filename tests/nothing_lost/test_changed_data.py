@@ -249,11 +249,12 @@ def shuffle_vocabulary(folder):
     path.write_text("\n".join([*others, two, one]))
 
 
-def pretend(out, flags, **metadata) -> None:
-    """Changes the metadata in a run's checkpoints."""
+def pretend(out, conditions, **metadata) -> None:
+    """Changes the conditions and the metadata in a run's checkpoints."""
     for path in out.glob("model.ckpt-*.json"):
         state = run_states.read_run_state(str(path)[:-5])
-        jobs.change_json(path, flags=state["flags"] | flags, metadata=state["metadata"] | metadata)
+        flags = state["flags"] | {"conditions": state["flags"]["conditions"] | conditions}
+        jobs.change_json(path, flags=flags, metadata=state["metadata"] | metadata)
 
 
 @pytest.fixture
@@ -269,7 +270,8 @@ def trained(classified, tuned, whole, tmp_path):
             run, command, flags = tuned(name), jobs.TUNERS[name].run, jobs.TUNERS[name].flags
         copy = run.copy(tmp_path / "out")
         if name == "own file":
-            pretend(copy.out, {}, task="tsv", label_names=["bad", "good"])
+            labels = ["bad", "good"]
+            pretend(copy.out, {"task": "tsv", "label_list": labels}, task="tsv", label_names=labels)
         more = [] if name in ("own file", "pretraining") else jobs.TUNERS[name].asked
         return command, copy.out, [*flags(tmp_path), *more]
 
@@ -278,16 +280,16 @@ def trained(classified, tuned, whole, tmp_path):
 
 @pytest.mark.parametrize("name, cases", [
     ("own file", [
-        (None, ["--label_list=good,bad"], "another label_list (('bad', 'good'), not ('good', 'bad')"),
+        (None, ["--label_list=good,bad"], "another label_list (['bad', 'good'], not ['good', 'bad']"),
         (lambda folder: write_own(folder, labels=("0", "1")), ["--regression"],
-         "another label_list (('bad', 'good'), not ()"),
+         "another label_list (['bad', 'good'], not []"),
         (lambda folder: write_own(folder, labels=("bad", "aces")), [],
-         "another label_list (('bad', 'good'), not ('aces', 'bad')"),
+         "another label_list (['bad', 'good'], not ['aces', 'bad']"),
     ]),
     ("tokens", [
-        (None, ["--label_list=O I-PER B-PER"], "('O', 'B-PER', 'I-PER'), not ('O', 'I-PER', 'B-PER')"),
+        (None, ["--label_list=O I-PER B-PER"], "['O', 'B-PER', 'I-PER'], not ['O', 'I-PER', 'B-PER']"),
         (lambda folder: write_words(folder, "B-LOC"), [],
-         "('O', 'B-PER', 'I-PER'), not ('O', 'B-LOC', 'I-LOC')"),
+         "['O', 'B-PER', 'I-PER'], not ['O', 'B-LOC', 'I-LOC']"),
         (shuffle_vocabulary, [], VOCABULARY),
     ]),
     ("race", [(shuffle_vocabulary, [], VOCABULARY), (None, ["--nodo_lower_case"], CASED)]),
@@ -298,7 +300,7 @@ def test_ids_of_another_meaning_are_refused_before_the_first_step(
 ):
     command, out, flags = trained(name)
     if name == "pretraining":
-        pretend(out, {"tokenizer_sha256": "one"})
+        pretend(out, {"vocabulary or tokenizer setting": "one"})
         spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
         manifests.write_records(str(tmp_path / "train.tfrecord"), pretraining_rows(12), spec,
                               {"vocab_size": VOCAB, "tokenizer_sha256": "two"})
@@ -316,14 +318,14 @@ def test_ids_of_another_meaning_are_refused_before_the_first_step(
 
 def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(classified, tuned):
     origin = str(classified.out / "model.ckpt-6")
-    other = earlier_run.Identity("cola", labels=("0", "1"))
-    other.check(origin)
+    other = {"task": "cola", "label_list": ["0", "1"]}
+    earlier_run.check(origin, other)
     with pytest.raises(FlagError, match=r"was trained with another task \(sst-2, not cola\): use another --output_dir"):
-        other.check(origin, is_resumed=True)
-    trained, of_five = str(tuned("race").out / "model.ckpt-4"), earlier_run.Identity("race", num_choices=5)
-    of_five.check(trained)  # each option has its own logit
+        earlier_run.check(origin, other, is_resumed=True)
+    trained, of_five = str(tuned("race").out / "model.ckpt-4"), {"task": "race", "number of options": 5}
+    earlier_run.check(trained, of_five)  # each option has its own logit
     with pytest.raises(FlagError, match=r"with another number of options \(4, not 5\)"):
-        of_five.check(trained, is_resumed=True)
+        earlier_run.check(trained, of_five, is_resumed=True)
 
 
 def test_a_directory_with_somebody_elses_model_is_not_trained_in(tmp_path, capsys):
