@@ -351,7 +351,7 @@ def _evaluate(
     prefix, best = os.path.join(directory, checkpoints.BEST), evaluate.read_best(directory)
     if weights.origin != prefix or not best:
         return result
-    changed = evaluate.differences(best, evaluate.what_is_measured(task, source))
+    changed = evaluate.differences(best, task, source)
     evaluate.keep_if_best(task, run_config, source, prefix, result.results)
     others = checkpoints.list_steps(directory) if changed and not run_config.keep_last else {}
     others.pop(best["step"], None)

@@ -260,14 +260,7 @@ class PretrainedModel(keras.Model):
         """Exports the model as Keras does; by default with ids, mask and segments of any shape.
 
         On JAX, which compiles one length, sequences have the model's maximum length.
-
-        Raises:
-          ValueError: the format is "litert": Keras's file would not run without TensorFlow.
         """
-        if format == "litert":
-            raise ValueError("a LiteRT file of Keras would need TensorFlow's own operations: call "
-                             "save_pretrained, then python -m albert.export_model --model_dir=MODEL "
-                             "--export_path=model.tflite")
         if input_signature is None:
             is_jax = keras.backend.backend() == "jax"
             length = self.config.max_position_embeddings if is_jax else None
@@ -275,13 +268,6 @@ class PretrainedModel(keras.Model):
             input_signature = [{name: keras.InputSpec(shape=shape, dtype="int32", name=name)
                                 for name in ("input_ids", "input_mask", "segment_ids")}]
         super().export(os.fspath(filepath), format, input_signature=input_signature, **options)
-
-    def quantize(self, *args: Any, **options: Any) -> None:
-        """Raises a ValueError: exports are quantized, models aren't."""
-        raise ValueError(
-            "a model in Keras isn't quantized: save_pretrained, then "
-            "python -m albert.export_model --quantize"
-        )
 
     # === Files ===
 

@@ -153,12 +153,8 @@ class JaxEngine(Engine):
         share = Share(self.num_replicas, jax.process_index() * count, count)
         parts = numpy_batches.train_batches(source, spec, **options, share=share)
         is_packed = self.num_workers > 1 and options.get("packed_rows")
-        agree = self._max_of_workers if is_packed else None
-        return _ahead(_placed(parts, count, self.mesh, options.get("micro_batches", 1), agree))
-
-    def _max_of_workers(self, numbers: Sequence[int]) -> np.ndarray:
-        """Returns the elementwise maximum over all workers, which must all call it."""
-        return self.gather(np.array(numbers)).max(0)
+        agree = (lambda sizes: self.gather(np.array(sizes)).max(0)) if is_packed else None
+        return _placed(parts, count, self.mesh, options.get("micro_batches", 1), agree)
 
     def eval_batches(self, source, spec, **options):
         return _EvalBatches(source, spec, options, mesh_of(self.local_devices))
@@ -183,6 +179,8 @@ def _placed(
 ):
     """Yields complete batches on the devices, each made of `count` parts of this process.
 
+    A few are transferred ahead of time.
+
     Args:
       agree: given this process's numbers of packed sequences in several batches, returns the
         maximum over all processes.
@@ -190,21 +188,14 @@ def _placed(
     place = functools.partial(
         jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW)
     )
-    batches = iter(lambda: list(itertools.islice(parts, count)), [])
+    batches, ready = iter(lambda: list(itertools.islice(parts, count)), []), []
     at_once = numpy_batches.PREFETCH if agree else 1
     while group := list(itertools.islice(batches, at_once)):
         sizes = [max(len(part["input_ids"]) for part in batch) for batch in group]
         for batch, size in zip(group, agree(sizes) if agree else sizes, strict=True):
-            yield jax.tree.map(place, numpy_batches.joined(batch, int(size), micro_batches))
-
-
-def _ahead(batches: Iterator) -> Iterator:
-    """Yields the same batches, with a few being transferred to the devices ahead of time."""
-    ready: list = []
-    for batch in batches:
-        ready.append(batch)
-        if len(ready) > _AHEAD:
-            yield ready.pop(0)
+            ready.append(jax.tree.map(place, numpy_batches.joined(batch, int(size), micro_batches)))
+            if len(ready) > _AHEAD:
+                yield ready.pop(0)
     yield from ready
 
 
@@ -217,7 +208,7 @@ class _EvalBatches:
         self.mesh = mesh
 
     def __iter__(self):
-        return _ahead(_placed(iter(self.parts), self.mesh.size, self.mesh))
+        return _placed(iter(self.parts), self.mesh.size, self.mesh)
 
 
 # --- Devices ---
@@ -328,31 +319,24 @@ class EvalStep:
     """
 
     def __init__(self, task, model, mesh: Mesh):
-        self.task, self.model, self.mesh = task, model, mesh
-        self.variables = [*model.variables, *task.constants]
-        self._placed: tuple[list, list] = ([], [])  # values as they are, and on the devices
-        self._outputs = jax.jit(self._compute)
+        self._variables = [*model.variables, *task.constants]
+        self._everywhere, self._by_row = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_ROW)
+        self._values: list = []  # as they are
+        self._placed: list = []  # on the devices
 
-    def _compute(self, values, batch):
         def of_replica(values, batch):
-            with keras.StatelessScope(list(zip(self.variables, values, strict=True))):
-                *numbers, predictions = steps.eval_step(batch, self.task, self.model)
-            return jax.lax.psum(numbers, ROWS), predictions
+            with keras.StatelessScope(list(zip(self._variables, values, strict=True))):
+                *numbers, predictions = steps.eval_step(batch, task, model)
+            return *jax.lax.psum(numbers, ROWS), predictions
 
-        numbers, predictions = jax.shard_map(
-            of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW),
-            out_specs=(EVERYWHERE, BY_ROW), check_vma=False,
-        )(values, batch)
-        return *numbers, predictions
+        self._step = jax.jit(jax.shard_map(
+            of_replica, mesh=mesh, in_specs=(EVERYWHERE, BY_ROW),
+            out_specs=(EVERYWHERE, EVERYWHERE, EVERYWHERE, BY_ROW), check_vma=False,
+        ))
 
     def __call__(self, batch):
-        values = [variable.value for variable in self.variables]
-        seen, placed = self._placed
-        if len(seen) != len(values) or any(a is not b for a, b in zip(seen, values, strict=True)):
-            everywhere = NamedSharding(self.mesh, EVERYWHERE)
-            placed = [jax.device_put(np.asarray(value), everywhere) for value in values]
-            self._placed = values, placed
-        batch = {
-            name: jax.device_put(x, NamedSharding(self.mesh, BY_ROW)) for name, x in batch.items()
-        }
-        return self._outputs(placed, batch)
+        values = [variable.value for variable in self._variables]
+        if list(map(id, values)) != list(map(id, self._values)):
+            self._placed = [jax.device_put(np.asarray(value), self._everywhere) for value in values]
+            self._values = values
+        return self._step(self._placed, jax.device_put(dict(batch), self._by_row))

@@ -88,8 +88,15 @@ class History:
             raise diverged(step, f"loss {row[LOSS]}, gradient norm {row[NORM]}; {self.bad_steps} bad steps in "
                            f"a row; {batch}", newest)
 
-    def averages(self) -> dict[str, float]:
-        """Returns the averages since the last line, NaN if every step was skipped; skipped ones are left out."""
+    def report(
+        self, step: int, seconds: float, waited: float, writer: "MetricsWriter | None"
+    ) -> None:
+        """Logs and writes the averages since the last line, without skipped steps; NaN if all were skipped.
+
+        Args:
+          seconds: that the steps took, without a process's first.
+          waited: seconds of them in which no batch was ready.
+        """
         rows = np.array(self._rows, np.float64)
         used = rows[(rows[:, BAD] == 0) & (rows[:, OVERFLOW] == 0)]
         count, sums = len(used) or math.nan, used.sum(axis=0)
@@ -104,18 +111,7 @@ class History:
             # Tasks name their metrics for evaluations, but these are of training batches.
             name = re.sub(r"^eval_", "train_", name)
             values[name] = total / weight if weight else 0.0 * count
-        return {name: float(value) for name, value in values.items()}
-
-    def report(
-        self, step: int, seconds: float, waited: float, writer: "MetricsWriter | None"
-    ) -> None:
-        """Logs and writes the averages since the last line.
-
-        Args:
-          seconds: that the steps took, without a process's first.
-          waited: seconds of them in which no batch was ready.
-        """
-        values = self.averages()
+        values = {name: float(value) for name, value in values.items()}
         if self._tokens and seconds > 0:
             values["tokens_per_second"] = round(self._tokens / seconds, 1)
             if self._peak:

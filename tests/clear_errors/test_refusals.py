@@ -57,8 +57,8 @@ REFUSED = [
     ("pretrain", "--init_checkpoint={run}/model.ckpt-11",
      "--init_checkpoint: no checkpoint at .*model.ckpt-10"),
     ("pretrain", "--albert_config_file={d}/wrong.json",
-     "wrong.json: bad ALBERT config: hidden_size must be an integer, got '16'.*"
-     "num_attention_heads must be at least 1.*hidden_dropout_prob must be in [0, 1), got 1"),
+     "wrong.json: bad ALBERT config: hidden_size must be an integer from 1, got '16'.*"
+     "num_attention_heads must be an integer from 1.*hidden_dropout_prob must be a number in [0, 1), got 1"),
     ("classify", "--vocab_file={d}/empty.txt", "empty.txt"),
     ("classify", "--vocab_file={d}/no_mask.txt", "[MASK]"),
     ("classify", "--vocab_file={d}/no_unk.txt", "[UNK]"),

@@ -103,13 +103,6 @@ def test_every_file_has_a_card_of_its_own_and_the_length_of_the_training(tmp_pat
     assert list(details["shape"]) == [1, 7]
 
 
-def test_keras_export_for_litert_is_refused_with_the_command_whose_file_runs_alone(tmp_path):
-    model = modeling.AlbertForSequenceClassification(AlbertConfig(**SIZES), 2)
-    with pytest.raises(ValueError, match="python -m albert.export_model --model_dir=MODEL"):
-        model.export(tmp_path / "a.tflite", format="litert")
-    assert not (tmp_path / "a.tflite").exists()
-
-
 FINE_TUNED = {
     "AlbertForSequenceClassification": {"num_labels": 3},
     "AlbertForTokenClassification": {"num_labels": 3},

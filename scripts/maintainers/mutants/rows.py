@@ -165,7 +165,7 @@ ROWS = [
     ("cli/flags.py", "        if error.filename is None:\n", "        if not error.args:\n",
      "test_flags"),
     ("errors.py", "exit_code = 75  #", "exit_code = 2  #", "test_flags"),
-    ("config.py", "check(0 <= value < 1,", "check(0 <= value <= 1,", "test_refusals"),
+    ("config.py", "is_number and 0 <= value < 1)", "is_number and 0 <= value <= 1)", "test_refusals"),
     # Reasons and locations for refusing texts and untrusted files
     ("text/text_files.py", "if self.bad_utf8_lines > max_bad * self.lines:",
      "if self.bad_utf8_lines >= max_bad * self.lines:", "test_text_files"),
