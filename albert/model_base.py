@@ -3,6 +3,7 @@
 Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import logging
@@ -405,12 +406,20 @@ class AlbertModel(PretrainedModel):
 class ModelWithHead(PretrainedModel):
     """The encoder, `bert`, with a head."""
 
+    head_scope: str | None = None  # of the head's weights in released checkpoints
+
     def _make_layers(self) -> None:
         self.bert = AlbertModel(self.config, "bert", self.encoder_options)
         self._make_head()
 
     def _make_head(self) -> None:
         """Creates the layers of the head."""
+
+    def _add_weights(self) -> None:
+        with keras.name_scope(self.head_scope) if self.head_scope else contextlib.nullcontext():
+            for layer in self.layers:
+                if not layer.built:
+                    layer.build()
 
     def _encoder(self) -> AlbertModel:
         return self.bert

@@ -1,7 +1,7 @@
 """One interface to everything that TensorFlow and JAX do differently.
 
 The loop, the step, the optimizer and the tasks are written once, with `keras.ops`. An `Engine`
-provides the rest: gradients, a loop over micro-batches, sums over devices, seeds, compilation,
+provides the rest: gradients, a loop over micro-batches, sums over devices, compilation, batches
 and the devices. Keras's backend determines the engine.
 
 A replica is a device with its part of a batch. A worker is a process; several workers train

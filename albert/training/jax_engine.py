@@ -1,7 +1,7 @@
 """The JAX engine: functional steps, placed on the devices of all workers by `jax.sharding`.
 
-Each device computes the gradients of its part of a batch (`jax.shard_map`), and they are summed over
-all. Weights are on every device. Keras's variables hold them between two calls; inside a step they
+Each device computes the gradients of its part of a batch (`jax.shard_map`), which are summed over
+all, and updates its copy of the weights. Keras's variables hold them between two calls; inside a step they
 are arguments and results (`keras.StatelessScope`).
 """
 
