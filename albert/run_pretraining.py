@@ -194,22 +194,20 @@ def main(values: flags.FlagValues) -> None:
     objective, *none = dynamic_masking.sentence_objectives(sources[0])
     masking = _masking(values, train_files, eval_files)
 
+    # === Vocabulary: the run reads ids, but whoever opens the model needs it ===
+    tokenizer = _vocabulary(values, config, start, sources) if values.do_train else None
+
     # === The run that is resumed ===
-    conditions = {"task": "pretraining", "seed": values.seed,
-                  "vocabulary or tokenizer setting": sources[0].tokenizer_sha256}
+    digest = sources[0].tokenizer_sha256 or (tokenizer and tokenizer.sha256)
+    conditions = {"task": "pretraining", "seed": values.seed, "vocabulary or tokenizer setting": digest}
     if train_files:
         content = repr([fingerprint[1:] for fingerprint in train_files.fingerprints()])
         conditions["training data"] = earlier_run.training_data(
             hashlib.sha256(content.encode()).hexdigest(), train_files.count,
             {"input_file": flags.as_typed(values, "input_file")},
         )
-
-    # === Vocabulary: the run reads ids, but whoever opens the model needs it ===
-    tokenizer = None
-    if values.do_train:
         last_step = min(values.until_step or values.num_train_steps, values.num_train_steps)
         earlier_run.check_directory(values.output_dir, conditions, may_continue_to=last_step)
-        tokenizer = _vocabulary(values, config, start, sources)
 
     # === Engine: it takes seconds to import, so everything else is checked first ===
     engines.start(engines.choose(values))
@@ -348,7 +346,6 @@ def _vocabulary(
 
     Raises:
       FlagError: it is not the records', or there is none and the run needs it.
-      DataError: the run's checkpoints were trained with another.
     """
     of_records, digest, path = tokenizer_files.of_records(sources)
     if start:
@@ -373,12 +370,6 @@ def _vocabulary(
         return None
     check_vocabulary(tokenizer, config)
     log.info("vocabulary: %s", tokenizer.path)
-    # One that was copied there by hand has no settings.
-    before = tokenizer_files.find(values.output_dir, tokenizer.settings)
-    if before and checkpoints.newest_or_best(values.output_dir):
-        if before.open().sha256 != tokenizer.sha256:
-            raise DataError(f"{values.output_dir} holds checkpoints with another vocabulary than these "
-                            "records: use another --output_dir")
     return tokenizer
 
 

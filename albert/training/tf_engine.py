@@ -29,14 +29,24 @@ class TensorFlowEngine(Engine):
 
     @contextlib.contextmanager
     def scope(self, values) -> Iterator[None]:
-        has_several = len(_gpus(values)) > 1 or values.num_virtual_devices > 1
-        kind = values.distribution_strategy or ("mirrored" if has_several else "one_device")
-        if kind == "multi_worker":
+        if values.distribution_strategy == "multi_worker":
             raise FlagError("TensorFlow trains on one machine: for several, use --engine=jax")
-        strategy = _create(kind, values)
-        if strategy is None:
+        gpus = tf.config.list_physical_devices("GPU")
+        if (values.num_gpus or 0) > len(gpus):
+            raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {len(gpus)}")
+        gpus = gpus[: values.num_gpus]
+        has_several = len(gpus) > 1 or values.num_virtual_devices > 1
+        kind = values.distribution_strategy or ("mirrored" if has_several else "one_device")
+        if values.num_virtual_devices > 1:
+            cpu = tf.config.list_physical_devices("CPU")[0]
+            devices = [tf.config.LogicalDeviceConfiguration()] * values.num_virtual_devices
+            tf.config.set_logical_device_configuration(cpu, devices)
+        tf.config.set_visible_devices(gpus[:1] if kind == "one_device" else gpus, "GPU")
+        if kind == "one_device":  # TensorFlow's default
             yield
             return
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
         log.info("%s: %d replicas", kind, strategy.num_replicas_in_sync)
         with strategy.scope():
             yield
@@ -117,17 +127,14 @@ class TensorFlowEngine(Engine):
                            input_signature=signature, reduce_retracing=True, autograph=False)
 
     def train_batches(self, source, spec, **options):
-        return iter(
-            _distributed(lambda share: tf_dataset.train_batches(
-                source, spec, **options, share=share
-            ))
-        )
+        return iter(_distributed(
+            lambda share: tf_dataset.train_batches(source, spec, **options, share=share)
+        ))
 
     def eval_batches(self, source, spec, **options):
-        def make(share):
-            return tf_dataset.eval_batches(source, spec, **options, share=share)
-
-        return _distributed(make) if self.num_evaluating_replicas > 1 else make(None)
+        return _distributed(
+            lambda share: tf_dataset.eval_batches(source, spec, **options, share=share)
+        )
 
 
 def _psum(values):
@@ -163,33 +170,6 @@ class TrainStep:
 
     def __call__(self, batch, stop=np.float32(0)):
         return self._of_replicas(batch, stop)
-
-
-# --- Strategies ---
-
-
-def _create(kind: str, values) -> tf.distribute.Strategy | None:
-    """Returns the strategy; None for TensorFlow's default, on one device."""
-    gpus = _gpus(values)
-    if values.num_virtual_devices > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        devices = [tf.config.LogicalDeviceConfiguration()] * values.num_virtual_devices
-        tf.config.set_logical_device_configuration(cpu, devices)
-    tf.config.set_visible_devices(gpus[:1] if kind == "one_device" else gpus, "GPU")
-    if kind == "one_device":
-        return None
-    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-    return tf.distribute.MirroredStrategy([device.name for device in devices])
-
-
-def _gpus(values) -> list:
-    """Returns the GPUs to use: --num_gpus of them, or all."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if values.num_gpus is None:
-        return gpus
-    if values.num_gpus > len(gpus):
-        raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {len(gpus)}")
-    return gpus[: values.num_gpus]
 
 
 def _distributed(make: Callable[[Share], tf.data.Dataset]):
