@@ -8,9 +8,10 @@ import dataclasses
 import glob
 import json
 import logging
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from albert.errors import ConfigError, DataError, FlagError
@@ -80,8 +81,7 @@ class AlbertConfig:
         if classifier_dropout_prob is not None:
             log.warning("classifier_dropout_prob=%s: no effect, pass classifier_dropout to the model's class",
                         classifier_dropout_prob)
-        problems = _problems(self)
-        if problems:
+        if problems := [*_problems(self)] or [*_contradictions(self)]:  # which need numbers
             raise ConfigError("bad ALBERT config: " + "; ".join(problems))
 
     @property
@@ -180,9 +180,7 @@ class AlbertConfig:
         Raises:
           DataError: no architecture has this name.
         """
-        if name not in (named := architectures()):
-            raise DataError(f"no architecture {name!r}: there are {', '.join(named)}")
-        return cls.from_json_file(named[name])
+        return cls.from_json_file(config_file(name))
 
     def check_length(self, max_seq_length: int | None, origin: str) -> None:
         """Raises a FlagError if `max_seq_length` exceeds the maximum of `origin`'s model."""
@@ -242,39 +240,31 @@ def architectures() -> dict[str, str]:
     }
 
 
-def _problems(config: AlbertConfig) -> list[str]:
-    problems = []
-
-    def check(is_valid: bool, problem: str) -> None:
-        if not is_valid:
-            problems.append(problem)
-
+def _problems(config: AlbertConfig) -> Iterator[str]:
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if field.type is int:
-            check(is_integer, f"{name} must be an integer, got {value!r}")
-            check(not is_integer or value >= 1, f"{name} must be at least 1, got {value}")
-            if is_integer and value > _MAX.get(name, value):
-                problems.append(f"{name} must be at most {_MAX[name]:,}, got {value}")
-        elif field.type is float:
-            is_number = is_integer or isinstance(value, float)
-            check(is_number, f"{name} must be a number, got {value!r}")
-            if is_number and "dropout" in name:
-                check(0 <= value < 1, f"{name} must be in [0, 1), got {value}")
-            elif is_number:
-                check(0 < value < float("inf"), f"{name} must be above 0, got {value}")
+            most = _MAX.get(name, math.inf)
+            if not (is_number and isinstance(value, int) and 1 <= value <= most):
+                end = f"1 to {most:,}" if name in _MAX else "1"
+                yield f"{name} must be an integer from {end}, got {value!r}"
+        elif field.type is float and "dropout" in name:
+            if not (is_number and 0 <= value < 1):
+                yield f"{name} must be a number in [0, 1), got {value!r}"
+        elif field.type is float and not (is_number and 0 < value < math.inf):
+            yield f"{name} must be a number above 0, got {value!r}"
     act, sharing = config.hidden_act, config.parameter_sharing
-    is_known = isinstance(act, str) and (act.lower() or "linear") in ACTIVATIONS
-    check(act is None or is_known,
-          f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {act!r}")
-    check(sharing in PARAMETER_SHARING,
-          f"parameter_sharing must be one of {', '.join(PARAMETER_SHARING)}, got {sharing!r}")
-    if not problems:  # these comparisons need numbers
-        check(config.hidden_size % config.num_attention_heads == 0,
-              f"hidden_size {config.hidden_size} is not a multiple of "
-              f"num_attention_heads {config.num_attention_heads}")
-        check(config.num_hidden_groups <= config.num_hidden_layers,
-              f"num_hidden_groups {config.num_hidden_groups} exceeds "
-              f"num_hidden_layers {config.num_hidden_layers}")
-    return problems
+    if act is not None and not (isinstance(act, str) and (act.lower() or "linear") in ACTIVATIONS):
+        yield f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {act!r}"
+    if sharing not in PARAMETER_SHARING:
+        yield f"parameter_sharing must be one of {', '.join(PARAMETER_SHARING)}, got {sharing!r}"
+
+
+def _contradictions(config: AlbertConfig) -> Iterator[str]:
+    if config.hidden_size % config.num_attention_heads:
+        yield (f"hidden_size {config.hidden_size} is not a multiple of "
+               f"num_attention_heads {config.num_attention_heads}")
+    if config.num_hidden_groups > config.num_hidden_layers:
+        yield (f"num_hidden_groups {config.num_hidden_groups} exceeds "
+               f"num_hidden_layers {config.num_hidden_layers}")

@@ -10,6 +10,7 @@ The second does the reverse, and adds tokenizer files for `AutoTokenizer`.
 
 import os
 
+from albert import engines
 from albert.cli import flags
 from albert.errors import FlagError
 from albert.export import forms
@@ -45,7 +46,7 @@ def main(values: flags.FlagValues) -> None:
     tokenizer = source.tokenizer(*flags.vocabulary_given(values))
     if tokenizer is None:
         flags.log.warning("no tokenizer in %s: none written", source.directory)
-    flags.start_engine()
+    engines.start(engines.choose())
     typed = flags.as_typed(values, which)
     forms.write_directory(
         source, values.output_dir, tokenizer, is_archive=bool(values.hf_directory), dtype=values.dtype,

@@ -10,6 +10,7 @@ label names, are in `<export_path>.json`.
 
 import os
 
+from albert import engines
 from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.export import forms
@@ -44,7 +45,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--export_path: {values.export_path}.json is a file of another kind; name "
                         "another") from error
     opened = pretrained.open_named(source, values.checkpoint_name, values.albert_config_file)
-    flags.start_engine()
+    engines.start(engines.choose())
     forms.write_checkpoint(opened, values.export_path)
 
 

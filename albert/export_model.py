@@ -19,6 +19,7 @@ outputs are compared with the model's.
 
 import os
 
+from albert import engines
 from albert.cli import flags
 from albert.errors import FlagError
 from albert.export import forms
@@ -54,7 +55,8 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("--max_seq_length has no effect on .onnx, which takes any length")
     files.refuse_existing(values.export_path, "export_path")
     source = pretrained.open_path(values.model_dir, "model_dir")
-    flags.start_tensorflow()
+    engines.require("tensorflow", "this command needs TensorFlow")
+    engines.start("tensorflow")
     forms.write_file(
         source, values.export_path, suffix[1:], values.head, values.max_seq_length, values.quantize
     )

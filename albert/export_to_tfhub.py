@@ -16,6 +16,7 @@ The module has a model card, README.md.
 
 import os
 
+from albert import engines
 from albert.cli import flags
 from albert.errors import FlagError
 from albert.export import forms
@@ -48,7 +49,8 @@ def main(values: flags.FlagValues) -> None:
     if tokenizer.added.ids:
         raise FlagError(f"the added tokens {', '.join(tokenizer.added.ids):.60} can't be written into a "
                         "TF-Hub module: export an .onnx file")
-    flags.start_tensorflow()
+    engines.require("tensorflow", "this command needs TensorFlow")
+    engines.start("tensorflow")
     forms.write_hub_module(source, values.export_path, tokenizer)
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from albert import engines
 from albert.cli import earlier_run, flags, run_flags
 from albert.cli.encoder import Encoder
 from albert.errors import FlagError
@@ -237,16 +238,18 @@ def run(
     if settings.do_eval:  # on rows that must not have been trained on
         trained_on = trained_on or data.trained_on
     if trained_on:
-        training = earlier_run.TrainingData(fine_tuning_data.digest_of(trained_on), len(trained_on), {
+        training = earlier_run.training_data(fine_tuning_data.digest_of(trained_on), len(trained_on), {
             name: recorded[name] for name in _FLAGS_OF_DATA if name in recorded
         })
-    identity = earlier_run.Identity(
-        data.task, tokenizer.sha256, tokenizer.do_lower_case, data.labels,
-        data.settings.get("num_choices"), data.settings.get("label_threshold"), settings.seed, training,
-        data.is_split,
-    )
+    conditions = {
+        "task": data.task,
+        "number of labels": ("several" if data.has_several else "one") if data.labels else None,
+        "label_list": data.labels if data.labels is None else list(data.labels),
+        "do_lower_case": tokenizer.do_lower_case, "number of options": data.settings.get("num_choices"),
+        "vocabulary or tokenizer setting": tokenizer.sha256, "seed": settings.seed, "training data": training,
+    }
     if settings.do_train:
-        earlier_run.check_directory(directory, identity)
+        earlier_run.check_directory(directory, conditions)
         fine_tuning_data.warn_of_copies(data.examples)
 
     # === Records ===
@@ -263,7 +266,7 @@ def run(
         settings = settings.with_steps(sources["train"].count)
         recorded["train_step"] = settings.train_step
 
-    flags.start_engine(values)  # takes seconds, so check all input first
+    engines.start(engines.choose(values))  # takes seconds, so check all input first
     from albert.optimization import OptimizerConfig
     from albert.training import evaluate, loop
     from albert.training.run import RunConfig, current
@@ -289,7 +292,10 @@ def run(
                 sources["train"],
                 eval_files=sources["dev"] if settings.do_eval else None,
                 init=initial,
-                flags=recorded | {"output_dir": cloud.as_given(directory)} | identity.recorded(),
+                flags=recorded | {
+                    "output_dir": cloud.as_given(directory), "do_lower_case": tokenizer.do_lower_case,
+                    "conditions": conditions,
+                },
             )
         if not engine.is_chief:
             return None  # the chief does the rest
@@ -303,7 +309,7 @@ def run(
 
         # === Evaluation ===
         weights = weights_to_use(settings.checkpoint, directory, encoder.weights)
-        identity.check(weights.origin)
+        earlier_run.check(weights.origin, conditions, is_split=data.is_split)
         if settings.do_eval:
             evaluation = evaluated.get(read_run_state(weights.origin).get("step"))
             if evaluation is None:
@@ -345,7 +351,7 @@ def _evaluate(
     prefix, best = os.path.join(directory, checkpoints.BEST), evaluate.read_best(directory)
     if weights.origin != prefix or not best:
         return result
-    changed = evaluate.differences(best, evaluate.what_is_measured(task, source))
+    changed = evaluate.differences(best, task, source)
     evaluate.keep_if_best(task, run_config, source, prefix, result.results)
     others = checkpoints.list_steps(directory) if changed and not run_config.keep_last else {}
     others.pop(best["step"], None)

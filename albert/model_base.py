@@ -3,6 +3,7 @@
 Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import logging
@@ -260,14 +261,7 @@ class PretrainedModel(keras.Model):
         """Exports the model as Keras does; by default with ids, mask and segments of any shape.
 
         On JAX, which compiles one length, sequences have the model's maximum length.
-
-        Raises:
-          ValueError: the format is "litert": Keras's file would not run without TensorFlow.
         """
-        if format == "litert":
-            raise ValueError("a LiteRT file of Keras would need TensorFlow's own operations: call "
-                             "save_pretrained, then python -m albert.export_model --model_dir=MODEL "
-                             "--export_path=model.tflite")
         if input_signature is None:
             is_jax = keras.backend.backend() == "jax"
             length = self.config.max_position_embeddings if is_jax else None
@@ -275,13 +269,6 @@ class PretrainedModel(keras.Model):
             input_signature = [{name: keras.InputSpec(shape=shape, dtype="int32", name=name)
                                 for name in ("input_ids", "input_mask", "segment_ids")}]
         super().export(os.fspath(filepath), format, input_signature=input_signature, **options)
-
-    def quantize(self, *args: Any, **options: Any) -> None:
-        """Raises a ValueError: exports are quantized, models aren't."""
-        raise ValueError(
-            "a model in Keras isn't quantized: save_pretrained, then "
-            "python -m albert.export_model --quantize"
-        )
 
     # === Files ===
 
@@ -419,12 +406,20 @@ class AlbertModel(PretrainedModel):
 class ModelWithHead(PretrainedModel):
     """The encoder, `bert`, with a head."""
 
+    head_scope: str | None = None  # of the head's weights in released checkpoints
+
     def _make_layers(self) -> None:
         self.bert = AlbertModel(self.config, "bert", self.encoder_options)
         self._make_head()
 
     def _make_head(self) -> None:
         """Creates the layers of the head."""
+
+    def _add_weights(self) -> None:
+        with keras.name_scope(self.head_scope) if self.head_scope else contextlib.nullcontext():
+            for layer in self.layers:
+                if not layer.built:
+                    layer.build()
 
     def _encoder(self) -> AlbertModel:
         return self.bert

@@ -58,16 +58,12 @@ class AlbertForMaskedLM(ModelWithHead):
       'were'
     """
 
-    default_name = "albert_for_masked_lm"
+    default_name, head_scope = "albert_for_masked_lm", "cls"
     reads_all = True
     input_names = (*ModelWithHead.input_names, "masked_lm_positions")
 
     def _make_head(self) -> None:
         self.predictions = MaskedLmHead(self.config)
-
-    def _add_weights(self) -> None:
-        with keras.name_scope("cls"):
-            self.predictions.build()
 
     def _positions(self, inputs: Mapping[str, Any]):
         positions = inputs.get("masked_lm_positions")
@@ -96,11 +92,6 @@ class AlbertForPreTraining(AlbertForMaskedLM):
             self.config, 2, self.config.initializer_range, name="seq_relationship"
         )
 
-    def _add_weights(self) -> None:
-        super()._add_weights()
-        with keras.name_scope("cls"):
-            self.seq_relationship.build()
-
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         outputs = super()._outputs(encoded, inputs, dropout)
         return outputs | {"sop_logits": self.seq_relationship(encoded.pooled)}
@@ -120,9 +111,6 @@ class _LabelModel(ModelWithHead):
 
     def _make_head(self) -> None:
         self.classifier = LabelHead(self.config, self.num_labels, HEAD_INITIALIZER_RANGE, name="classifier")
-
-    def _add_weights(self) -> None:
-        self.classifier.build()
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
@@ -280,15 +268,11 @@ class AlbertForQuestionAnswering(ModelWithHead):
       {'start_logits': (1, 13), 'end_logits': (1, 13)}
     """
 
-    default_name = "albert_for_question_answering"
+    default_name, head_scope = "albert_for_question_answering", "cls"
     reads_all = True
 
     def _make_head(self) -> None:
         self.squad = LabelHead(self.config, 2, HEAD_INITIALIZER_RANGE, name="squad")
-
-    def _add_weights(self) -> None:
-        with keras.name_scope("cls"):
-            self.squad.build()
 
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         logits = self.squad(encoded.sequence)  # [B, L, 2]
@@ -325,10 +309,6 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
         self.start_head = answers.SpanStartHead(self.config)
         self.end_head = answers.SpanEndHead(self.config)
         self.answer_class = answers.AnswerClassHead(self.config)
-
-    def _add_weights(self) -> None:
-        for head in (self.start_head, self.end_head, self.answer_class):
-            head.build()
 
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         sequence, impossible = encoded.sequence, answers.p_mask(inputs, encoded.layout)

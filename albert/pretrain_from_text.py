@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from albert import engines
 from albert.cli import corpus_flags, earlier_run, flags, remote_paths, text_plan, text_report
 from albert.errors import FlagError
 from albert.formats import pretrained
@@ -165,7 +166,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: f
         if start:
             size = text_plan.nearest(start.config)
         elif not teacher:
-            flags.start_engine()
+            engines.start(engines.choose())
             size = text_plan.choose_size(tokens, text_plan.assumed_flops() * seconds_left())
         plan.size = size.name
         plan.mixed_precision = "bfloat16" if processor.bfloat16_gain() else "float32"

@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from albert import finetune
+from albert import engines, finetune
 from albert.cli import classifier_report, flags, own_texts
 from albert.cli.classifier_report import Rows
 from albert.cli.encoder import Encoder, open_encoder
@@ -79,7 +79,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     # === Settings ===
     own_texts.check_flags(values)
-    if values.export_dir and flags.requested_engine(values) != "tensorflow":
+    if values.export_dir and engines.choose(values) != "tensorflow":
         raise FlagError("--export_dir needs TensorFlow: train without it, then use albert.export_model")
     actions = {}
     if values.train_file:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from albert import engines
 from albert.cli import earlier_run, flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError
@@ -193,27 +194,23 @@ def main(values: flags.FlagValues) -> None:
     objective, *none = dynamic_masking.sentence_objectives(sources[0])
     masking = _masking(values, train_files, eval_files)
 
+    # === Vocabulary: the run reads ids, but whoever opens the model needs it ===
+    tokenizer = _vocabulary(values, config, start, sources) if values.do_train else None
+
     # === The run that is resumed ===
-    training = None
+    digest = sources[0].tokenizer_sha256 or (tokenizer and tokenizer.sha256)
+    conditions = {"task": "pretraining", "seed": values.seed, "vocabulary or tokenizer setting": digest}
     if train_files:
         content = repr([fingerprint[1:] for fingerprint in train_files.fingerprints()])
-        training = earlier_run.TrainingData(
+        conditions["training data"] = earlier_run.training_data(
             hashlib.sha256(content.encode()).hexdigest(), train_files.count,
             {"input_file": flags.as_typed(values, "input_file")},
         )
-    identity = earlier_run.Identity(
-        "pretraining", sources[0].tokenizer_sha256, seed=values.seed, training=training,
-        may_continue_to=min(values.until_step or values.num_train_steps, values.num_train_steps),
-    )
-
-    # === Vocabulary: the run reads ids, but whoever opens the model needs it ===
-    tokenizer = None
-    if values.do_train:
-        earlier_run.check_directory(values.output_dir, identity)
-        tokenizer = _vocabulary(values, config, start, sources)
+        last_step = min(values.until_step or values.num_train_steps, values.num_train_steps)
+        earlier_run.check_directory(values.output_dir, conditions, may_continue_to=last_step)
 
     # === Engine: it takes seconds to import, so everything else is checked first ===
-    flags.start_engine(values)
+    engines.start(engines.choose(values))
     from albert.optimization import OptimizerConfig
     from albert.tasks import teacher as teachers
     from albert.tasks.pretraining import PretrainingTask
@@ -252,8 +249,8 @@ def main(values: flags.FlagValues) -> None:
         if values.do_train:
             if tokenizer and current().is_chief:  # first, so that a killed run's directory is complete
                 tokenizer_files.write(tokenizer, files.make_dirs(run.output_dir))
-            recorded = flags.to_dict(values) | identity.recorded() | {
-                "max_predictions_per_seq": task.max_predictions_per_seq, "num_warmup_steps": warmup,
+            recorded = flags.to_dict(values) | {
+                "conditions": conditions, "max_predictions_per_seq": task.max_predictions_per_seq, "num_warmup_steps": warmup,
             }
             if tokenizer:
                 recorded["do_lower_case"] = tokenizer.do_lower_case
@@ -349,7 +346,6 @@ def _vocabulary(
 
     Raises:
       FlagError: it is not the records', or there is none and the run needs it.
-      DataError: the run's checkpoints were trained with another.
     """
     of_records, digest, path = tokenizer_files.of_records(sources)
     if start:
@@ -374,12 +370,6 @@ def _vocabulary(
         return None
     check_vocabulary(tokenizer, config)
     log.info("vocabulary: %s", tokenizer.path)
-    # One that was copied there by hand has no settings.
-    before = tokenizer_files.find(values.output_dir, tokenizer.settings)
-    if before and checkpoints.newest_or_best(values.output_dir):
-        if before.open().sha256 != tokenizer.sha256:
-            raise DataError(f"{values.output_dir} holds checkpoints with another vocabulary than these "
-                            "records: use another --output_dir")
     return tokenizer
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # this checkout
 
-from albert import tokenization
+from albert import engines, tokenization
 from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained
@@ -63,7 +63,7 @@ def main(values: flags.FlagValues) -> None:
     new_file = values.spm_model_file or values.vocab_file
     files.require_file(new_file, "spm_model_file" if values.spm_model_file else "vocab_file")
     files.refuse_existing(values.output_dir, "output_dir")
-    flags.start_engine()
+    engines.start(engines.choose())
     from albert import modeling
 
     source = pretrained.open_path(values.model, "model")

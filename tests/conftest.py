@@ -11,10 +11,10 @@ from collections.abc import Callable
 import hypothesis
 import pytest
 
-from albert.cli import flags
+from albert import engines
 
 # Before TensorFlow is imported, so that it computes here as in the commands' processes.
-flags.set_environment()
+engines.set_environment()
 
 pytest_plugins = ["parallel", "shared_runs"]
 

@@ -4,7 +4,6 @@
     run_flags           devices, steps, checkpoints and masks of every training
     corpus_flags        where a corpus is, and in what format
     remote_paths        flags that name files in cloud storage: downloaded before, uploaded after
-    engine_start        imports TensorFlow or JAX late
     encoder             the encoder that fine-tuning starts from
     earlier_run         what a run must share with the checkpoints that it resumes or evaluates
     table_flags         how run_classifier and predict read a table

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from albert import tokenization
+from albert import engines, tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
@@ -49,7 +49,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
     check_encoder_flags(values)
     source, given = None, flags.vocabulary_given(values)
     if values.albert_hub_module_handle:
-        flags.import_tensorflow()  # which fetches an address
+        engines.import_tensorflow()  # which fetches an address
         origin = values.albert_hub_module_handle
         source = pretrained.open_module(origin)
         config, vocabulary = source.config, source.vocabulary

@@ -1,4 +1,4 @@
-"""How a command starts: flags, logging, exit codes. TensorFlow is imported on request.
+"""How a command starts: flags, logging, exit codes. No TensorFlow.
 
 A command module has `define_flags(values)`, `main(values)` and
 `cli = flags.command(__doc__, define_flags, main)`. Each command has its own
@@ -23,7 +23,6 @@ from absl import flags as absl_flags
 import albert
 from albert import engines
 from albert.cli import remote_paths
-from albert.cli.engine_start import import_tensorflow, set_environment, start  # noqa: F401
 from albert.errors import (
     FlagError,
     Preempted,
@@ -71,26 +70,6 @@ def define(kind: str, values: FlagValues, name: str, default, help: str, **kwarg
 def define_alias(values: FlagValues, name: str, original: str) -> None:
     """Defines a second name for a flag."""
     absl_flags.DEFINE_alias(name, original, flag_values=values)
-
-
-def requested_engine(values: FlagValues | None = None) -> str:
-    """Returns the engine that the flags name, else the environment, else the default."""
-    of_flags = values and (values.engine or ("jax" if values.use_tpu else None))
-    engine = of_flags or os.environ.get("KERAS_BACKEND") or engines.default_engine()
-    engines.require(engine, f"--engine={engine}" if of_flags else f"KERAS_BACKEND={engine}")
-    return engine
-
-
-def start_engine(values: FlagValues | None = None) -> None:
-    """Imports the requested engine and Keras, which takes seconds."""
-    start(requested_engine(values))
-
-
-def start_tensorflow() -> None:
-    """Imports TensorFlow and Keras, for what JAX cannot do."""
-    requested_engine()
-    engines.require("tensorflow", "this command needs TensorFlow")
-    start("tensorflow")
 
 
 TEXT_FLAGS = ("do_lower_case", "keep_accents")
@@ -252,7 +231,7 @@ class _Formatter(logging.Formatter):
 
 def set_up_logging() -> None:
     """Sends the toolkit's log lines to stderr, and silences TensorFlow's start-up messages."""
-    set_environment()
+    engines.set_environment()
     # For each command, because the process's stderr may have been replaced since.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

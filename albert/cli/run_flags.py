@@ -31,11 +31,6 @@ def define_device_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "use_xla", None,
                  "Compile the training step with XLA. Default: on GPUs, but not on CPUs, where it only "
                  "helps small models on sequences of one length; JAX always compiles.")
-    define_step_flags(values)
-
-
-def define_step_flags(values: flags.FlagValues) -> None:
-    """Defines how a training step is computed, on any device."""
     flags.define("integer", values, "gradient_accumulation_steps", 1,
                  "Number of micro-batches into which each device splits its sequences, to save memory; "
                  "the result is the same.", lower_bound=1)
@@ -95,6 +90,6 @@ def check_device_flags(values: flags.FlagValues) -> None:
         raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
     if values.num_virtual_devices > 1 and strategy == "one_device":
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    if flags.requested_engine(values) == "jax" and values.use_xla is False:
+    if engines.choose(values) == "jax" and values.use_xla is False:
         raise FlagError("--nouse_xla has no effect: JAX always compiles. Leave it out, or use "
                         "--engine=tensorflow")

@@ -88,7 +88,7 @@ _RUN_STATE: dict[str, Kind] = {
 # The flags of a run that other code reads.
 _FLAGS: dict[str, Kind] = {
     "do_lower_case": (lambda value: isinstance(value, bool), "true or false"),
-    "training_data": _OBJECT, "text_column": _TEXT, "text_pair_column": _TEXT,
+    "conditions": _OBJECT, "text_column": _TEXT, "text_pair_column": _TEXT,
 }
 
 

@@ -1,6 +1,10 @@
 """Dropout that is a function of a seed and of the position in a forward pass."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
+import numpy as np
 from keras import ops
 
 # An upper bound for a block, and for embeddings and head together.
@@ -55,6 +59,22 @@ class Dropout(keras.random.SeedGenerator):
 
 
 NO_DROPOUT = Dropout()
+
+
+def fold_in(key: np.ndarray, numbers: Sequence[Any]):
+    """Returns a seed for `Dropout`, derived from a key of two integers, and numbers or tensors."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        key = jax.numpy.asarray(key.view(np.uint32))
+        for number in numbers:
+            key = jax.random.fold_in(key, number)
+        return key
+    import tensorflow as tf
+
+    for number in numbers:  # 32 bits: XLA supports no other seeds
+        key = tf.random.experimental.stateless_fold_in(key, number)
+    return tf.cast(tf.random.stateless_uniform([2], key, None, None, tf.int32), tf.int64)
 
 
 def dropped(x, bits, rate: float):

@@ -12,7 +12,6 @@ Legend: T tokens, W width.
 """
 
 import contextlib
-import contextvars
 import functools
 import math
 import sys
@@ -24,24 +23,17 @@ from albert.model.dropout import dropped
 from albert.model.layers import compiled_chains, normalized
 
 MIN_ELEMENTS = 1 << 18  # of a chain: for fewer, compilation doesn't pay off
-_has_gradients = contextvars.ContextVar("albert_gradients", default=True)
 
 
 @contextlib.contextmanager
-def islands(wanted: bool = True, gradients: bool = True) -> Iterator[None]:
-    """Compiles the chains of models that are traced inside the context, if there is no GPU.
-
-    Args:
-      gradients: whether the chains have gradients; TensorFlow keeps those until the process ends.
-    """
+def islands(wanted: bool = True) -> Iterator[None]:
+    """Compiles the chains of models that are traced inside the context, if there is no GPU."""
     is_live = wanted and not tf.config.list_logical_devices("GPU")
     chains = compiled_chains.set(sys.modules[__name__] if is_live else None)
-    before = _has_gradients.set(gradients)
     try:
         yield
     finally:
         compiled_chains.reset(chains)
-        _has_gradients.reset(before)
 
 
 class Island:
@@ -63,9 +55,6 @@ class Island:
         )
 
     def __call__(self, *inputs):
-        if not _has_gradients.get():
-            return self._forward(inputs[: self._num_rows], inputs[self._num_rows :], 1)[0]
-
         @tf.custom_gradient
         def chain(*inputs):
             rows, vectors = inputs[: self._num_rows], inputs[self._num_rows :]

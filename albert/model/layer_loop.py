@@ -5,7 +5,7 @@ it and its gradient once for each layer, a loop only once, so that a step of 12 
 optimized in a fraction of the time. A loop also accumulates a weight's gradient during the backward
 pass, whereas an unrolled graph stores that of each layer until its end: 12 times the encoder's
 weights, 9 GiB for xxlarge. A step takes the same time, except with XLA on some devices, which is
-faster with unrolled layers; see `Engine.loops_layers`.
+faster with unrolled layers; see `training.run.build_model`.
 """
 
 from collections.abc import Callable, Sequence

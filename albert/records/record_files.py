@@ -1,5 +1,6 @@
 """Record files that are read together: their manifests, and the locations of their records."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -279,6 +280,18 @@ def _features_of(path: str, record: bytes, number: int) -> dict[str, np.ndarray]
         return examples.feature_values(record)
     except ExampleError as error:
         raise _in_file(path, error, number) from error
+
+
+@contextlib.contextmanager
+def original_errors(*sources: RecordFiles | None) -> Iterator[None]:
+    """Raises the error of a `tf.data` pipeline over these records, instead of TensorFlow's."""
+    try:
+        yield
+    except Exception as failure:
+        for source in sources:
+            if source and source.error:
+                raise source.error from failure
+        raise
 
 
 def _in_file(path: str, error: ExampleError, first: int) -> DataError:

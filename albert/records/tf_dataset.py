@@ -1,6 +1,5 @@
 """The batches of `batches` as a `tf.data.Dataset`."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
@@ -28,18 +27,6 @@ def eval_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.D
     """Returns the batches of `batches.EvalBatches`, with the same arguments."""
     batches = numpy_batches.EvalBatches(source, spec, **options)
     return _dataset(lambda: batches, source, spec, **options)
-
-
-@contextlib.contextmanager
-def data_errors(*sources: RecordFiles) -> Iterator[None]:
-    """Raises the original error of a pipeline over these records, instead of TensorFlow's."""
-    try:
-        yield
-    except tf.errors.OpError as failure:
-        for source in sources:
-            if source.error:
-                raise source.error from failure
-        raise
 
 
 def _dataset(

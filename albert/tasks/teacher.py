@@ -49,13 +49,7 @@ class Student(AlbertForPreTraining):
         super()._make_head()
         self.teacher_projection = None
         if self.teacher_width != self.config.hidden_size:
-            self.teacher_projection = dense_layer(
-                self.teacher_width, self.config, "teacher_projection"
-            )
-
-    def _add_weights(self) -> None:
-        super()._add_weights()
-        if self.teacher_projection:
+            self.teacher_projection = dense_layer(self.teacher_width, self.config, "teacher_projection")
             self.teacher_projection.build((None, None, self.config.hidden_size))
 
     def _outputs(self, encoded, inputs, dropout):

@@ -1,7 +1,7 @@
 """One interface to everything that TensorFlow and JAX do differently.
 
 The loop, the step, the optimizer and the tasks are written once, with `keras.ops`. An `Engine`
-provides the rest: gradients, a loop over micro-batches, sums over devices, seeds, compilation,
+provides the rest: gradients, a loop over micro-batches, sums over devices, compilation, batches
 and the devices. Keras's backend determines the engine.
 
 A replica is a device with its part of a batch. A worker is a process; several workers train
@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,16 +53,6 @@ class Engine(abc.ABC):
         """Returns the values [workers, ...] of all workers, which must all call it."""
         return np.asarray(value)[None]
 
-    @abc.abstractmethod
-    def errors(
-        self, newest: Callable[[], str | None], *sources: "RecordFiles | None"
-    ) -> contextlib.AbstractContextManager[None]:
-        """Turns the engine's errors about bad records, memory and lost workers into ours.
-
-        Args:
-          newest: returns the checkpoint from which a restarted run resumes.
-        """
-
     # --- Inside a step, while it is traced ---
 
     @abc.abstractmethod
@@ -83,15 +73,7 @@ class Engine(abc.ABC):
             returns the micro-batch and its seed.
         """
 
-    @abc.abstractmethod
-    def fold_in(self, key: np.ndarray, numbers: Sequence[Any]) -> Any:
-        """Returns a seed for dropout (two integers), derived from key and numbers."""
-
     # --- Around a step ---
-
-    @abc.abstractmethod
-    def loops_layers(self, run: Any) -> bool:
-        """Whether layers are in a loop, see `EncoderOptions.has_loop`."""
 
     @abc.abstractmethod
     def train_step(

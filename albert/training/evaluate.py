@@ -19,6 +19,7 @@ from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints
 from albert.formats.metadata import read_run_state, record_results
 from albert.formats.weights import Weights
+from albert.records import record_files
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.task import Task
@@ -38,20 +39,12 @@ class Evaluation:
     predictions: dict[str, np.ndarray]  # [records, ...], in order, without padding
 
 
-def what_is_measured(task: Task, source: RecordFiles) -> dict[str, Any]:
-    """Returns what two evaluations must share for their results to be compared (as JSON)."""
-    return {
-        "task": task.name, "metric": task.best_metric,
-        "files": sorted(fingerprint[1:] for fingerprint in source.fingerprints()),
-    }
-
-
 def keep_if_best(
     task: Task, run: RunConfig, source: RecordFiles, prefix: str, results: Mapping[str, Any]
 ) -> bool:
     """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
-    The best of earlier processes counts, too, unless `what_is_measured` differs. With
+    The best of earlier processes counts, too, unless something else was measured. With
     `run.keep_last`, the checkpoint replaces any earlier one.
     """
     record_results(prefix, results)
@@ -60,42 +53,39 @@ def keep_if_best(
     if not math.isfinite(value):
         log.warning("%s is not a finite number at step %d", task.best_metric, step)
         return False
-    best, measured = read_best(directory), what_is_measured(task, source)
-    if best and (changed := differences(best, measured)):
+    best = read_best(directory)
+    if best and (changed := differences(best, task, source)):
         log.warning("the best checkpoint so far, of step %s, was evaluated differently (%s): the search "
                     "for the best starts again at step %d", best["step"], changed, step)
     elif best and value <= best["value"] and not run.keep_last:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
         store.publish_best(prefix)
-    files.write_sealed_json(os.path.join(directory, BEST_FILE), {
-        "metric": task.best_metric, "step": step, "value": value, "measured": measured,
-    })
+    files.write_sealed_json(os.path.join(directory, BEST_FILE),
+                            _measured(task, source) | {"step": step, "value": value})
     return True
 
 
-def differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Returns the names of the values that make the best result incomparable with `measured`."""
-    before = best["measured"]
-    return ", ".join(
-        name for name in sorted(set(before) | set(measured))
-        if not files.is_same_json(before.get(name), measured.get(name))
-    )
+def _measured(task: Task, source: RecordFiles) -> dict[str, Any]:
+    """Returns what two evaluations must share for their results to be compared (as JSON)."""
+    files_of = sorted(fingerprint[1:] for fingerprint in source.fingerprints())
+    return {"task": task.name, "metric": task.best_metric, "files": files_of}
+
+
+def differences(best: Mapping[str, Any], task: Task, source: RecordFiles) -> str:
+    """Returns the names of what a result of `read_best` does not share with other evaluations."""
+    return ", ".join(name for name, value in _measured(task, source).items()
+                     if not files.is_same_json(best.get(name), value))
 
 
 def read_best(directory: str) -> dict[str, Any] | None:
-    """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated.
-
-    `measured` is `what_is_measured`.
-    """
+    """Returns step and value of a run's best checkpoint, and what was measured; None if nothing was."""
     path = os.path.join(directory, BEST_FILE)
     if not os.path.lexists(path):
         return None
     best = files.read_sealed_json(path)
-    if not all(isinstance(best.get(key), int | float) for key in ("step", "value")):
+    if not all(isinstance(best.get(name), int | float) for name in ("step", "value")):
         raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
-    if not isinstance(best.get("measured"), dict):
-        raise DataError(f"{path}: measured must be an object: remove it")
     return best
 
 
@@ -129,7 +119,7 @@ def measure(
     losses: list[float] = []
     sums: dict[str, tuple[float, float]] = {}
     collected: dict[str, list[np.ndarray]] = {}
-    with current().errors(lambda: None, source):
+    with record_files.original_errors(source):
         for batch in batches:
             before_batch()
             terms, weights, pairs, predictions = eval_step(batch)

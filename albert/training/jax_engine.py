@@ -1,7 +1,7 @@
 """The JAX engine: functional steps, placed on the devices of all workers by `jax.sharding`.
 
-Each device computes the gradients of its part of a batch (`jax.shard_map`), and they are summed over
-all. Weights are on every device. Keras's variables hold them between two calls; inside a step they
+Each device computes the gradients of its part of a batch (`jax.shard_map`), which are summed over
+all, and updates its copy of the weights. Keras's variables hold them between two calls; inside a step they
 are arguments and results (`keras.StatelessScope`).
 """
 
@@ -15,7 +15,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import keras
@@ -26,6 +25,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from albert.errors import FlagError, WorkerLostError, first_line
+from albert.formats import checkpoints
 from albert.records import batches as numpy_batches
 from albert.records.data_order import Share
 from albert.runtime import workers
@@ -56,33 +56,31 @@ class JaxEngine(Engine):
             jax.config.update("jax_num_cpu_devices", values.num_virtual_devices)
         if kind == "multi_worker" and not jax.distributed.is_initialized():
             join()
-        mesh = mesh_of(devices_of(values))
-        level = log.level
-        if mesh.size > 1:
-            log.info("%s: %d replicas", kind or "jax", mesh.size)
+        before, self._mesh, level = self._mesh, mesh_of(devices_of(values)), log.level
+        if self.mesh.size > 1:
+            log.info("%s: %d replicas", kind or "jax", self.mesh.size)
         if not self.is_chief:
             log.setLevel(logging.WARNING)  # the chief logs the rest
         try:
-            with self.on(mesh):
-                yield
-        finally:
-            log.setLevel(level)
-
-    @contextlib.contextmanager
-    def on(self, mesh: Mesh) -> Iterator[None]:
-        """Computes on these devices, inside the block."""
-        before, self._mesh = self._mesh, mesh
-        try:
             yield
+        except jax.errors.JaxRuntimeError as error:
+            reason = re.search(r"(connection (?:closed|reset|refused)[^\n]{0,150})", str(error), re.I)
+            if self.num_workers == 1 or not reason:
+                raise
+            atexit.register(_exit_at_once)
+            newest = ["the start", *checkpoints.list_steps(values.output_dir).values()][-1]
+            raise WorkerLostError(f"another worker was lost ({reason[1]}); restart all workers to "
+                                  f"resume from {newest}") from error
         finally:
             self._mesh = before
+            log.setLevel(level)
 
     @property
     def mesh(self) -> Mesh:
         return self._mesh or mesh_of(jax.devices()[:1])
 
     @property
-    def _local_devices(self) -> list:
+    def local_devices(self) -> list:
         return [d for d in self.mesh.devices.flat if d.process_index == jax.process_index()]
 
     @property
@@ -91,7 +89,7 @@ class JaxEngine(Engine):
 
     @property
     def num_evaluating_replicas(self) -> int:
-        return len(self._local_devices)
+        return len(self.local_devices)
 
     @property
     def num_workers(self) -> int:
@@ -112,99 +110,54 @@ class JaxEngine(Engine):
     def gather(self, value: np.ndarray) -> np.ndarray:
         return np.asarray(multihost_utils.process_allgather(np.asarray(value)[None], tiled=True))
 
-    @contextlib.contextmanager
-    def errors(self, newest, *sources) -> Iterator[None]:
-        try:
-            yield
-        except jax.errors.JaxRuntimeError as error:
-            reason = re.search(r"(connection (?:closed|reset|refused)[^\n]{0,150})", str(error), re.I)
-            if self.num_workers == 1 or not reason:
-                raise
-            atexit.register(_exit_at_once)
-            raise WorkerLostError(f"another worker was lost ({reason[1]}); restart all workers to "
-                                  f"resume from {newest() or 'the start'}") from error
-
     # --- Inside a step ---
 
     def grad_sums(self, loss, inputs_of, batch, loss_weights, scale, state, run):
-        chosen, parts = {id(v) for v in state.trained.values()}, run.gradient_accumulation_steps
+        values = [(variable, variable.value) for variable in state.variables]
+        trained = {name: weight.value for name, weight in state.trained.items()}
+        weights, parts = jax.lax.psum(loss_weights(batch), ROWS), run.gradient_accumulation_steps
+        of_batch = functools.partial(inputs_of, batch, jax.lax.axis_index(ROWS))
 
-        def of_replica(values, batch):
-            with keras.StatelessScope(list(zip(state.variables, values, strict=True))):
-                trained = {name: weight.value for name, weight in state.trained.items()}
-                others = [(v, v.value) for v in (*state.model.variables, *state.constants)
-                          if id(v) not in chosen]
-                weights = jax.lax.psum(loss_weights(batch), ROWS)
-                of_batch = functools.partial(inputs_of, batch, jax.lax.axis_index(ROWS))
+        def of_weights(weights_by_name, part, seed):
+            replaced = [(state.trained[name], value) for name, value in weights_by_name.items()]
+            with keras.StatelessScope(state_mapping=[*values, *replaced]):
+                return loss(part, seed, weights, scale)
 
-                def of_values(values, part, seed):
-                    mapping = [(state.trained[name], x) for name, x in (trained | values).items()]
-                    with keras.StatelessScope(state_mapping=[*others, *mapping]):
-                        return loss(part, seed, weights, scale)
+        # Without the weights that the loss does not depend on.
+        program = jax.make_jaxpr(of_weights)(trained, *of_batch(0)).jaxpr
+        is_loss = [i == 0 for i in range(len(program.outvars))]
+        _, is_used = partial_eval.dce_jaxpr(program, is_loss)
+        trained = {name: trained[name] for name, used in zip(sorted(trained), is_used, strict=False) if used}
+        gradients = jax.grad(of_weights, has_aux=True)
+        if parts == 1:
+            return jax.lax.psum(gradients(trained, *of_batch(0)), ROWS)
 
-                names = _reached(of_values, trained, *of_batch(0))
-                reached = {name: trained[name] for name in names}
-                gradients = jax.grad(of_values, has_aux=True)
-                if parts == 1:
-                    return jax.lax.psum(gradients(reached, *of_batch(0)), ROWS)
-                return jax.lax.psum(_added(lambda i: gradients(reached, *of_batch(i)), parts), ROWS)
+        def add(total, i):
+            return jax.tree.map(jnp.add, total, gradients(trained, *of_batch(i))), None
 
-        return jax.shard_map(
-            of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW), out_specs=EVERYWHERE,
-            check_vma=False,
-        )([variable.value for variable in state.variables], batch)
-
-    def fold_in(self, key: np.ndarray, numbers: Sequence[Any]):
-        key = jnp.asarray(key.view(np.uint32))
-        for number in numbers:
-            key = jax.random.fold_in(key, number)
-        return key
+        # Zeros instead of the first part, so that the program contains the model once.
+        shapes = jax.eval_shape(lambda i: gradients(trained, *of_batch(i)), jnp.int32(0))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.psum(jax.lax.scan(add, zeros, jnp.arange(parts, dtype=jnp.int32))[0], ROWS)
 
     # --- Around a step ---
 
-    def loops_layers(self, run) -> bool:
-        # An H100 takes a quarter less time for unrolled layers, and compiles them as fast.
-        return run.remat or jax.default_backend() != "gpu"
-
     def train_step(self, task, state, run, batches=None) -> "TrainStep":
-        step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
-        return TrainStep(step, state, self.mesh)
+        return TrainStep(self, task, state, run)
 
     def eval_step(self, task, model, batches=None) -> "EvalStep":
-        return EvalStep(task, model, mesh_of(self._local_devices))
+        return EvalStep(task, model, mesh_of(self.local_devices))
 
     def train_batches(self, source, spec, **options):
-        count = len(self._local_devices)
+        count = len(self.local_devices)
         share = Share(self.num_replicas, jax.process_index() * count, count)
         parts = numpy_batches.train_batches(source, spec, **options, share=share)
         is_packed = self.num_workers > 1 and options.get("packed_rows")
-        agree = self._max_of_workers if is_packed else None
-        return _ahead(_placed(parts, count, self.mesh, options.get("micro_batches", 1), agree))
-
-    def _max_of_workers(self, numbers: Sequence[int]) -> np.ndarray:
-        """Returns the elementwise maximum over all workers, which must all call it."""
-        return self.gather(np.array(numbers)).max(0)
+        agree = (lambda sizes: self.gather(np.array(sizes)).max(0)) if is_packed else None
+        return _placed(parts, count, self.mesh, options.get("micro_batches", 1), agree)
 
     def eval_batches(self, source, spec, **options):
-        return _EvalBatches(source, spec, options, mesh_of(self._local_devices))
-
-
-def _reached(function: Callable[..., Any], values: Mapping[str, Any], *inputs: Any) -> list[str]:
-    """Returns the names of the values that the first result of a function depends on."""
-    program = jax.make_jaxpr(function)(values, *inputs).jaxpr
-    is_first = [i == 0 for i in range(len(program.outvars))]
-    _, is_used = partial_eval.dce_jaxpr(program, is_first)
-    return [name for name, used in zip(sorted(values), is_used, strict=False) if used]
-
-
-def _added(part: Callable[[Any], Any], count: int):
-    """Returns part(0) + ... + part(count - 1), computed one after another to save memory."""
-    def add(total, i):
-        return jax.tree.map(jnp.add, total, part(i)), None
-
-    # Zeros instead of the first part, so that the program contains the model once.
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jnp.int32(0)))
-    return jax.lax.scan(add, zeros, jnp.arange(count, dtype=jnp.int32))[0]
+        return _EvalBatches(source, spec, options, mesh_of(self.local_devices))
 
 
 def _exit_at_once() -> None:
@@ -226,6 +179,8 @@ def _placed(
 ):
     """Yields complete batches on the devices, each made of `count` parts of this process.
 
+    A few are transferred ahead of time.
+
     Args:
       agree: given this process's numbers of packed sequences in several batches, returns the
         maximum over all processes.
@@ -233,21 +188,14 @@ def _placed(
     place = functools.partial(
         jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW)
     )
-    batches = iter(lambda: list(itertools.islice(parts, count)), [])
+    batches, ready = iter(lambda: list(itertools.islice(parts, count)), []), []
     at_once = numpy_batches.PREFETCH if agree else 1
     while group := list(itertools.islice(batches, at_once)):
         sizes = [max(len(part["input_ids"]) for part in batch) for batch in group]
         for batch, size in zip(group, agree(sizes) if agree else sizes, strict=True):
-            yield jax.tree.map(place, numpy_batches.joined(batch, int(size), micro_batches))
-
-
-def _ahead(batches: Iterator) -> Iterator:
-    """Yields the same batches, with a few being transferred to the devices ahead of time."""
-    ready: list = []
-    for batch in batches:
-        ready.append(batch)
-        if len(ready) > _AHEAD:
-            yield ready.pop(0)
+            ready.append(jax.tree.map(place, numpy_batches.joined(batch, int(size), micro_batches)))
+            if len(ready) > _AHEAD:
+                yield ready.pop(0)
     yield from ready
 
 
@@ -260,10 +208,7 @@ class _EvalBatches:
         self.mesh = mesh
 
     def __iter__(self):
-        return _ahead(_placed(iter(self.parts), self.mesh.size, self.mesh))
-
-
-# --- Steps ---
+        return _placed(iter(self.parts), self.mesh.size, self.mesh)
 
 
 # --- Devices ---
@@ -328,44 +273,43 @@ def join() -> None:
 class TrainStep:
     """A training step, called with (batch, whether to stop); see `Engine.train_step`."""
 
-    def __init__(self, step, state, mesh: Mesh):
-        self.step, self.variables = step, state.variables
-        self._everywhere = NamedSharding(mesh, EVERYWHERE)
-        # The old values' buffers are donated to the new ones: there is no memory for both.
-        self._step = jax.jit(self._compute, donate_argnums=0, out_shardings=self._everywhere)
-        local = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
+    def __init__(self, engine: JaxEngine, task, state, run):
+        self._variables, mesh = state.variables, engine.mesh
+        everywhere, by_row = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_ROW)
+        for variable in self._variables:
+            variable._value = _on_devices(variable.value, everywhere)
         # Of each device: whether its worker was asked to stop.
+        count = len(engine.local_devices)
         self._stop = [
-            jax.make_array_from_process_local_data(
-                NamedSharding(mesh, BY_ROW), np.full(len(local), stop, np.float32)
-            ) for stop in (0, 1)
+            jax.make_array_from_process_local_data(by_row, np.full(count, stop, np.float32))
+            for stop in (0, 1)
         ]
 
-    def _compute(self, values, batch, stop):
-        with keras.StatelessScope(list(zip(self.variables, values, strict=True))) as scope:
-            row = self.step(batch, jnp.sum(stop))
-        return [scope.get_current_value(v) for v in self.variables], row
+        def of_replica(values, batch, stop):
+            with keras.StatelessScope(list(zip(state.variables, values, strict=True))) as scope:
+                row = steps.train_step(batch, jax.lax.psum(stop[0], ROWS), task, state, run, engine)
+            return [scope.get_current_value(variable) for variable in state.variables], row
+
+        step = jax.shard_map(of_replica, mesh=mesh, in_specs=(EVERYWHERE, BY_ROW, BY_ROW),
+                             out_specs=EVERYWHERE, check_vma=False)
+        # The old values' buffers are donated to the new ones: there is no memory for both.
+        self._step = jax.jit(step, donate_argnums=0)
 
     def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]):
         """Returns a step on batches of these shapes, ready to be compiled."""
-        values = [
-            jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=self._everywhere)
-            for v in self.variables
-        ]
-        return self._step.lower(values, batch, self._stop[0])
+        return self._step.lower([variable.value for variable in self._variables], batch, self._stop[0])
 
     def __call__(self, batch, stop=np.float32(0)):
-        values = [self._placed(variable.value) for variable in self.variables]
+        values = [variable.value for variable in self._variables]
         values, row = self._step(values, batch, self._stop[int(stop)])
-        for variable, value in zip(self.variables, values, strict=True):
+        for variable, value in zip(self._variables, values, strict=True):
             variable._value = value
         return row
 
-    def _placed(self, value):
-        if isinstance(value, jax.Array) and value.sharding == self._everywhere:
-            return value
-        host = np.asarray(value)
-        return jax.make_array_from_callback(host.shape, self._everywhere, lambda at: host[at])
+
+def _on_devices(value, sharding: NamedSharding):
+    host = np.asarray(value)
+    return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
 
 
 class EvalStep:
@@ -375,31 +319,24 @@ class EvalStep:
     """
 
     def __init__(self, task, model, mesh: Mesh):
-        self.task, self.model, self.mesh = task, model, mesh
-        self.variables = [*model.variables, *task.constants]
-        self._placed: tuple[list, list] = ([], [])  # values as they are, and on the devices
-        self._outputs = jax.jit(self._compute)
+        self._variables = [*model.variables, *task.constants]
+        self._everywhere, self._by_row = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_ROW)
+        self._values: list = []  # as they are
+        self._placed: list = []  # on the devices
 
-    def _compute(self, values, batch):
         def of_replica(values, batch):
-            with keras.StatelessScope(list(zip(self.variables, values, strict=True))):
-                *numbers, predictions = steps.eval_step(batch, self.task, self.model)
-            return jax.lax.psum(numbers, ROWS), predictions
+            with keras.StatelessScope(list(zip(self._variables, values, strict=True))):
+                *numbers, predictions = steps.eval_step(batch, task, model)
+            return *jax.lax.psum(numbers, ROWS), predictions
 
-        numbers, predictions = jax.shard_map(
-            of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW),
-            out_specs=(EVERYWHERE, BY_ROW), check_vma=False,
-        )(values, batch)
-        return *numbers, predictions
+        self._step = jax.jit(jax.shard_map(
+            of_replica, mesh=mesh, in_specs=(EVERYWHERE, BY_ROW),
+            out_specs=(EVERYWHERE, EVERYWHERE, EVERYWHERE, BY_ROW), check_vma=False,
+        ))
 
     def __call__(self, batch):
-        values = [variable.value for variable in self.variables]
-        seen, placed = self._placed
-        if len(seen) != len(values) or any(a is not b for a, b in zip(seen, values, strict=True)):
-            everywhere = NamedSharding(self.mesh, EVERYWHERE)
-            placed = [jax.device_put(np.asarray(value), everywhere) for value in values]
-            self._placed = values, placed
-        batch = {
-            name: jax.device_put(x, NamedSharding(self.mesh, BY_ROW)) for name, x in batch.items()
-        }
-        return self._outputs(placed, batch)
+        values = [variable.value for variable in self._variables]
+        if list(map(id, values)) != list(map(id, self._values)):
+            self._placed = [jax.device_put(np.asarray(value), self._everywhere) for value in values]
+            self._values = values
+        return self._step(self._placed, jax.device_put(dict(batch), self._by_row))

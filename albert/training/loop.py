@@ -19,6 +19,7 @@ from albert.errors import FlagError, Preempted, some
 from albert.formats import checkpoints
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
+from albert.records import record_files
 from albert.records.record_files import RecordFiles
 from albert.runtime import workers
 from albert.runtime.progress import Progress, duration
@@ -83,7 +84,7 @@ def train(
         if found:
             newest, tensors, run_state = found
             restore(state, run, tensors, run_state, flags)
-            history.restore(run_state, state.step)
+            history.records_seen = run_state.get("records_seen", size * state.step)
             origin = f"resuming from {newest}"
         check_agreement(engine, {f"step in {run.output_dir}": state.step})
         if engine.is_chief:
@@ -108,7 +109,7 @@ def train(
             with files.atomic_write(os.path.join(run.output_dir, "albert_config.json")) as stream:
                 stream.write(config.to_json_string())
         log_start(state, run, origin)
-        stack.enter_context(engine.errors(lambda: newest, train_files, eval_files))
+        stack.enter_context(record_files.original_errors(train_files, eval_files))
         writer = MetricsWriter(run.output_dir, state.step) if engine.is_chief else None
         if writer:
             stack.callback(writer.close)
@@ -117,7 +118,10 @@ def train(
 
         # === Evaluation of a checkpoint, by the chief ===
         evaluations: dict[int, evaluate.Evaluation] = {}
-        prepared: list[Any] = []  # the step and its batches, which are made once
+        if eval_files and writer:
+            eval_task = task.for_evaluation()
+            eval_batches = evaluate.batches_of(eval_task, config, run, eval_files)
+            eval_step = engine.eval_step(eval_task, state.model, eval_batches)
 
         def end() -> None:
             raise Preempted(f"stopped at step {state.step}, saved {newest}", (*signals, signal.SIGTERM)[0])
@@ -126,13 +130,8 @@ def train(
             if not (eval_files and writer):
                 return
             started = time.monotonic()
-            eval_task = task.for_evaluation()
-            if not prepared:
-                batches = evaluate.batches_of(eval_task, config, run, eval_files)
-                prepared.extend((engine.eval_step(eval_task, state.model, batches), batches))
-            last = evaluate.measure(
-                eval_task, *prepared, eval_files, step, lambda: is_alone and signals and end()
-            )
+            last = evaluate.measure(eval_task, eval_step, eval_batches, eval_files, step,
+                                    lambda: is_alone and signals and end())
             if evaluate.keep_if_best(task, run, eval_files, newest, last.results):
                 evaluations.clear()
             elif len(evaluations) > 1:

@@ -64,10 +64,6 @@ class History:
         self._rows: list[np.ndarray] = []  # of the steps since the last line
         self._tokens: float | None = None  # of those that are timed; None before the first step
 
-    def restore(self, state: Mapping[str, Any], step: int) -> None:
-        """Resumes after `step`; the run's state may be empty."""
-        self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
-
     def note(self, step: int, row: np.ndarray, newest: str | None = None) -> None:
         """Records a step, given its metrics; `newest` is the last checkpoint.
 
@@ -91,8 +87,15 @@ class History:
             raise diverged(step, f"loss {row[LOSS]}, gradient norm {row[NORM]}; {self.bad_steps} bad steps in "
                            f"a row; {batch}", newest)
 
-    def averages(self) -> dict[str, float]:
-        """Returns the averages since the last line, NaN if every step was skipped; skipped ones are left out."""
+    def report(
+        self, step: int, seconds: float, waited: float, writer: "MetricsWriter | None"
+    ) -> None:
+        """Logs and writes the averages since the last line, without skipped steps; NaN if all were skipped.
+
+        Args:
+          seconds: that the steps took, without a process's first.
+          waited: seconds of them in which no batch was ready.
+        """
         rows = np.array(self._rows, np.float64)
         used = rows[(rows[:, BAD] == 0) & (rows[:, OVERFLOW] == 0)]
         count, sums = len(used) or math.nan, used.sum(axis=0)
@@ -107,18 +110,7 @@ class History:
             # Tasks name their metrics for evaluations, but these are of training batches.
             name = re.sub(r"^eval_", "train_", name)
             values[name] = total / weight if weight else 0.0 * count
-        return {name: float(value) for name, value in values.items()}
-
-    def report(
-        self, step: int, seconds: float, waited: float, writer: "MetricsWriter | None"
-    ) -> None:
-        """Logs and writes the averages since the last line.
-
-        Args:
-          seconds: that the steps took, without a process's first.
-          waited: seconds of them in which no batch was ready.
-        """
-        values = self.averages()
+        values = {name: float(value) for name, value in values.items()}
         if self._tokens and seconds > 0:
             values["tokens_per_second"] = round(self._tokens / seconds, 1)
             if self._peak:
@@ -153,23 +145,14 @@ class MetricsWriter:
 
     def __init__(self, directory: str, step: int):
         self._path = os.path.join(directory, "metrics.jsonl")
-        self.evaluated = self._keep_until(self._path, step)
+        lines = [line for line in read_metrics(directory) if line["step"] <= step]
+        with files.atomic_write(self._path) as stream:
+            stream.writelines(json.dumps(line) + "\n" for line in lines)
+        self.evaluated = {line["step"] for line in lines if line["kind"] == "eval"}
         self._stream = files.open_to_append(self._path)
         self._boards: dict[str, EventFile] = {}
         self._directory = os.path.join(directory, "summaries")
         self._board_failed = False
-
-    @staticmethod
-    def _keep_until(path: str, step: int) -> set[int]:
-        if not os.path.exists(path):
-            return set()
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            lines = [(line, _parse(line)) for line in stream]
-        kept = [(line, value) for line, value in lines if value and value["step"] <= step]
-        if len(kept) < len(lines):
-            with files.atomic_write(path) as stream:
-                stream.writelines(line for line, _ in kept)
-        return {value["step"] for _, value in kept if value["kind"] == "eval"}
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Writes one line; `kind` is train or eval. NaN and infinities become null."""
@@ -204,13 +187,13 @@ class MetricsWriter:
         cloud.push()
 
 
-def read_metrics(directory: str, kind: str) -> list[dict[str, Any]]:
-    """Returns a run's lines of a kind, train or eval, in order; damaged ones are left out."""
-    path = os.path.join(directory, "metrics.jsonl")
-    if not os.path.isfile(path):
-        return []
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        return [line for line in map(_parse, stream) if line and line["kind"] == kind]
+def read_metrics(directory: str, kind: str = "") -> list[dict[str, Any]]:
+    """Returns a run's lines, of a kind (train or eval) if given, in order; damaged ones are left out."""
+    path, lines = os.path.join(directory, "metrics.jsonl"), []
+    if os.path.isfile(path):
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = [_parse(line) for line in stream]
+    return [line for line in lines if line and kind in ("", line["kind"])]
 
 
 def _parse(line: str) -> dict | None:

@@ -98,8 +98,12 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     engine = current()
     keras.utils.set_random_seed(run.seed)
     is_compiled = bool(run.use_xla) or engine.always_compiles
+    has_loop = not run.use_xla
+    if engine.always_compiles:
+        # An H100 takes a quarter less time for unrolled layers, and compiles them as fast.
+        has_loop = run.remat or not engine.has_accelerator or engine.device_name.startswith("TPU")
     options = EncoderOptions(
-        has_loop=engine.loops_layers(run),
+        has_loop=has_loop,
         remat=run.remat,
         # With --pad_to_max_seq_length, everything is computed, as in the original.
         needed_outputs_only=not run.pad_to_max_seq_length,
@@ -211,7 +215,7 @@ def restore(
         state.loss_scale.assign(run_state["loss_scale"])
     # NaN, the default of a flag, is null in the file.
     changed = [
-        name for name in sorted(set(before) & set(flags) - {"training_data"})
+        name for name in sorted(set(before) & set(flags) - {"conditions"})
         if not files.is_same_json(before[name], files.finite(flags[name]))
     ]
     used = [f"--{name}={before[name]}, not {flags[name]}" for name in changed if name in _TRAINING]

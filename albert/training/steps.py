@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from albert.model.dropout import fold_in
 from albert.optimization import global_norm
 from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
@@ -31,7 +32,7 @@ def train_step(batch, stop, task: Task, state, run, engine: Engine):
         """Returns the i-th micro-batch of a replica, and the seed of its dropout."""
         step = ops.cast(state.optimizer.iterations, "int32")
         # The first micro-batch of the first replica draws what a single device would draw.
-        return _part_of(batch, i, parts), dropout_seed(engine, run.seed, step, replica * parts + i)
+        return _part_of(batch, i, parts), dropout_seed(run.seed, step, replica * parts + i)
 
     def loss_of(part, seed, weights, scale):
         # --- Forward ---
@@ -63,20 +64,27 @@ def train_step(batch, stop, task: Task, state, run, engine: Engine):
 def _judge(loss, norm, scale, state, run):
     """Returns whether a step's gradients are applied, whether it is bad, and whether it overflows.
 
-    An overflow lowers the loss scale of float16; other values that are not finite are bad steps.
+    An overflow halves the loss scale of float16, and 2,000 good steps in a row double it; other values
+    that are not finite are bad steps.
     """
     finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
-    overflow = ops.zeros_like(finite)
-    if run.mixed_precision == "float16":
-        # The scale applies to gradients, not to the loss. So if only the gradient is not finite, a
-        # lower scale may help, unless it is already 1.
-        can_help = ops.logical_and(ops.isfinite(loss), scale > 1.0)
-        overflow = ops.logical_and(ops.logical_not(finite), can_help)
-        _update_loss_scale(state.loss_scale, finite, overflow)
+    if run.mixed_precision != "float16":
+        return finite, ops.logical_not(finite), ops.zeros_like(finite)
+    # The scale applies to gradients, not to the loss. So if only the gradient is not finite, a lower
+    # scale may help, unless it is already 1.
+    can_help = ops.logical_and(ops.isfinite(loss), scale > 1.0)
+    overflow = ops.logical_and(ops.logical_not(finite), can_help)
+    good = ops.convert_to_tensor(state.loss_scale)[1]
+    grow = ops.logical_and(finite, good >= 1999.0)
+    lower = ops.where(overflow, ops.maximum(scale / 2.0, 1.0), scale)
+    counts = ops.logical_and(finite, ops.logical_not(grow))
+    state.loss_scale.assign(
+        ops.stack([ops.where(grow, scale * 2.0, lower), ops.where(counts, good + 1.0, 0.0)])
+    )
     return finite, ops.logical_not(ops.logical_or(finite, overflow)), overflow
 
 
-def dropout_seed(engine: Engine, seed: int, step, part):
+def dropout_seed(seed: int, step, part):
     """Returns the seed of a micro-batch's dropout: two integers.
 
     Args:
@@ -85,7 +93,7 @@ def dropout_seed(engine: Engine, seed: int, step, part):
       part: int32, the micro-batch's number among those of all replicas.
     """
     key = np.frombuffer(child_seed(seed, "dropout").to_bytes(8, "little"), np.int32)
-    return engine.fold_in(key, (step, part))
+    return fold_in(key, (step, part))
 
 
 def _part_of(batch, i, count: int):
@@ -98,18 +106,6 @@ def _part_of(batch, i, count: int):
         return ops.take(x, i * size + ops.arange(size, dtype="int32"), axis=0)
 
     return {name: part(x) for name, x in batch.items()}
-
-
-def _update_loss_scale(loss_scale: keras.Variable, finite, overflow) -> None:
-    """Halves the scale after an overflow. Doubles it after 2,000 good steps in a row."""
-    old = ops.convert_to_tensor(loss_scale)
-    scale, good = old[0], old[1]
-    grow = ops.logical_and(finite, good >= 1999.0)
-    lower = ops.where(overflow, ops.maximum(scale / 2.0, 1.0), scale)
-    counts = ops.logical_and(finite, ops.logical_not(grow))
-    loss_scale.assign(
-        ops.stack([ops.where(grow, scale * 2.0, lower), ops.where(counts, good + 1.0, 0.0)])
-    )
 
 
 def eval_step(batch, task: Task, model: keras.Model) -> tuple[dict, dict, dict, dict]:

@@ -69,33 +69,17 @@ def save(
     if keep > 0:
         for old in list(checkpoints.list_steps(directory).values())[:-keep]:
             files.remove(*checkpoints.files_of(old))
-        _sweep_orphans(directory, step)
-    _write_state_file(directory)
+        complete = checkpoints.list_steps(directory)
+        for match in filter(None, map(_ORPHAN.match, os.listdir(directory))):  # what a crash left
+            if int(match[1]) < step and int(match[1]) not in complete:
+                files.remove(os.path.join(directory, match[0]))
+    names = [os.path.basename(path) for path in checkpoints.list_steps(directory).values()]
+    with files.atomic_write(os.path.join(directory, "checkpoint")) as stream:  # for other tools
+        stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
+        stream.writelines(f'all_model_checkpoint_paths: "{name}"\n' for name in names)
     log.info("saved %s", prefix)
     cloud.push()
     return prefix
-
-
-def _sweep_orphans(directory: str, newest: int) -> None:
-    """Removes what a crash in `save` left of earlier checkpoints."""
-    complete = checkpoints.list_steps(directory)
-    for name in os.listdir(directory):
-        match = _ORPHAN.match(name)
-        if match and int(match[1]) < newest and int(match[1]) not in complete:
-            files.remove(os.path.join(directory, name))
-
-
-def _write_state_file(directory: str) -> None:
-    """Writes TensorFlow's `checkpoint` file, for other tools."""
-    names = [os.path.basename(p) for p in checkpoints.list_steps(directory).values()]
-    path = os.path.join(directory, "checkpoint")
-    if not names:
-        files.remove(path)
-        return
-    with files.atomic_write(path) as stream:
-        stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
-        for name in names:
-            stream.write(f'all_model_checkpoint_paths: "{name}"\n')
 
 
 def publish_best(prefix: str) -> str:

@@ -29,14 +29,24 @@ class TensorFlowEngine(Engine):
 
     @contextlib.contextmanager
     def scope(self, values) -> Iterator[None]:
-        has_several = len(_gpus(values)) > 1 or values.num_virtual_devices > 1
-        kind = values.distribution_strategy or ("mirrored" if has_several else "one_device")
-        if kind == "multi_worker":
+        if values.distribution_strategy == "multi_worker":
             raise FlagError("TensorFlow trains on one machine: for several, use --engine=jax")
-        strategy = _create(kind, values)
-        if strategy is None:
+        gpus = tf.config.list_physical_devices("GPU")
+        if (values.num_gpus or 0) > len(gpus):
+            raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {len(gpus)}")
+        gpus = gpus[: values.num_gpus]
+        has_several = len(gpus) > 1 or values.num_virtual_devices > 1
+        kind = values.distribution_strategy or ("mirrored" if has_several else "one_device")
+        if values.num_virtual_devices > 1:
+            cpu = tf.config.list_physical_devices("CPU")[0]
+            devices = [tf.config.LogicalDeviceConfiguration()] * values.num_virtual_devices
+            tf.config.set_logical_device_configuration(cpu, devices)
+        tf.config.set_visible_devices(gpus[:1] if kind == "one_device" else gpus, "GPU")
+        if kind == "one_device":  # TensorFlow's default
             yield
             return
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
         log.info("%s: %d replicas", kind, strategy.num_replicas_in_sync)
         with strategy.scope():
             yield
@@ -57,9 +67,6 @@ class TensorFlowEngine(Engine):
     def device_name(self) -> str:
         gpus = tf.config.get_visible_devices("GPU")
         return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "") if gpus else ""
-
-    def errors(self, newest, *sources) -> contextlib.AbstractContextManager[None]:
-        return tf_dataset.data_errors(*filter(None, sources))
 
     # --- Inside a step ---
 
@@ -92,16 +99,7 @@ class TensorFlowEngine(Engine):
             lambda i, _: i < parts, add, (tf.constant(1), first), parallel_iterations=1
         )[1])
 
-    def fold_in(self, key: np.ndarray, numbers):
-        for number in numbers:  # 32 bits: XLA supports no other seeds
-            key = tf.random.experimental.stateless_fold_in(key, number)
-        drawn = tf.random.stateless_uniform([2], key, None, None, tf.int32)
-        return tf.cast(drawn, tf.int64)
-
     # --- Around a step ---
-
-    def loops_layers(self, run) -> bool:
-        return not run.use_xla
 
     def train_step(self, task, state, run, batches=None) -> "TrainStep":
         step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
@@ -109,13 +107,13 @@ class TensorFlowEngine(Engine):
 
     def eval_step(self, task, model, batches=None):
         strategy = tf.distribute.get_strategy()
+        # One graph for batches of all lengths.
+        signature = None if batches is None else (batches.element_spec,)
 
-        @functools.partial(tf.function, reduce_retracing=True, autograph=False)
         def of_batch(batch):
             with islands.islands():
                 return steps.eval_step(batch, task, model)
 
-        @functools.partial(tf.function, reduce_retracing=True, autograph=False)
         def of_replicas(batch):
             *numbers, predictions = strategy.run(of_batch, args=(batch,))
 
@@ -125,23 +123,18 @@ class TensorFlowEngine(Engine):
             gathered = {n: strategy.gather(value, axis=0) for n, value in predictions.items()}
             return *tf.nest.map_structure(total, numbers), gathered
 
-        compiled = of_replicas if self.num_evaluating_replicas > 1 else of_batch
-        if batches is not None:  # one graph for batches of all lengths
-            compiled.get_concrete_function(batches.element_spec)
-        return compiled
+        return tf.function(of_replicas if self.num_evaluating_replicas > 1 else of_batch,
+                           input_signature=signature, reduce_retracing=True, autograph=False)
 
     def train_batches(self, source, spec, **options):
-        return iter(
-            _distributed(lambda share: tf_dataset.train_batches(
-                source, spec, **options, share=share
-            ))
-        )
+        return iter(_distributed(
+            lambda share: tf_dataset.train_batches(source, spec, **options, share=share)
+        ))
 
     def eval_batches(self, source, spec, **options):
-        def make(share):
-            return tf_dataset.eval_batches(source, spec, **options, share=share)
-
-        return _distributed(make) if self.num_evaluating_replicas > 1 else make(None)
+        return _distributed(
+            lambda share: tf_dataset.eval_batches(source, spec, **options, share=share)
+        )
 
 
 def _psum(values):
@@ -177,33 +170,6 @@ class TrainStep:
 
     def __call__(self, batch, stop=np.float32(0)):
         return self._of_replicas(batch, stop)
-
-
-# --- Strategies ---
-
-
-def _create(kind: str, values) -> tf.distribute.Strategy | None:
-    """Returns the strategy; None for TensorFlow's default, on one device."""
-    gpus = _gpus(values)
-    if values.num_virtual_devices > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        devices = [tf.config.LogicalDeviceConfiguration()] * values.num_virtual_devices
-        tf.config.set_logical_device_configuration(cpu, devices)
-    tf.config.set_visible_devices(gpus[:1] if kind == "one_device" else gpus, "GPU")
-    if kind == "one_device":
-        return None
-    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-    return tf.distribute.MirroredStrategy([device.name for device in devices])
-
-
-def _gpus(values) -> list:
-    """Returns the GPUs to use: --num_gpus of them, or all."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if values.num_gpus is None:
-        return gpus
-    if values.num_gpus > len(gpus):
-        raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {len(gpus)}")
-    return gpus[: values.num_gpus]
 
 
 def _distributed(make: Callable[[Share], tf.data.Dataset]):

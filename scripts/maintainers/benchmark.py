@@ -29,7 +29,8 @@ import numpy as np
 REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
 sys.path[:0] = [REPOSITORY]
 
-from albert.cli import engine_start, flags  # noqa: E402
+from albert import engines  # noqa: E402
+from albert.cli import flags  # noqa: E402
 from albert.errors import FlagError  # noqa: E402
 from albert.formats import huggingface  # noqa: E402
 from albert.formats.model_card import table  # noqa: E402
@@ -252,7 +253,7 @@ def main(values: flags.FlagValues, name: str) -> None:
     config = huggingface.read_config(values.albert_config_file)
     if values.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
-    engine_start.start(values.engine)
+    engines.start(values.engine)
     with tempfile.TemporaryDirectory() as folder:
         facts, sides = WORK[name](values, config.with_dropout(0.0), folder)
     rows = [

@@ -13,6 +13,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
 
+from albert import engines
 from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
 from albert.storage import files  # noqa: E402
@@ -66,7 +67,7 @@ def _lines(task: GlueTask, layout: Split, count: int, rng: random.Random):
 
 
 def _write_encoder(directory: str, seed: int) -> None:
-    flags.import_tensorflow()
+    engines.import_tensorflow()
     import keras
 
     from albert.formats import checkpoints

@@ -238,7 +238,7 @@ READERS = {
     "best": Reader(
         "best.json",
         lambda d: files.write_sealed_json(
-            f"{d}/best.json", {"metric": "a", "step": 3, "value": 0.5, "measured": {}}),
+            f"{d}/best.json", {"metric": "a", "step": 3, "value": 0.5}),
         lambda d: evaluate.read_best(str(d)), is_checked=True,
     ),
 }

@@ -10,8 +10,7 @@ from damage import Bomb
 from helpers import SIZES, assert_one_clear_line, metrics, results_of, write_pretraining_records
 from invariants import assert_tidy, nothing_lost, snapshot
 
-from albert import convert_hf
-from albert.cli import flags
+from albert import convert_hf, engines
 from albert.formats import checkpoints, metadata
 from albert.records import features
 from albert.tasks import glue
@@ -58,8 +57,8 @@ REFUSED = [
     ("pretrain", "--init_checkpoint={run}/model.ckpt-11",
      "--init_checkpoint: no checkpoint at .*model.ckpt-10"),
     ("pretrain", "--albert_config_file={d}/wrong.json",
-     "wrong.json: bad ALBERT config: hidden_size must be an integer, got '16'.*"
-     "num_attention_heads must be at least 1.*hidden_dropout_prob must be in [0, 1), got 1"),
+     "wrong.json: bad ALBERT config: hidden_size must be an integer from 1, got '16'.*"
+     "num_attention_heads must be an integer from 1.*hidden_dropout_prob must be a number in [0, 1), got 1"),
     ("classify", "--vocab_file={d}/empty.txt", "empty.txt"),
     ("classify", "--vocab_file={d}/no_mask.txt", "[MASK]"),
     ("classify", "--vocab_file={d}/no_unk.txt", "[UNK]"),
@@ -113,7 +112,7 @@ def test_what_does_not_fit_is_one_line_before_anything_is_computed_or_written(
 ):
     folder, sound = folder
     run = whole.copy(folder / "run").out
-    monkeypatch.setattr(flags, "import_tensorflow", lambda: pytest.fail("TensorFlow is imported"))
+    monkeypatch.setattr(engines, "import_tensorflow", lambda: pytest.fail("TensorFlow is imported"))
     before = snapshot(folder)
     for name, more, said in REFUSED:
         given = [flag.format(d=folder, run=run) for flag in more.split()]

@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 from helpers import NEEDS_JAX, assert_one_clear_line, run_here, write_config, write_weights
 
-from albert import export_model, modeling
-from albert.cli import flags
+from albert import engines, export_model, modeling
 from albert.config import AlbertConfig
 from albert.export import model_conversion
 from albert.formats import checkpoints, pretrained
@@ -102,13 +101,6 @@ def test_every_file_has_a_card_of_its_own_and_the_length_of_the_training(tmp_pat
         assert word in card and f"\n# {name}\n" in card
     [details, *_] = tf.lite.Interpreter(str(tmp_path / "a.tflite")).get_input_details()
     assert list(details["shape"]) == [1, 7]
-
-
-def test_keras_export_for_litert_is_refused_with_the_command_whose_file_runs_alone(tmp_path):
-    model = modeling.AlbertForSequenceClassification(AlbertConfig(**SIZES), 2)
-    with pytest.raises(ValueError, match="python -m albert.export_model --model_dir=MODEL"):
-        model.export(tmp_path / "a.tflite", format="litert")
-    assert not (tmp_path / "a.tflite").exists()
 
 
 FINE_TUNED = {
@@ -231,5 +223,5 @@ def test_what_cannot_be_is_refused(source, tmp_path, monkeypatch, capsys):
 @NEEDS_JAX
 def test_tensorflow_exports_whatever_keras_backend_says(monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    flags.start_tensorflow()
+    engines.start("tensorflow")
     assert os.environ["KERAS_BACKEND"] == "tensorflow"

@@ -220,7 +220,7 @@ def test_what_was_frozen_is_frozen_in_every_copy(copy, tmp_path):
         model.trainable = False
         model.bert.encoder.groups[0][0].feed_forward.trainable = True
 
-    for freeze, count in ((freeze_bert, 2), (freeze_some, None), (thaw_some, 0), (lambda model: None, 27)):
+    for freeze, count in ((freeze_bert, 2), (freeze_some, None), (thaw_some, 0)):
         model = make(FAST)
         freeze(model)
         names = {v.path for v in model.trainable_variables}
@@ -317,23 +317,10 @@ def test_a_model_that_is_built_again_keeps_its_weights():
         assert len(layer.weights) == count > 0
 
 
-@ONLY_TENSORFLOW
-def test_fit_runs_eagerly_where_tensorflow_is_told_to():
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    try:
-        kind = "AlbertForQuestionAnswering"
-        history = compiled(kind).fit(inputs_of(kind), labels_of(kind), verbose=0).history
-        assert np.isfinite(history["loss"]).all()
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
 # --- Precision, devices ---
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_precision_by_argument_is_that_by_policy(policy):
     keras.config.set_dtype_policy(policy)
     by_policy = make(FAST)
@@ -351,11 +338,6 @@ def test_precision_by_argument_is_that_by_policy(policy):
     assert again.dtype_policy.name == policy
 
 
-def test_quantization_in_keras_is_refused_with_the_way_to_do_it():
-    with pytest.raises(ValueError, match="export_model --quantize"):
-        make(FAST).quantize("int8")
-
-
 @NEEDS_JAX
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # minutes of two idle cores
@@ -370,8 +352,8 @@ def test_all_of_it_holds_on_jax():
         env=environment, capture_output=True, text=True, cwd=REPO,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    # All but the three of TensorFlow alone, of which this is one.
-    assert int(re.search(r"(\d+) passed, 3 skipped", done.stdout)[1]) >= 40
+    # All but the two of TensorFlow alone, of which this is one.
+    assert int(re.search(r"(\d+) passed, 2 skipped", done.stdout)[1]) >= 35
 
 
 # --- Called directly, and compiled ---
@@ -405,7 +387,7 @@ def test_a_call_follows_what_was_changed_on_the_model_since_the_last_one():
 
 
 @ONLY_TENSORFLOW
-def test_calls_run_eagerly_where_tensorflow_is_told_to_and_have_gradients():
+def test_calls_and_fit_run_eagerly_where_tensorflow_is_told_to_and_have_gradients():
     import tensorflow as tf
 
     model = make("AlbertModel")
@@ -417,6 +399,8 @@ def test_calls_run_eagerly_where_tensorflow_is_told_to_and_have_gradients():
     tf.config.run_functions_eagerly(True)
     try:
         np.testing.assert_allclose(model(IDS)["pooled_output"], expected, atol=1e-6)
+        history = compiled(FAST).fit(inputs_of(FAST), labels_of(FAST), verbose=0).history
+        assert np.isfinite(history["loss"]).all()
     finally:
         tf.config.run_functions_eagerly(False)
 
@@ -432,13 +416,10 @@ def test_layers_and_summaries_are_those_of_keras(capsys):
     assert model.get_input_embeddings().word_embeddings.shape == (VOCAB, CONFIG.embedding_size)
 
 
-@pytest.mark.parametrize("kind, options", [
-    ("AlbertForSequenceClassification", {"num_labels": 2}), ("AlbertForTokenClassification", {"num_labels": 3}),
-    ("AlbertForMultipleChoice", {}), ("AlbertForQuestionAnswering", {}), ("AlbertForMaskedLM", {}),
-])
-def test_all_layers_but_the_last_are_frozen_as_in_any_keras_model(kind, options):
-    model = getattr(albert, kind)(CONFIG, **options)
-    for layer in model.layers[:-1]:
-        layer.trainable = False
-    named = {name for name, weight in modeling.named_weights(model).items() if weight.trainable}
-    assert named and not [name for name in named if name.startswith("bert/")]
+def test_all_layers_but_the_last_are_frozen_as_in_any_keras_model():
+    for kind in set(KINDS) - {"AlbertModel", "AlbertForPreTraining", "AlbertForBeamQuestionAnswering"}:
+        model = make(kind)
+        for layer in model.layers[:-1]:
+            layer.trainable = False
+        named = {name for name, weight in modeling.named_weights(model).items() if weight.trainable}
+        assert named and not [name for name in named if name.startswith("bert/")]

@@ -282,7 +282,7 @@ def observed(monkeypatch):
         [(arguments, options)] = calls["train"]
         step = calls["train_step"][0][1]
         [(_, batches)] = calls["train_batches"]
-        seeds = [calls["set_random_seed"][0][0][0], batches["seed"], calls["dropout_seed"][0][0][1]]
+        seeds = [calls["set_random_seed"][0][0][0], batches["seed"], calls["dropout_seed"][0][0][0]]
         [out] = [flag.partition("=")[2] for flag in given if flag.startswith("--output_dir=")]
         return Seen(pathlib.Path(out), *arguments, options["eval_files"], step["state"], step["run"], batches,
                     [given for _, given in calls["eval_batches"]], seeds)

@@ -160,14 +160,14 @@ def test_a_loss_or_gradient_that_is_not_finite_is_skipped_and_counted_everywhere
 def test_the_loss_scale_is_halved_by_an_overflow_and_doubled_by_2000_good_steps():
     import keras
 
-    for before, finite, overflow, after in (
-        ([8, 1998], True, False, [8, 1999]), ([8, 1999], True, False, [16, 0]),
-        ([8, 1999], False, True, [4, 0]), ([8, 5], False, False, [8, 0]),
-        ([1, 5], False, True, [1, 0]),
+    run = RunConfig("", mixed_precision="float16")
+    for before, loss, norm, after in (
+        ([8, 1998], 1, 1, [8, 1999]), ([8, 1999], 1, 1, [16, 0]), ([8, 1999], 1, np.inf, [4, 0]),
+        ([8, 5], np.inf, 1, [8, 0]), ([1, 5], 1, np.inf, [1, 0]),
     ):
-        scale = keras.Variable([float(x) for x in before])
-        steps._update_loss_scale(scale, np.bool_(finite), np.bool_(overflow))
-        assert scale.numpy().tolist() == after
+        state = types.SimpleNamespace(loss_scale=keras.Variable([float(x) for x in before]))
+        steps._judge(np.float32(loss), np.float32(norm), np.float32(before[0]), state, run)
+        assert state.loss_scale.numpy().tolist() == after
 
 
 def test_weights_that_overflow_are_never_saved(begun, capsys):

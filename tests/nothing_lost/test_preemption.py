@@ -10,7 +10,6 @@ from helpers import assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
 from albert.formats import checkpoints, metadata
-from albert.records import tf_dataset
 from albert.runtime import workers
 from albert.storage import locks
 from albert.training import evaluate
@@ -69,7 +68,7 @@ def test_a_run_stopped_at_any_step_or_evaluation_resumes_to_the_same_bits(
     jobs.sigterm_when(
         monkeypatch, History, "note", lambda history, before, *_: before + 1 >= step
     )
-    jobs.sigterm_when(monkeypatch, tf_dataset, "eval_batches", lambda *_: True, signal.SIGINT)
+    jobs.sigterm_when(monkeypatch, evaluate, "measure", lambda *_: True, signal.SIGINT)
     flags = [*begun.flags, "--do_eval"]
     assert sorted(jobs.pretrain(*flags) for _ in range(2)) == [130, 143]
     assert not [line for line in metrics(begun.out) if line["kind"] == "eval" and line["step"] > 10]

@@ -14,7 +14,6 @@ from albert import (convert_hf, create_pretraining_data, fill_mask)
 from albert.cli import flags
 from albert.formats import tokenizer_files
 from albert.records import manifests
-from albert.storage import files
 
 WORDS = [*(f"w{i}" for i in range(30)), "The", "cat", "the"]
 SIZE = len(jobs.SPECIALS) + len(WORDS)
@@ -137,19 +136,6 @@ def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_reco
     ]
     tokenizer = vocabulary_of(folder)
     assert not tokenizer.do_lower_case and tokenizer.tokenize("The cat") == ["The", "cat"]
-
-
-def test_a_run_of_an_earlier_version_gets_its_vocabulary_from_the_flag(trained, begin_here, caplog):
-    for name in ("vocab.txt", "tokenizer_config.json"):
-        (trained / "out" / name).unlink()
-    path = f"{trained}/records/train.tfrecord"
-    manifest = manifests.Manifest.read(path)
-    del manifest.info["vocabulary"]  # there are flags in the manifest, too
-    files.write_sealed_json(manifests.manifest_path(path), manifest.to_json())
-    begin_here(trained, f"--vocab_file={trained}/my_vocab.txt")
-    assert vocabulary_of(trained).vocab_size == SIZE
-    begin_here(trained)  # from now on it has it
-    assert "will have no vocabulary" not in caplog.text
 
 
 # --- Where the vocabulary comes from ---

@@ -12,7 +12,8 @@ import jobs
 import pytest
 from helpers import REPO, assert_one_clear_line
 
-from albert.cli import flags
+from albert import engines
+
 
 def python(*arguments, **options):
     path = os.pathsep.join([*options.pop("path", ()), str(REPO)])
@@ -24,7 +25,7 @@ def python(*arguments, **options):
 
 
 def test_sequences_of_several_lengths_bring_no_advice_of_tensorflows():
-    flags.import_tensorflow()
+    engines.import_tensorflow()
     import tensorflow as tf
 
     said, handler = [], logging.Handler()
@@ -42,7 +43,7 @@ def test_a_process_that_dies_while_tensorflow_is_imported_leaves_its_last_words(
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow/__init__.py").write_text(
         "import os; os.write(2, b'needs AVX\\n'); os.kill(os.getpid(), 6)")
-    done = python("-c", "from albert.cli import flags; flags.import_tensorflow()", path=[str(tmp_path)])
+    done = python("-c", "from albert import engines; engines.import_tensorflow()", path=[str(tmp_path)])
     assert done.returncode == -signal.SIGABRT and b"needs AVX\n" in done.stderr
 
 

@@ -259,7 +259,7 @@ def make_batches(engine, *arguments, **options):
     """Yields the batches and raises the errors of a run."""
     if engine == "numpy":
         yield from batches.train_batches(*arguments, **options)
-    with tf_dataset.data_errors(arguments[0]):
+    with record_files.original_errors(arguments[0]):
         yield from tf_dataset.train_batches(*arguments, **options)
 
 

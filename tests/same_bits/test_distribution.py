@@ -210,7 +210,7 @@ def test_workers_of_jax_share_the_batches_of_one_device(tmp_path, monkeypatch):
     def batches(worker: int, workers: int, position: int = 0, devices: int = 2) -> list[list[int]]:
         for name, value in (("process_index", worker), ("process_count", workers)):
             monkeypatch.setattr(jax, name, lambda value=value: value)
-        for name, value in (("_local_devices", [None] * devices), ("mesh", None),
+        for name, value in (("local_devices", [None] * devices), ("mesh", None),
                             ("num_replicas", workers * devices)):
             monkeypatch.setattr(jax_engine.JaxEngine, name, value)
         monkeypatch.setattr(jax_engine, "_placed", lambda parts, count, *_: iter(

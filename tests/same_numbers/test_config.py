@@ -55,13 +55,13 @@ def test_what_is_read_is_written_back_and_an_unknown_key_warned_of(tmp_path, cap
 REFUSED = [
     ({"num_attention_heads": 3}, "hidden_size 16 is not a multiple of num_attention_heads 3"),
     ({"num_hidden_groups": 5}, "num_hidden_groups 5 exceeds num_hidden_layers 4"),
-    ({"hidden_size": 16.0}, "hidden_size must be an integer, got 16.0"),
-    ({"hidden_size": True}, "hidden_size must be an integer, got True"),
-    ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be in"),
+    ({"hidden_size": 16.0}, "hidden_size must be an integer from 1, got 16.0"),
+    ({"hidden_size": True}, "hidden_size must be an integer from 1, got True"),
+    ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a number in"),
     ({"hidden_dropout_prob": "0"}, "hidden_dropout_prob must be a number"),
-    ({"initializer_range": 0}, "initializer_range must be above 0"),
+    ({"initializer_range": 0}, "initializer_range must be a number above 0"),
     ({"hidden_act": "swish"}, "hidden_act must be one of"),
-    ({"vocab_size": 0}, "vocab_size must be at least 1"),
+    ({"vocab_size": 0}, "vocab_size must be an integer from 1, got 0"),
     ({"parameter_sharing": "some"}, "all, attention, ffn, none, got 'some'"),
 ]
 
@@ -128,7 +128,7 @@ def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
     said = "no such file: base_v3. Architectures with a name: base_v1, base_v2, large_v1"
     with pytest.raises(DataError, match=said):
         huggingface.read_config("base_v3")
-    with pytest.raises(DataError, match="no architecture 'base_v3': there are base_v1"):
+    with pytest.raises(DataError, match=said):
         AlbertConfig.released("base_v3")
     with pytest.raises(DataError, match="no such file: work/base.json$"):
         huggingface.read_config(os.path.join("work", "base.json"))

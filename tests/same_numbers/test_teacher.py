@@ -71,32 +71,37 @@ def batch_of(num_masked: int) -> dict[str, np.ndarray]:
     return batch | {"before": ids}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a teacher and records, which nobody changes."""
+    folder = tmp_path_factory.mktemp("teacher")
+    save_teacher(folder)
+    write_records(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher(folder):
+    return opened(folder)
+
+
 @pytest.mark.parametrize("num_masked", [0, 3])
-def test_the_teacher_reads_the_text_without_masks(num_masked, tmp_path):
-    save_teacher(tmp_path)
-    teacher, batch = opened(tmp_path), batch_of(num_masked)
+def test_the_teacher_reads_the_text_without_masks_and_an_error_of_one_is_that_of_the_mean(num_masked, teacher):
+    batch = batch_of(num_masked)
     plain = {"input_ids": batch["before"], "input_mask": batch["input_mask"]}
-    states = teacher.model(plain)["sequence_output"]
+    states = np.asarray(teacher.model(plain)["sequence_output"])
     found = teacher.compare(batch, states)
     assert np.abs(np.asarray(found["state_errors"]) * batch["input_mask"]).max() < 1e-10
     np.testing.assert_allclose(found["similarity"], 1, atol=1e-6)
     other = teacher.compare(batch, np.roll(states, 1, axis=0))
     assert np.asarray(other["state_errors"]).max() > 0.1
     assert np.asarray(other["similarity"]).max() < 0.999
-
-
-def test_a_state_error_of_one_is_that_of_always_giving_the_mean(tmp_path):
-    save_teacher(tmp_path)
-    teacher, batch = opened(tmp_path), batch_of(0)
-    plain = {"input_ids": batch["before"], "input_mask": batch["input_mask"]}
-    states = np.asarray(teacher.model(plain)["sequence_output"])
     means = np.broadcast_to(states.mean(-1, keepdims=True), states.shape)
     np.testing.assert_allclose(teacher.compare(batch, means)["state_errors"], 1, rtol=1e-5)
 
 
-def test_a_student_may_have_a_part_of_the_vocabulary_in_another_order(tmp_path):
-    save_teacher(tmp_path)
-    teacher = opened(tmp_path, [*jobs.SPECIALS, *jobs.WORDS[30:10:-1]])
+def test_a_student_may_have_a_part_of_the_vocabulary_in_another_order(folder):
+    teacher = opened(folder, [*jobs.SPECIALS, *jobs.WORDS[30:10:-1]])
     tokens = dict(zip([*jobs.SPECIALS, *jobs.WORDS], range(40), strict=True))
     assert teacher.rows.tolist() == [tokens[t] for t in (*jobs.SPECIALS, *jobs.WORDS[30:10:-1])]
 
@@ -124,13 +129,11 @@ def test_the_part_of_a_vocabulary_that_a_text_uses_reads_it_the_same(kind, tmp_p
 
 
 @pytest.mark.parametrize("width, tolerance", [(16, 1e-10), (12, 0.5)])
-def test_a_student_begins_as_its_teacher(width, tolerance, tmp_path):
+def test_a_student_begins_as_its_teacher(width, tolerance, folder, teacher):
     from albert.tasks import teacher as teachers
     from albert.tasks.pretraining import PretrainingTask
 
-    save_teacher(tmp_path)
-    teacher = opened(tmp_path)
-    records = RecordFiles([write_records(tmp_path)])
+    records = RecordFiles([write_records(folder)])
     config = dataclasses.replace(teacher.source.config, embedding_size=width).with_dropout(0.0)
     weights = teachers.initial_weights(teacher, config, records)
     task = PretrainingTask(12, 3, teacher=teacher)
@@ -145,12 +148,10 @@ def test_a_student_begins_as_its_teacher(width, tolerance, tmp_path):
     assert error < 0.5 * float(np.asarray(random["state_errors"]).mean())
 
 
-def test_groups_begin_as_the_mean_of_the_layers_that_they_replace(tmp_path):
+def test_groups_begin_as_the_mean_of_the_layers_that_they_replace(folder, teacher):
     from albert.tasks import teacher as teachers
 
-    save_teacher(tmp_path)
-    teacher = opened(tmp_path)
-    records = RecordFiles([write_records(tmp_path)])
+    records = RecordFiles([write_records(folder)])
     config = dataclasses.replace(teacher.source.config, num_hidden_groups=2)
     weights = teachers.initial_weights(teacher, config, records)
     name = "bert/encoder/transformer/group_{}/inner_group_0/ffn_1/intermediate/dense/kernel"
@@ -248,31 +249,23 @@ def test_masks_that_are_drawn_leave_half_of_the_sequences_whole():
     assert not masked["masked_lm_positions"][is_whole].any()
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"hidden_size": 8, "num_attention_heads": 2}, "hidden_size must be the teacher's (16)"),
-    ({"embedding_size": 24}, "embedding_size must be the teacher's (16)"),
-])
-def test_a_start_that_does_not_fit_is_one_line(change, message, tmp_path, capsys):
+def test_a_start_that_does_not_fit_is_one_line(tmp_path, capsys):
     flags = taught(tmp_path)
-    write_config(tmp_path, **TEACHER | change)
-    assert jobs.pretrain(*flags, "--init_from_teacher") == 2
-    assert message in assert_one_clear_line(capsys.readouterr().err)
+    masked = [*jobs.pretraining_flags(tmp_path), f"--teacher={tmp_path / 'teacher'}",
+              f"--vocab_file={jobs.write_vocabulary(tmp_path)}"]
 
+    def refused(message, *flags):
+        assert jobs.pretrain(*flags) == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
 
-def test_records_of_another_vocabulary_are_refused(tmp_path, capsys):
-    flags = taught(tmp_path)
+    for change, message in (
+        ({"hidden_size": 8, "num_attention_heads": 2}, "hidden_size must be the teacher's (16)"),
+        ({"embedding_size": 24}, "embedding_size must be the teacher's (16)"),
+    ):
+        write_config(tmp_path, **TEACHER | change)
+        refused(message, *flags, "--init_from_teacher")
+    refused("--init_from_teacher needs --teacher", *jobs.pretraining_flags(tmp_path), "--init_from_teacher")
+    # Their teacher would never see the embedding of a text without masks.
+    refused("--nostatic_masks", *masked)
     (tmp_path / "teacher/vocab.txt").write_text("\n".join([*jobs.SPECIALS, *jobs.WORDS[:-1], "zebra"]))
-    assert jobs.pretrain(*flags) == 2
-    assert f"lacks {jobs.WORDS[-1]}" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_records_that_hold_masks_are_refused(tmp_path, capsys):
-    """Their teacher would never see the embedding of a text without masks."""
-    flags = [*jobs.pretraining_flags(tmp_path), save_teacher(tmp_path)]
-    assert jobs.pretrain(*flags, f"--vocab_file={jobs.write_vocabulary(tmp_path)}") == 2
-    assert "--nostatic_masks" in assert_one_clear_line(capsys.readouterr().err)
-
-
-def test_a_start_from_no_teacher_is_refused(job, capsys):
-    assert jobs.pretrain(*job, "--init_from_teacher") == 2
-    assert "--init_from_teacher needs --teacher" in assert_one_clear_line(capsys.readouterr().err)
+    refused(f"lacks {jobs.WORDS[-1]}", *flags)

@@ -41,9 +41,6 @@ class Electra(AlbertForPreTraining):
     def _make_head(self) -> None:
         super()._make_head()
         self.discriminator = dense_layer(1, self.config, "discriminator")
-
-    def _add_weights(self) -> None:
-        super()._add_weights()
         self.discriminator.build((None, None, self.config.hidden_size))
 
 

@@ -32,11 +32,11 @@ def odd_gradients():
 
 
 if __name__ == "__main__":
-    from albert import run_pretraining
+    from albert import engines, run_pretraining
     from albert.cli import flags
 
     def main(values):
-        flags.import_tensorflow()
+        engines.import_tensorflow()
         with odd_gradients():
             run_pretraining.main(values)
 

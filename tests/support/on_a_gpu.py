@@ -12,11 +12,13 @@ import jax
 import numpy as np
 from keras import ops
 
+from albert.config import AlbertConfig
 from albert.model import attention
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.row_layout import mask_of
+from albert.tasks.pretraining import PretrainingTask
 from albert.training.jax_engine import JaxEngine
-from albert.training.run import RunConfig
+from albert.training.run import RunConfig, build_model
 
 kernel, asked = jax.nn.dot_product_attention, []
 
@@ -38,7 +40,7 @@ def attend(queries, keys, mask, dtype="bfloat16", dropout=NO_DROPOUT):
 
 
 jax.nn.dot_product_attention = attention_of_jax
-device = types.SimpleNamespace()
+device, devices = types.SimpleNamespace(), jax.devices
 jax.devices = lambda: [device]
 padding = (np.arange(16) < np.array([16, 9])[:, None])[:, None, None, :]
 examples = np.sort(np.random.default_rng(1).integers(0, 4, (2, 16)))
@@ -51,5 +53,8 @@ for argument in sys.argv[1:]:
         "odd": attend(5, 16, padding), "float32": attend(16, 16, padding, "float32"),
         "dropout": attend(16, 16, padding, dropout=Dropout(np.array([1, 2], np.uint32))),
     }))
-jax.default_backend = lambda: "gpu"
-print(json.dumps([JaxEngine().loops_layers(RunConfig("", remat=remat)) for remat in (False, True)]))
+jax.devices = devices
+JaxEngine.has_accelerator, JaxEngine.device_name = True, "NVIDIA H100 80GB HBM3"
+task, config = PretrainingTask(8, 2), AlbertConfig(9, 4, 4, num_attention_heads=2, intermediate_size=4)
+models = (build_model(task, config, RunConfig("", remat=remat)) for remat in (False, True))
+print(json.dumps([model.encoder_options.has_loop for model in models]))

@@ -11,12 +11,12 @@ import serve
 def prepare(spec):
     if spec["work"] in ON_TEXT:
         return ON_TEXT[spec["work"]](spec)
-    from albert.cli import engine_start
+    from albert import engines
 
     is_jax = spec.get("engine") == "jax"
     if is_jax and spec.get("device") != "gpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
-    engine_start.start("jax" if is_jax else "tensorflow")
+    engines.start("jax" if is_jax else "tensorflow")
     import keras
 
     if not is_jax:

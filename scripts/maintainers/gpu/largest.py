@@ -12,9 +12,9 @@ import time
 import jax
 import numpy as np
 
-from albert.cli import flags
+from albert import engines
 
-flags.start_engine()
+engines.start(engines.choose())
 
 from albert.formats import huggingface
 from albert.optimization import OptimizerConfig
