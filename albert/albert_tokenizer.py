@@ -109,11 +109,11 @@ class AlbertTokenizer:
     mask_token_id = property(lambda self: self.tokenizer.mask_id)
     pad_token_id = property(lambda self: self.tokenizer.pad_id)
     unk_token_id = property(lambda self: self.tokenizer.unk_id)
-    cls_token = property(lambda self: self.convert_ids_to_tokens(self.cls_token_id))
-    sep_token = property(lambda self: self.convert_ids_to_tokens(self.sep_token_id))
-    mask_token = property(lambda self: self.convert_ids_to_tokens(self.mask_token_id))
-    pad_token = property(lambda self: self.convert_ids_to_tokens(self.pad_token_id))
-    unk_token = property(lambda self: self.convert_ids_to_tokens(self.unk_token_id))
+    cls_token = property(lambda self: self.tokenizer.special_tokens["cls"])
+    sep_token = property(lambda self: self.tokenizer.special_tokens["sep"])
+    mask_token = property(lambda self: self.tokenizer.special_tokens["mask"])
+    pad_token = property(lambda self: self.tokenizer.special_tokens["pad"])
+    unk_token = property(lambda self: self.tokenizer.special_tokens["unk"])
     vocab_size = property(lambda self: len(self) - len(self.tokenizer.added.ids))
 
     def __len__(self) -> int:
@@ -138,8 +138,7 @@ class AlbertTokenizer:
     @property
     def special_tokens_map(self) -> dict[str, str]:
         """The special tokens by their names in transformers."""
-        names = ("cls_token", "sep_token", "unk_token", "pad_token", "mask_token")
-        return {name: getattr(self, name) for name in names}
+        return {f"{name}_token": token for name, token in self.tokenizer.special_tokens.items()}
 
     def get_vocab(self) -> dict[str, int]:
         """Returns {token: id}."""

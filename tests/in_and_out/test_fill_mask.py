@@ -14,7 +14,7 @@ from albert import extract_features, fill_mask, modeling
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.inference import predictor
+from albert.inference import predictors
 
 VOCABULARY = [*jobs.SPECIALS, *jobs.WORDS]
 PRETRAINED = "AlbertForPreTraining"
@@ -178,7 +178,7 @@ def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outp
         expected = [of_output(o) for o in outputs]
         vectors = extract(folder, tmp_path, "x.npz", f"--pooling={pooling}")["vectors"]
         np.testing.assert_allclose(vectors, expected, atol=2e-5)
-        monkeypatch.setattr(predictor, "CHUNK", 7)
+        monkeypatch.setattr(predictors, "CHUNK", 7)
     lines = extract(folder, tmp_path, "x.jsonl", "--pooling=mean", "--batch_size=3")
     assert [line["text"] for line in lines] == LINES
     np.testing.assert_allclose([line["vector"] for line in lines], expected, atol=2e-5)
