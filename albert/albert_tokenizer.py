@@ -3,7 +3,6 @@
 Legend: B texts or pairs, L sequence.
 """
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -72,7 +71,8 @@ class AlbertTokenizer:
           revision: as in `albert.from_pretrained`.
 
         Raises:
-          DataError: there is no vocabulary, or it has an unsupported setting.
+          UserError: there is no vocabulary, it has an unsupported setting, or was trained with
+            another one.
         """
         path = model_hub.with_revision(os.fspath(path), revision)
         path = model_hub.local_path(shipped.path_of(path), with_weights=False)
@@ -89,12 +89,9 @@ class AlbertTokenizer:
             vocabulary, max_length = source.vocabulary, source.config.max_position_embeddings
         if not vocabulary:
             raise DataError(f"{path} has no vocabulary: one *.model or one vocab*.txt file")
-        changes = {"do_lower_case": do_lower_case, "keep_accents": keep_accents,
-                   "remove_space": remove_space}
-        changes = {name: value for name, value in changes.items() if value is not None}
-        text = dataclasses.replace(vocabulary.text, **changes)
-        max_length = min(max_length, vocabulary.max_length or max_length)
-        return cls(dataclasses.replace(vocabulary, text=text).open(), max_length)
+        settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents, "remove_space": remove_space}
+        tokenizer = vocabulary.override(None, None, settings).open()
+        return cls(tokenizer, min(max_length, vocabulary.max_length or max_length))
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Saves the vocabulary and its settings to a directory, which may hold a model."""
