@@ -3,7 +3,6 @@
 Legend: B texts or pairs, L sequence.
 """
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -72,7 +71,8 @@ class AlbertTokenizer:
           revision: as in `albert.from_pretrained`.
 
         Raises:
-          DataError: there is no vocabulary, or it has an unsupported setting.
+          UserError: there is no vocabulary, it has an unsupported setting, or was trained with
+            another one.
         """
         path = model_hub.with_revision(os.fspath(path), revision)
         path = model_hub.local_path(shipped.path_of(path), with_weights=False)
@@ -87,12 +87,9 @@ class AlbertTokenizer:
             vocabulary, max_length = source.vocabulary, source.config.max_position_embeddings
         if not vocabulary:
             raise DataError(f"{path} has no vocabulary: one *.model or one vocab*.txt file")
-        changes = {"do_lower_case": do_lower_case, "keep_accents": keep_accents,
-                   "remove_space": remove_space}
-        changes = {name: value for name, value in changes.items() if value is not None}
-        text = dataclasses.replace(vocabulary.text, **changes)
-        max_length = min(max_length, vocabulary.max_length or max_length)
-        return cls(dataclasses.replace(vocabulary, text=text).open(), max_length)
+        settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents, "remove_space": remove_space}
+        tokenizer = vocabulary.override(None, None, settings).open()
+        return cls(tokenizer, min(max_length, vocabulary.max_length or max_length))
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Saves the vocabulary and its settings to a directory, which may hold a model."""
@@ -107,11 +104,11 @@ class AlbertTokenizer:
     mask_token_id = property(lambda self: self.tokenizer.mask_id)
     pad_token_id = property(lambda self: self.tokenizer.pad_id)
     unk_token_id = property(lambda self: self.tokenizer.unk_id)
-    cls_token = property(lambda self: self.convert_ids_to_tokens(self.cls_token_id))
-    sep_token = property(lambda self: self.convert_ids_to_tokens(self.sep_token_id))
-    mask_token = property(lambda self: self.convert_ids_to_tokens(self.mask_token_id))
-    pad_token = property(lambda self: self.convert_ids_to_tokens(self.pad_token_id))
-    unk_token = property(lambda self: self.convert_ids_to_tokens(self.unk_token_id))
+    cls_token = property(lambda self: self.tokenizer.special_tokens["cls"])
+    sep_token = property(lambda self: self.tokenizer.special_tokens["sep"])
+    mask_token = property(lambda self: self.tokenizer.special_tokens["mask"])
+    pad_token = property(lambda self: self.tokenizer.special_tokens["pad"])
+    unk_token = property(lambda self: self.tokenizer.special_tokens["unk"])
     vocab_size = property(lambda self: len(self) - len(self.tokenizer.added.ids))
 
     def __len__(self) -> int:
@@ -136,8 +133,7 @@ class AlbertTokenizer:
     @property
     def special_tokens_map(self) -> dict[str, str]:
         """The special tokens by their names in transformers."""
-        names = ("cls_token", "sep_token", "unk_token", "pad_token", "mask_token")
-        return {name: getattr(self, name) for name in names}
+        return {f"{name}_token": token for name, token in self.tokenizer.special_tokens.items()}
 
     def get_vocab(self) -> dict[str, int]:
         """Returns {token: id}."""

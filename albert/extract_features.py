@@ -8,19 +8,13 @@ keep their order. For the vectors of tokens or of other layers, see `output_hidd
 `AlbertModel`.
 """
 
-import json
-import logging
-
 import numpy as np
 
 from albert.cli import answering, flags
 from albert.errors import FlagError
-from albert.inference.embedding import POOLINGS, Embedder
-from albert.inference.predictor import numbers
+from albert.inference.predictors import POOLINGS, Embedder, numbers
 from albert.runtime.progress import Progress
 from albert.storage import files
-
-log = logging.getLogger("albert")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -41,18 +35,15 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--output_file={values.output_file} ends neither in .jsonl nor in .npz")
     texts = answering.read_texts(values.input_file)
     embedder = Embedder(answering.open_model(values), values.pooling)
-    vectors = (
-        answer["vector"] for answer in embedder.predict(texts, Progress("embedded", len(texts), "lines"))
-    )
+    vectors = embedder.predict(texts, Progress("embedded", len(texts), "lines"))
     if values.output_file.endswith(".npz"):
         with files.atomic_write(values.output_file, "wb") as stream:
             np.savez(stream, vectors=np.stack(list(vectors)))
     else:
-        with files.atomic_write(values.output_file) as stream:
-            for text, vector in zip(texts, vectors, strict=True):
-                line = {"text": text, "vector": numbers(vector)}
-                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-    log.info("wrote %s vectors: %s", f"{len(texts):,}", values.output_file)
+        answering.write_lines((
+            {"text": text, "vector": numbers(vector)} for text, vector in zip(texts, vectors, strict=True)
+        ), values.output_file)
+    flags.log.info("wrote %s vectors: %s", f"{len(texts):,}", values.output_file)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -7,12 +7,11 @@ Texts are arguments, lines of --input_file, or lines of the standard input. For 
 --format=json, as one JSON object per text. An empty line has no masks.
 """
 
-from typing import Any
-
 from albert import tokenization
+from albert.albert_tokenizer import MASK
 from albert.cli import answering, flags
 from albert.errors import DataError, FlagError
-from albert.inference.mask_filling import MASK, MaskFiller, require_mask
+from albert.inference.predictors import MaskFiller
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -26,33 +25,30 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
     answering.check_flags(values)
     if texts and values.input_file != answering.STDIN:
         raise FlagError("give texts as arguments or in --input_file, not both")
-    origin, are_lines = "argument ", not texts
+    are_lines, name = not texts, answering.source_name(values.input_file)
     if are_lines:
-        name = answering.source_name(values.input_file)
-        origin, texts = f"{name}:", answering.read_texts(values.input_file)
-        if not any(map(str.strip, texts)):
-            raise DataError(f"{name}: empty input")
-    nonempty = [i for i, text in enumerate(texts) if text.strip() or not are_lines]
-    inputs = [(texts[i], f"{origin}{i + 1}") for i in nonempty]
-    for text, place in inputs:
-        require_mask(text, place)
+        texts = answering.read_texts(values.input_file)
+    filler = MaskFiller(answering.open_model(values), values.top_k)
+    inputs = {}
+    for number, text in enumerate(texts, start=1):
+        origin = f"{name}:{number}" if are_lines else f"argument {number}"
         if tokenization.scrub_surrogates(text) != text:  # Python's stand-ins for invalid bytes
-            raise DataError(f"{place}: not UTF-8 text: {text!r:.80}")
-    opened = answering.open_model(values)
+            raise DataError(f"{origin}: not UTF-8 text: {text!r:.80}")
+        if text.strip() or not are_lines:
+            inputs[number] = filler.read(text, origin)
     # Compute all answers before printing the first.
-    answers = dict(zip(nonempty, MaskFiller(opened, values.top_k).predict(inputs), strict=True))
-    for i, text in enumerate(texts):
-        masks = answers.get(i, [])
-        print(answering.as_json({"text": text, "masks": masks})
-              if values.format == "json" else _as_table(text, masks), flush=True)
-
-
-def _as_table(text: str, masks: list[list[dict[str, Any]]]) -> str:
-    lines = [text]
-    for number, tokens in enumerate(masks, start=1):
-        lines.append(f"  {MASK} {number}")
-        lines += [f"    {one['probability']:.4f}  {one['piece']}" for one in tokens]
-    return "\n".join(lines)
+    answers = dict(zip(inputs, filler.predict(inputs.values()), strict=True))
+    all_masks = [answers.get(number, []) for number in range(1, len(texts) + 1)]
+    if values.format == "json":
+        return answering.write_lines(
+            {"text": text, "masks": masks} for text, masks in zip(texts, all_masks, strict=True)
+        )
+    for text, masks in zip(texts, all_masks, strict=True):
+        print(text)
+        for number, tokens in enumerate(masks, start=1):
+            print(f"  {MASK} {number}")
+            for one in tokens:
+                print(f"    {one['probability']:.4f}  {one['piece']}")
 
 
 cli = flags.command(__doc__, define_flags, main, takes_arguments=True)

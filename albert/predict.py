@@ -31,10 +31,7 @@ from albert.cli import answering, flags, table_flags
 from albert.errors import FlagError
 from albert.formats.metadata import read_run_state
 from albert.inference import fine_tuned
-from albert.inference.predictors import ChoicePredictor, TokenClassifier
-from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
-from albert.storage import files
 from albert.tasks import table as tables
 
 
@@ -74,15 +71,10 @@ def main(values: flags.FlagValues) -> None:
     # === Model ===
     texts = [] if is_table else answering.read_texts(path)
     session = answering.open_model(values)
-    labels = ()
+    task, labels = fine_tuned.task_of(session.source, values.task), ()
     if values.label_list:
-        of_words = TokenClassifier.task in (values.task, fine_tuned.known_task(session))
-        labels = flags.parse_labels(values.label_list, of_words)
-    predictor = fine_tuned.predictor_of(
-        session, values.task, labels, values.is_tokenized, f"give --task={'|'.join(fine_tuned.TASKS)}",
-    )
-    if labels and isinstance(predictor, QuestionAnswerer | ChoicePredictor):
-        raise FlagError(f"--label_list has no effect on {predictor.task}")
+        labels = flags.parse_labels(values.label_list, task == fine_tuned.TokenClassifier.task)
+    predictor = fine_tuned.predictor_of(session, task, labels, values.is_tokenized)
 
     # === Inputs: the texts of each line or row, None for an empty one ===
     if is_table:
@@ -105,27 +97,25 @@ def main(values: flags.FlagValues) -> None:
         rows = zip(*map(table.texts, columns.texts), strict=True)
         inputs = [row if row[0].strip() else None for row in rows]
     else:
-        inputs = [
-            predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None for line in texts
-        ]
-        for number, columns in enumerate(inputs, start=1):
-            if columns is not None:
-                predictor.check(columns, f"{answering.source_name(path)}:{number}", "tab-separated texts")
+        name, inputs = answering.source_name(path), []
+        for number, line in enumerate(texts, start=1):
+            is_empty = predictor.min_texts > 1 and not line.strip(" ")
+            columns = line.split(predictor.separator)
+            inputs.append(None if is_empty else predictor.read(columns, f"{name}:{number}, split at tabs"))
 
     # === Answers ===
     asked = [columns for columns in inputs if columns is not None]
     computed = predictor.predict(asked, Progress("predicted", len(asked), "lines") if output else None)
     answers = (None if columns is None else next(computed) for columns in inputs)
-    if not output:
+    if is_table and output.endswith(tables.WRITTEN):  # as columns, which replace those of equal names
+        cells = []
         for answer in answers:
-            print(answering.as_json(answer), flush=True)
-    elif is_table and output.endswith(tables.WRITTEN):  # as columns, which replace those of equal names
-        cells = [{
-            name: value for key, part in (answer or {}).items() for name, value in (
-                ((f"probability_{label}", p) for label, p in part.items()) if key == "probabilities"
-                else [(f"predicted_{key}", part)]
-            )
-        } for answer in answers]
+            cells.append({})
+            for key, value in (answer or {}).items():
+                if key == "probabilities" and isinstance(value, dict):
+                    cells[-1] |= {f"probability_{label}": p for label, p in value.items()}
+                else:
+                    cells[-1][f"predicted_{key}"] = value
         added = list(dict.fromkeys(itertools.chain.from_iterable(cells)))
         others = [number for number, name in enumerate(table.names) if name not in added]
         tables.write_table(output, [*(table.names[number] for number in others), *added], (
@@ -133,8 +123,7 @@ def main(values: flags.FlagValues) -> None:
             for row, of_row in zip(table.rows, cells, strict=True)
         ))
     else:
-        with files.atomic_write(output) as stream:
-            stream.writelines(answering.as_json(answer) + "\n" for answer in answers)
+        answering.write_lines(answers, output)
     next(computed, None)  # logs how many were truncated
     if output:
         flags.log.info("wrote %s answers: %s", f"{len(inputs):,}", output)

@@ -65,15 +65,14 @@ def whitespace_tokenize(text: str) -> list[str]:
 # --- The tokenizer ---
 
 
-def _special_id(wordpiece_token: str, *spm_tokens: str) -> property:
+def _special_id(name: str) -> property:
     def get(self: "FullTokenizer") -> int:
-        tokens = spm_tokens if self.is_spm else (wordpiece_token,)
-        for token in tokens:
-            if token in self.vocab:
-                return self.vocab[token]
-        raise DataError(f"{self.path}: the vocabulary has no token {tokens[0]}")
+        token = self.special_tokens[name]
+        if token not in self.vocab:
+            raise DataError(f"{self.path}: the vocabulary has no token {token}")
+        return self.vocab[token]
 
-    return property(get, doc=f"Id of {wordpiece_token}, or a DataError if the vocabulary lacks it.")
+    return property(get, doc=f"Id of the token {name!r}, or a DataError if the vocabulary lacks it.")
 
 
 class FullTokenizer:
@@ -103,13 +102,11 @@ class FullTokenizer:
         self.comma_ids: dict[int, list[int]] = {}  # for tokens like "▁2010,", the ids of their parts
         if spm_model_file:
             self.path = cloud.local_copy(spm_model_file, "spm_model_file")
-            self.sp_model = spm_model.load_model(self.path)
-            count = self.sp_model.GetPieceSize()
-            self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
-            for token, i in self.vocab.items():
-                if ends_in_digit_comma(token) and not as_in_bert:
-                    parts = split_digit_comma(self.sp_model, token)
-                    self.comma_ids[i] = list(map(self.sp_model.PieceToId, parts))
+            self.sp_model = model = spm_model.load_model(self.path)
+            self.vocab = {model.IdToPiece(i): i for i in range(model.GetPieceSize())}
+            for token in filter(ends_in_digit_comma, () if as_in_bert else self.vocab):
+                parts = split_digit_comma(model, token)
+                self.comma_ids[self.vocab[token]] = list(map(model.PieceToId, parts))
         elif vocab_file:
             self.path = cloud.local_copy(vocab_file, "vocab_file")
             self.vocab = load_vocab(self.path)
@@ -123,6 +120,11 @@ class FullTokenizer:
             self._ids_of_word: dict[str, list[int]] = {}
         else:
             raise DataError("no vocabulary: give --spm_model_file or --vocab_file")
+        marks = ["[CLS]", "[SEP]", "[MASK]"]
+        if self.is_spm and as_in_bert and "<s>" in self.vocab:
+            marks = ["<s>", "</s>", "<mask>"]
+        marks += ["<pad>", "<unk>"] if self.is_spm else ["[PAD]", "[UNK]"]
+        self.special_tokens = dict(zip(("cls", "sep", "mask", "pad", "unk"), marks, strict=True))
         # Tokens with capitals that are never split, by their lower-case form.
         self.symbols = {token.lower(): token for token in self._symbols()}
         if not self.is_spm:
@@ -130,9 +132,8 @@ class FullTokenizer:
         self.special = AddedTokens({
             token: i for token, i in self.vocab.items() if token in SPECIAL
         } if as_in_bert else {})
-        self._file_size = len(self.vocab)
-        added = dict(sorted((added_tokens or {}).items(), key=lambda item: item[1]))
-        self.add_tokens(added)
+        self._file_size, added = len(self.vocab), added_tokens or {}
+        self.add_tokens(sorted(added, key=added.get))
         for token, i in added.items():
             if self.vocab[token] != i:
                 raise DataError(f"{self.path}: the added token {token!r} has id {i}, it would "
@@ -191,16 +192,11 @@ class FullTokenizer:
     def tokenize(self, text: str | bytes) -> list[str]:
         """Splits a text into tokens; for SentencePiece, call `preprocess` first."""
         text, tokens = convert_to_unicode(text), []
-        if self.settings.as_in_bert:
+        if not self.is_spm or self.settings.as_in_bert:
             return self.convert_ids_to_tokens(self.encode_batch([text], is_preprocessed=True)[0])
-        for begin, end, added in self.added.split(text):
-            if added is not None:
-                tokens.append(self.inv_vocab[added])
-            elif self.is_spm:
-                tokens += encode_pieces(self.sp_model, text[begin:end])
-            else:
-                words = self.basic_tokenizer.tokenize(text[begin:end])
-                tokens += [t for word in words for t in self.wordpiece_tokenizer.tokenize_word(word)]
+        for begin, end, added in self.added.split(text):  # unknown tokens are parts of the text
+            part = text[begin:end]
+            tokens += encode_pieces(self.sp_model, part) if added is None else [self.inv_vocab[added]]
         return tokens
 
     def encode_text(self, text: str | bytes) -> list[int]:
@@ -232,7 +228,7 @@ class FullTokenizer:
 
     def note_unknown(self, texts: Sequence[str | bytes], all_ids: Sequence[Sequence[int]]) -> None:
         """Counts the unknown tokens among the ids of texts, for `unknown_tokens`."""
-        unknown = self.vocab.get("<unk>" if self.is_spm else "[UNK]")
+        unknown = self.vocab.get(self.special_tokens["unk"])
         self._unknown["tokens"] += sum(map(len, all_ids))
         for text, ids in zip(texts, all_ids, strict=True):
             if count := ids.count(unknown):
@@ -301,11 +297,8 @@ class FullTokenizer:
 
     # --- The vocabulary ---
 
-    cls_id = _special_id("[CLS]", "[CLS]", "<s>")
-    sep_id = _special_id("[SEP]", "[SEP]", "</s>")
-    mask_id = _special_id("[MASK]", "[MASK]", "<mask>")
-    pad_id = _special_id("[PAD]", "<pad>")
-    unk_id = _special_id("[UNK]", "<unk>")
+    cls_id, sep_id, mask_id = map(_special_id, ("cls", "sep", "mask"))
+    pad_id, unk_id = map(_special_id, ("pad", "unk"))
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -352,15 +345,12 @@ def tokenizer_digest(
 
 def check_special_pieces(tokenizer: FullTokenizer) -> None:
     """Raises a DataError that lists the special tokens missing from the vocabulary."""
-    vocab, of_bert = tokenizer.vocab, tokenizer.settings.as_in_bert
-    pad, unknown = ("<pad>", "<unk>") if tokenizer.is_spm else ("[PAD]", "[UNK]")
-    is_tagged = of_bert and tokenizer.is_spm and "<s>" in vocab
-    marks = ("<s>", "</s>", "<mask>") if is_tagged else ("[CLS]", "[SEP]", "[MASK]")
-    if missing := [token for token in (*marks, pad, unknown) if token not in vocab]:
+    special = tokenizer.special_tokens
+    if missing := [token for token in special.values() if token not in tokenizer.vocab]:
         raise DataError(f"{tokenizer.path}: the vocabulary has no {', '.join(missing)}; train it with "
                         "these as control symbols")
-    if tokenizer.pad_id != 0 and not of_bert:
-        raise DataError(f"{tokenizer.path}: {pad} has id {tokenizer.pad_id}, it must have id 0")
+    if tokenizer.pad_id != 0 and not tokenizer.settings.as_in_bert:
+        raise DataError(f"{tokenizer.path}: {special['pad']} has id {tokenizer.pad_id}, it must have id 0")
 
 
 def check_vocabulary(tokenizer: FullTokenizer, config: Any) -> None:

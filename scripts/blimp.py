@@ -33,7 +33,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # this che
 from albert.cli import answering, flags
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained
-from albert.inference.predictor import Batch, Predictor, Row, masked_logits
+from albert.inference.predictors import Encoded, Predictor, Row
 from albert.inference.session import AnsweringSession
 from albert.runtime.progress import Progress
 from albert.storage import files
@@ -96,19 +96,18 @@ class Scorer(Predictor):
     def __init__(self, session: AnsweringSession, within_words: bool = False):
         self.session, self.within_words = session, within_words
 
-    def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
-        """Returns, for each text, a sequence per token in which that token is masked.
+    def encode(self, inputs: Sequence[tuple[str, str]]) -> Iterator[Encoded]:
+        """Yields, for each text, a sequence per token in which that token is masked.
 
         Raises:
           DataError: a text has more tokens than fit.
         """
-        limit, all_rows = self.session.max_seq_length - 2, []
+        limit = self.session.max_seq_length - 2
         all_ids = self.session.tokenizer.encode_batch([text for text, _ in inputs])
         for ids, (text, origin) in zip(all_ids, inputs, strict=True):
             if len(ids) > limit:
                 raise DataError(f"{origin}: {len(ids)} tokens, at most {limit} fit: {text!r:.80}")
-            all_rows.append(self.rows(ids))
-        return Batch(all_rows)
+            yield Encoded(self.rows(ids))
 
     def rows(self, ids: Sequence[int]) -> list[Row]:
         """Returns the sequence for each token of a text."""
@@ -118,26 +117,25 @@ class Scorer(Predictor):
         for start, end in enumerate(ends):
             masked = sequence.copy()
             masked[1 + start : 1 + end] = tokenizer.mask_id
+            is_scored = np.zeros_like(sequence)
+            is_scored[1 + start] = 1
             rows.append({
                 "input_ids": masked, "input_mask": np.ones_like(sequence),
-                "segment_ids": np.zeros_like(sequence),
-                # [1, 1], so that they aren't padded like the sequences
-                "masked_lm_positions": np.array([[1 + start]]),
-                "masked_lm_ids": np.array([[ids[start]]]),
+                "segment_ids": np.zeros_like(sequence), "scored": sequence * is_scored,
+                "is_scored": is_scored,
             })
         return rows
 
     def compute(self, model, batch):
-        ids = batch["masked_lm_ids"][:, 0]  # [B, 1]
-        logits = masked_logits(model, batch)[:, 0]  # [B, V]
+        positions = batch["is_scored"].argmax(axis=-1)[:, None].astype(np.int32)  # [B, 1]
+        logits = model({**batch, "masked_lm_positions": positions})["prediction_logits"][:, 0]  # [B, V]
         logits = logits - logits.max(axis=-1, keepdims=True)
-        scored = np.take_along_axis(logits, ids, -1)[:, 0]
+        scored = np.take_along_axis(logits, np.take_along_axis(batch["scored"], positions, -1), -1)[:, 0]
         return {"log_probability": scored - np.log(np.exp(logits).sum(axis=-1))}
 
     def decode(self, context, outputs):
-        for rows in outputs:
-            total = np.sum([row["log_probability"] for row in rows], dtype=float)
-            yield {"log_probability": float(total), "tokens": len(rows)}
+        total = np.sum([row["log_probability"] for row in outputs], dtype=float)
+        return {"log_probability": float(total), "tokens": len(outputs)}
 
 
 def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:

@@ -2,8 +2,8 @@
 
 import contextlib
 import json
-import logging
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from albert.cli import flags
@@ -12,9 +12,6 @@ from albert.formats import pretrained
 from albert.inference.session import DTYPES, AnsweringSession
 from albert.storage import files
 from albert.text import text_files
-
-log = logging.getLogger("albert")
-
 STDIN = "-"
 
 
@@ -63,11 +60,11 @@ def read_texts(path: str) -> list[str]:
     An empty line counts as a text, so that there is one output per line.
     """
     name, counts = source_name(path), text_files.ReadingCounts()
-    with contextlib.ExitStack() as stack:
-        if path == STDIN:
-            stream = text_files.decode(sys.stdin.buffer, name)
-        else:
-            stream = stack.enter_context(text_files.open_text(path))
+    if path == STDIN:
+        opened = contextlib.nullcontext(text_files.decode(sys.stdin.buffer, name))
+    else:
+        opened = text_files.open_text(path)
+    with opened as stream:
         lines = text_files.read_lines(stream, name, counts, longest=sys.maxsize)
         texts = [text.removesuffix("\n").removesuffix("\r") for text, _ in lines]
     counts.check(max_bad=0)
@@ -76,9 +73,15 @@ def read_texts(path: str) -> list[str]:
     return texts
 
 
-def as_json(answer: Any) -> str:
-    """Returns an answer as a line of JSON."""
-    return json.dumps(answer, ensure_ascii=False, allow_nan=False)
+def write_lines(answers: Iterable[Any], path: str | None = None) -> None:
+    """Writes answers as JSON lines: to a file once all are there, else each to the standard output."""
+    lines = (json.dumps(answer, ensure_ascii=False, allow_nan=False) for answer in answers)
+    if path:
+        with files.atomic_write(path) as stream:
+            stream.writelines(f"{line}\n" for line in lines)
+    else:
+        for line in lines:
+            print(line, flush=True)
 
 
 def source_name(path: str) -> str:

@@ -183,7 +183,7 @@ def write_file(
     """
     from albert import modeling
     from albert.export import model_conversion
-    from albert.inference import onnx_file, onnx_model
+    from albert.inference import onnx_graph, onnx_model
 
     trained = _trained_head(source)
     head = head or trained
@@ -198,7 +198,7 @@ def write_file(
     model.config.check_length(length, source.path)
     if form == "onnx":
         content = onnx_model.model_file(kind, source, labels, quantize)
-        run = onnx_file.opened(content)
+        run = onnx_graph.opened(content)
     else:
         content = model_conversion.to_tflite(model, kind.outputs, length, quantize)
         content = model_conversion.with_labels(content, labels) if labels else content

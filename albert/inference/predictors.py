@@ -1,229 +1,260 @@
-"""Predictors for fine-tuned models other than question answering. No TensorFlow at import.
+"""Predictors: batches of sequences of similar length, embeddings, and predictions of masked tokens.
 
-Legend: B batch, L sequence, C labels or choices.
+No TensorFlow at import. Those for fine-tuned models are in `fine_tuned`.
+
+Legend: B batch, L sequence, P masks, K tokens, D size of an embedding.
 """
 
-import dataclasses
-import functools
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+import bisect
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from albert.errors import DataError
-from albert.formats.tokenizer_json import combining_characters
-from albert.inference.predictor import (
-    Batch, Predictor, model_inputs, numbers, sigmoid, softmax,
-)
-from albert.records.features import encode_pairs
-from albert.tasks import race, words
+from albert.albert_tokenizer import MASK, AlbertTokenizer
+from albert.errors import CheckpointError, DataError, FlagError
+from albert.formats import sentence_files
+from albert.inference.onnx_model import INPUTS
+from albert.records import features
 
-Texts = Sequence[str]  # the columns of a line
+log = logging.getLogger("albert")
 
+POOLINGS = ("mean", "cls", "pooled")
+CHUNK = 4096  # number of inputs that are encoded and sorted by length together
+# Tokens of padding in a batch. One more call costs as much as 12 tokens, in small models and in the
+# base model.
+MOST_PADDING = 24
 
-@functools.cache
-def word_pattern() -> re.Pattern[str]:
-    """Returns the pattern of words, from which punctuation is separated at both ends, not inside."""
-    return re.compile(rf"\w(?:\S*\w)?{combining_characters()}*|\S")  # U.S, don't, 3.5
-
-
-@dataclasses.dataclass
-class TaskPredictor(Predictor):
-    """The base class of predictors for fine-tuned models. An input is the texts of a line."""
-
-    session: Any
-    labels: Sequence[str] = ()  # C
-    min_texts: int = 1  # of an input
-    max_texts: int = 2
-    top_k: int | None = None  # answers per input, as a list
-
-    task = ""  # value of --task of `predict`
-
-    def columns(self, line: str) -> Texts:
-        """Returns the texts of a line."""
-        return line.split("\t")
-
-    def check(self, columns: Texts, origin: str, what: str = "texts") -> None:
-        """Raises a DataError if an input has the wrong number of columns, called `what`."""
-        if not self.min_texts <= len(columns) <= self.max_texts:
-            few, many = self.min_texts, self.max_texts
-            wanted = f"{few}{f' to {many}' if many > few + 1 else f' or {many}' if many > few else ''}"
-            raise DataError(f"{origin}: {len(columns)} {what}, expected {wanted}")
+Row = Mapping[str, np.ndarray]  # arrays [..., L]
+Outputs = Mapping[str, np.ndarray]
+Call = Callable[[Mapping[str, np.ndarray]], Outputs]  # of a model
 
 
-class TextClassifier(TaskPredictor):
-    """One label for a text or a pair of texts."""
+class Encoded(NamedTuple):
+    """An input as the model reads it."""
 
-    task = "classification"
-    class_name = "AlbertForSequenceClassification"
+    rows: Sequence[Row]  # its sequences, without padding
+    context: Any = None  # for `decode`
+    num_cut: int = 0  # 1 if it was truncated; or number of words that were cut off
+    num_counted: int = 1  # number of words
+
+
+class Predictor:
+    """Answers inputs with a session's model.
+
+    Subclasses name the model's class, and have methods without side effects, so that threads may
+    share a predictor:
+
+      read(value, origin)      returns an input; the origin names it in a DataError
+      encode(inputs)           returns an `Encoded` for each input
+      compute(model, batch)    returns arrays {name: [B, ...]}, by default the model's outputs
+      decode(context, outputs) returns the answer to an input, given its sequences' outputs
+    """
+
+    session: Any  # an AnsweringSession
+    class_name = ""  # of the model
+    counted = "inputs"  # what `Encoded.num_cut` counts
+
+    def read(self, value: Any, origin: str) -> Any:
+        if not isinstance(value, str):
+            raise DataError(f"{origin} is not a text: {value!r:.80}")
+        return value
+
+    def compute(self, model: Call, batch: Mapping[str, np.ndarray]) -> Outputs:
+        return model(batch)
+
+    def predict(self, inputs: Iterable[Any], progress: Any = None) -> Iterator[Any]:
+        """Yields the answer to each input; at the end, warns once of inputs that were truncated.
+
+        Args:
+          progress: a `Progress` over the inputs.
+        """
+        session, inputs = self.session, iter(inputs)
+        model = session.model(self.class_name)
+        num_done = num_cut = num_counted = 0
+        while chunk := list(itertools.islice(inputs, CHUNK)):
+            encoded = list(self.encode(chunk))
+            rows, computed = [row for one in encoded for row in one.rows], {}
+            for indices, batch in batches(rows, session.batch_size):
+                outputs = self.compute(model, batch)
+                if not all(np.isfinite(values).all() for values in outputs.values()):
+                    raise DataError("the model computes NaN or infinity: its weights are damaged, or too "
+                                    "large for this precision")
+                for position, index in enumerate(indices):
+                    computed[index] = {name: values[position] for name, values in outputs.items()}
+                if progress:
+                    progress.update(num_done + len(computed) * len(chunk) // len(rows))
+            if progress:
+                progress.clear()
+            num_done += len(chunk)
+            num_cut += sum(one.num_cut for one in encoded)
+            num_counted += sum(one.num_counted for one in encoded)
+            order = itertools.count()
+            for one in encoded:
+                yield self.decode(one.context, [computed[next(order)] for _ in one.rows])
+        if unknown := session.tokenizer.unknown_tokens():
+            session.once("unknown", lambda: log.warning("%s", unknown))
+        if num_cut:
+            session.once(("truncated", type(self)), lambda: log.warning(
+                "truncated %s of %s %s (%.1f %%) to max_seq_length=%d", f"{num_cut:,}", f"{num_counted:,}",
+                self.counted, 100 * num_cut / num_counted, session.max_seq_length,
+            ))
+
+    def sequence(self, first: Sequence[int], second: Sequence[int] | None = None) -> Encoded:
+        """Returns the sequence of one or two texts' ids."""
+        needed = len(first) + len(second or ()) + (2 if second is None else 3)
+        length = min(needed, self.session.max_seq_length)
+        ids = self.session.tokenizer.cls_id, self.session.tokenizer.sep_id
+        return Encoded([features.join_texts(first, second, length, *ids)], num_cut=needed > length)
+
+
+def batches(rows: Sequence[Row], batch_size: int) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+    """Yields (numbers of sequences, their padded int32 arrays), the longest sequence first.
+
+    A batch has sequences of similar length: fewer than `batch_size` rather than more padding than
+    MOST_PADDING.
+    """
+    sizes = [row["input_ids"].shape[-1] for row in rows]
+    order = sorted(range(len(rows)), key=lambda index: -sizes[index])
+    while order:
+        longest = sizes[order[0]]
+        padding = list(itertools.accumulate(longest - sizes[i] for i in order[:batch_size]))
+        count = bisect.bisect_right(padding, MOST_PADDING)
+        chosen, order = order[:count], order[count:]
+        batch = {}
+        for name, array in rows[chosen[0]].items():
+            batch[name] = np.zeros((count, *array.shape[:-1], longest), np.int32)
+            for values, i in zip(batch[name], chosen, strict=True):
+                values[..., : sizes[i]] = rows[i][name]
+        yield chosen, batch
+
+
+def without_padding(row: Mapping[str, Any]) -> Row:
+    """Returns the model's inputs [..., L] of a record."""
+    used = int(row["input_mask"].sum(axis=-1).max())
+    return {name: row[name][..., :used] for name in INPUTS}
+
+
+# === Numbers ===
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns the softmax over the last axis, in float32."""
+    logits = np.asarray(logits, np.float32)
+    powers = np.exp(logits - np.max(logits, -1, keepdims=True))
+    return powers / np.sum(powers, -1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Returns the sigmoid in float32, without overflow."""
+    power = np.exp(-np.abs(np.asarray(logits, np.float32)))
+    return np.where(logits < 0, power, np.float32(1.0)) / (1 + power)
+
+
+def numbers(values: np.ndarray) -> list[float]:
+    """Returns the shortest decimals that round to the same float32."""
+    return [float(str(x)) for x in np.asarray(values, np.float32)]
+
+
+# === Pretrained models ===
+
+
+class Embedder(Predictor):
+    """Computes embeddings of texts. An answer is an array [D].
+
+    Args:
+      pooling: one of `POOLINGS`, see `albert.extract_features`; by default the model's own, else
+        the mean.
+
+    Raises:
+      CheckpointError: the model's own is not supported.
+    """
+
+    class_name = "AlbertModel"
+
+    def __init__(self, session: Any, pooling: str | None):
+        own = session.source.metadata.pooling or "mean"
+        if not pooling and own not in (*sentence_files.SUPPORTED, *POOLINGS):
+            raise CheckpointError(f"{session.source.path} makes embeddings by {own!r}, which is not "
+                                  f"supported: choose a pooling, {', '.join(POOLINGS)}")
+        self.session, (self.pooling, *rest) = session, (pooling or own).split("+")
+        self.is_normalized = bool(rest)
 
     def encode(self, inputs):
-        texts = [(columns[0], columns[1] if len(columns) > 1 else None) for columns in inputs]
-        # As in training, a second text that is empty after preprocessing doesn't count.
-        rows = [self.session.row(*ids) for ids in encode_pairs(self.session.tokenizer, texts)]
-        return Batch([[row] for row, _ in rows], num_cut=sum(is_cut for _, is_cut in rows))
+        return map(self.sequence, self.session.tokenizer.encode_batch(inputs))
+
+    def compute(self, model, batch):
+        outputs = model(batch)
+        if self.pooling == "pooled":
+            if "pooled_output" not in outputs:
+                raise CheckpointError(
+                    f"{self.session.source.path} has no trained bert/pooler: choose another pooling"
+                )
+            return {"vector": outputs["pooled_output"]}
+        states, mask = outputs["sequence_output"], batch["input_mask"].astype(np.float32)
+        if self.pooling == "cls":
+            mask[:, 1:] = 0
+        vectors = np.einsum("blh,bl->bh", states, mask) / mask.sum(axis=1, keepdims=True)
+        if self.is_normalized:  # to the length 1; zeros stay
+            lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+            vectors = vectors / np.where(lengths > 0, lengths, 1)
+        return {"vector": vectors}  # [B, D]
 
     def decode(self, context, outputs):
-        answers = self.answers(outputs)
-        return map(self._likeliest, answers) if self.top_k else answers
-
-    def answers(self, outputs):
-        """Yields the answer to each input."""
-        return _likeliest_labels(self.labels, outputs)
-
-    def _likeliest(self, answer):
-        by_label = answer["probabilities"]
-        best = sorted(by_label, key=by_label.get, reverse=True)[: self.top_k]
-        return [{"label": label, "probability": by_label[label]} for label in best]
+        return outputs[0]["vector"]
 
 
-class MultiLabelClassifier(TextClassifier):
-    """Labels of a text or a pair of texts: all whose probability reaches a threshold."""
+class MaskFiller(Predictor):
+    """Predicts the most likely tokens for each [MASK] of a text.
 
-    task = "multi_label_classification"
+    An answer has, for each [MASK], a list of `{"piece", "id", "probability"}`.
 
-    @property
-    def threshold(self) -> float:
-        """The threshold that was set for the training, else 0.5."""
-        settings = self.session.source.metadata.settings if self.session else {}
-        return settings.get("label_threshold", 0.5)
+    Raises:
+      FlagError: the vocabulary has fewer than `top_k` tokens.
+    """
 
-    def answers(self, outputs):
-        threshold = self.threshold
-        for _, values in _with_probabilities(outputs, sigmoid):
-            pairs = list(zip(self.labels, values, strict=True))
-            yield {
-                "labels": [label for label, value in pairs if value >= threshold],
-                "probabilities": dict(pairs),
-            }
+    class_name = "AlbertForMaskedLM"
 
+    def __init__(self, session: Any, top_k: int):
+        vocab_size = session.tokenizer.vocab_size  # the model may have further rows
+        if not 1 <= top_k <= vocab_size:
+            raise FlagError(f"top_k={top_k}: the vocabulary has {vocab_size} tokens")
+        self.session, self.top_k = session, top_k
+        self._encode = AlbertTokenizer(session.tokenizer).encode
 
-class Regressor(TextClassifier):
-    """A number for a text or a pair of texts, or several numbers by name."""
+    def read(self, value, origin):
+        """Returns the ids of a text; a DataError if it has no [MASK] or is too long."""
+        ids = self._encode(super().read(value, origin), add_special_tokens=False)
+        if self.session.tokenizer.mask_id not in ids:
+            raise DataError(f"{origin}: no {MASK} in the text: {value!r:.80}")
+        length, limit = len(ids) + 2, self.session.max_seq_length
+        if length > limit:
+            raise DataError(f"{origin}: {length} tokens with [CLS] and [SEP], at most {limit} fit")
+        return ids
 
-    task = "regression"
+    def encode(self, inputs):
+        return map(self.sequence, inputs)
 
-    def answers(self, outputs):
-        for (one,) in outputs:
-            values = numbers(one["logits"])
-            if len(values) == 1:
-                yield {"value": values[0]}
-            else:
-                yield {"values": dict(zip(self.labels, values, strict=True))}
-
-
-def _likeliest_labels(labels, outputs):
-    """Yields the most likely label or option of each input."""
-    for logits, values in _with_probabilities(outputs, softmax):
-        best = np.argmax(logits, axis=-1)
-        yield {
-            "label": labels[best],
-            "probability": values[best],
-            "probabilities": dict(zip(labels, values, strict=True)),
+    def compute(self, model, batch):
+        is_mask = batch["input_ids"] == self.session.tokenizer.mask_id  # [B, L]
+        counts = is_mask.sum(axis=-1)
+        # The masks first; where a text has fewer, positions that `decode` ignores.
+        positions = np.argsort(~is_mask, axis=-1, kind="stable")[:, : counts.max()].astype(np.int32)
+        logits = model({**batch, "masked_lm_positions": positions})["prediction_logits"]
+        logits = logits[..., : self.session.tokenizer.vocab_size]  # [B, P, V]
+        best = np.argpartition(-logits, self.top_k - 1)[..., : self.top_k]  # in any order
+        order = np.argsort(-np.take_along_axis(logits, best, -1))  # probabilities may be equal
+        ids = np.take_along_axis(best, order, -1)  # [B, P, K]
+        return {
+            "ids": ids, "probabilities": np.take_along_axis(softmax(logits), ids, -1), "count": counts,
         }
 
-
-def _with_probabilities(outputs, activation):
-    """Yields the logits [C] of each input, and its probabilities as a list."""
-    if outputs:
-        logits = np.stack([one["logits"] for (one,) in outputs]).astype(np.float32)
-        for of_one, values in zip(logits, activation(logits), strict=True):
-            yield of_one, numbers(values)
-
-
-@dataclasses.dataclass
-class TokenClassifier(TaskPredictor):
-    """A label for each word of a text, and the entities that the labels mark."""
-
-    max_texts: int = 1
-    is_tokenized: bool = False  # whether texts are split into words only at blanks
-
-    task = "token_classification"
-    class_name = "AlbertForTokenClassification"
-    counted = "words"
-
-    def columns(self, line):
-        return [line]  # tabs separate words, as blanks do
-
-    def encode(self, inputs):
-        pattern = re.compile(r"[^ \t]+") if self.is_tokenized else word_pattern()
-        all_rows, context, num_cut = [], [], 0
-        tokenizer, length = self.session.tokenizer, self.session.max_seq_length
-        for (text,) in inputs:
-            spans = [match.span() for match in pattern.finditer(text)]
-            ids = words.encode_words(tokenizer, [text[a:b] for a, b in spans])
-            num_cut += sum(len(word) > length - 2 for word in ids)
-            rows = words.sentence_rows(ids, [0] * len(ids), tokenizer, length)
-            rows = list(map(without_padding, rows))
-            context.append((text, spans, [np.flatnonzero(row["label_ids"]) for row in rows]))
-            all_rows.append([model_inputs(row) for row in rows])
-        num_words = sum(len(spans) for _, spans, _ in context)
-        return Batch(all_rows, context, num_cut, num_words)
-
     def decode(self, context, outputs):
-        for (text, spans, positions), rows in zip(context, outputs, strict=True):
-            logits = np.concatenate(  # [words, C]
-                [row["logits"][at] for row, at in zip(rows, positions, strict=True)]
-                or [np.zeros((0, len(self.labels)), np.float32)]
-            )
-            labels = [self.labels[i] for i in np.argmax(logits, axis=-1)]
-            yield {
-                "words": [text[a:b] for a, b in spans],
-                "labels": labels,
-                "probabilities": numbers(softmax(logits).max(axis=-1, initial=0.0)),
-                "entities": [
-                    {
-                        "type": kind, "text": text[spans[first][0] : spans[last][1]],
-                        "start": spans[first][0], "end": spans[last][1],
-                    }
-                    for kind, first, last in words.find_entities(labels)
-                ],
-            }
-
-
-@dataclasses.dataclass
-class ChoicePredictor(TaskPredictor):
-    """The right one of 2 to 26 options. A line has a passage, a question and the options."""
-
-    labels: Sequence[str] = race.ANSWERS
-    min_texts: int = 4
-    max_texts: int = 2 + len(race.ANSWERS)
-
-    task = "multiple_choice"
-    class_name = "AlbertForMultipleChoice"
-
-    @property
-    def max_ending_length(self) -> int:
-        """The maximum length of a question with an option, in tokens."""
-        trained = self.session.source.metadata.settings.get("max_qa_length", 128)
-        return min(trained, self.session.max_seq_length - 3)
-
-    def encode(self, inputs):
-        tokenizer, length = self.session.tokenizer, self.session.max_seq_length
-        questions = [
-            race.Question(
-                "", "", tokenizer.preprocess(passage),
-                race.endings_of(question, options, "input", tokenizer), None,
-            )
-            for passage, question, *options in inputs
-        ]
-        # With the same shape, they can be computed together.
-        count = race.num_choices_of(questions)
-        rows = race.question_rows(questions, tokenizer, length, self.max_ending_length, count)
-        return Batch([
-            [without_padding({n: x.reshape(count, length) for n, x in model_inputs(row).items()})]
-            for row in rows
-        ], [len(question.endings) for question in questions])
-
-    def decode(self, context, outputs):
-        for count, (one,) in zip(context or [None] * len(outputs), outputs, strict=True):
-            yield from _likeliest_labels(
-                self.labels[:count], [[{"logits": one["logits"][:count]}]]
-            )
-
-
-def without_padding(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arrays [..., L] of a sequence without padding, and no other values."""
-    used = int(np.asarray(row["input_mask"]).sum(axis=-1).max())
-    return {name: value[..., :used] for name, value in row.items() if np.ndim(value)}
+        [one] = outputs
+        pieces = self.session.tokenizer.convert_ids_to_tokens
+        return [[
+            {"piece": piece, "id": int(i), "probability": p}
+            for piece, i, p in zip(pieces(ids), ids, numbers(probabilities), strict=True)
+        ] for ids, probabilities in zip(one["ids"], one["probabilities"], strict=True)][: one["count"]]

@@ -7,24 +7,19 @@ Legend: D size of an embedding, N texts.
 
 import dataclasses
 import functools
-import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import numpy as np
 
-from albert.errors import DataError, FlagError
+from albert.errors import FlagError
 from albert.formats import model_hub, pretrained
-from albert.formats.model_classes import MODEL_CLASSES
+from albert.formats.model_classes import CHOICE, MODEL_CLASSES, QUESTIONS, TOKENS
 from albert.formats.pretrained import Pretrained
-from albert.inference import embedding, onnx_file, onnx_model, predictors, question_answering
-from albert.inference.fine_tuned import predictor_of
-from albert.inference.mask_filling import MaskFiller
-from albert.inference.predictors import TaskPredictor, TextClassifier
-from albert.inference.predictor import Call, Predictor, Row, model_inputs
-from albert.records import features
+from albert.inference import fine_tuned, onnx_graph, onnx_model
+from albert.inference.predictors import POOLINGS, Call, Embedder, MaskFiller, Predictor
 from albert.runtime.progress import Progress
 from albert.text import encodings
 from albert.tokenization import FullTokenizer
@@ -70,10 +65,10 @@ class AnsweringSession:
           {"label", "probability", "probabilities": {label: probability}}; of a multi-label model
           {"labels", "probabilities"}; of a regression {"value"}.
         """
-        kinds = TextClassifier, predictors.MultiLabelClassifier, predictors.Regressor
-        if top_k is not None:
-            kinds = kinds[:2]  # those that have labels
-        return self._fine_tuned(texts, kinds, progress, top_k)
+        kinds = [fine_tuned.TextClassifier, fine_tuned.MultiLabelClassifier]
+        if top_k is None:
+            kinds.append(fine_tuned.Regressor)  # which has no labels
+        return self._answers(self._fine_tuned([kind.task for kind in kinds], top_k), texts, progress)
 
     def answer(
         self, questions: Any = None, *, question: str | None = None, context: str | None = None,
@@ -93,8 +88,8 @@ class AnsweringSession:
           threshold that was best in the model's evaluation (by default 0), "answer" is "".
         """
         if questions is None:
-            questions = _text(question, 1), _text(context, 1)
-        return self._fine_tuned(questions, (question_answering.QuestionAnswerer,), progress, top_k)
+            questions = question, context
+        return self._answers(self._fine_tuned([QUESTIONS], top_k), questions, progress)
 
     def choose(self, questions: Any, *, progress: bool = False) -> Any:
         """Chooses the right one of 2 to 26 options: {"label", "probability", "probabilities"}.
@@ -102,7 +97,7 @@ class AnsweringSession:
         Args:
           questions: a tuple (passage, question, option, option, ...), or an iterable of these.
         """
-        return self._fine_tuned(questions, (predictors.ChoicePredictor,), progress)
+        return self._answers(self._fine_tuned([CHOICE]), questions, progress)
 
     def tag(self, texts: Any, *, progress: bool = False) -> Any:
         """Labels each word of a text, and finds the entities that the labels mark.
@@ -111,7 +106,7 @@ class AnsweringSession:
           {"words", "labels", "probabilities", "entities": [{"type", "text", "start", "end"}]}, start
           and end in characters.
         """
-        return self._fine_tuned(texts, (predictors.TokenClassifier,), progress)
+        return self._answers(self._fine_tuned([TOKENS]), texts, progress)
 
     def fill_mask(self, texts: Any, *, top_k: int = 5) -> Any:
         """Predicts the tokens at each [MASK] of a text.
@@ -123,8 +118,7 @@ class AnsweringSession:
         Returns:
           for each [MASK] a list of {"piece", "id", "probability"}, the most likely token first.
         """
-        filler = MaskFiller(self, top_k)
-        return _predictions(filler, texts, isinstance(texts, str), _text_and_origin)
+        return self._answers(MaskFiller(self, top_k), texts)
 
     def embed(
         self, texts: Any, *, pooling: str | None = None, progress: bool = False
@@ -137,52 +131,46 @@ class AnsweringSession:
             these the "mean" over all tokens; the vector at "cls"; or "pooled", a trained layer on
             it.
         """
-        if pooling not in (None, *embedding.POOLINGS):
-            raise FlagError(
-                f"pooling must be one of {', '.join(embedding.POOLINGS)}, got {pooling!r}"
-            )
-        embedder = embedding.Embedder(self, pooling)
-        answers = _predictions(embedder, texts, isinstance(texts, str), _text, progress)
-        if isinstance(texts, str):
-            return answers["vector"]
-        vectors = (answer["vector"] for answer in answers)
-        if not isinstance(answers, list):
-            return vectors
-        return np.stack(list(vectors)) if answers else np.zeros((0, embedder.size), np.float32)
+        if pooling not in (None, *POOLINGS):
+            raise FlagError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+        vectors = self._answers(Embedder(self, pooling), texts, progress)
+        if isinstance(vectors, list):
+            return np.array(vectors, np.float32).reshape(-1, self.source.config.hidden_size)
+        return vectors
 
-    def _fine_tuned(
-        self, inputs: Any, kinds: Sequence[type[TaskPredictor]], progress: bool,
-        top_k: int | None = None,
-    ) -> Any:
-        predictor, tasks = self.predictor, [kind.task for kind in kinds]
+    def _fine_tuned(self, tasks: list[str], top_k: int | None = None) -> Predictor:
+        """Returns the predictor for the model's task, which must be one of these."""
+        predictor = self.predictor
         if predictor.task not in tasks:
             raise FlagError(
-                f"{self.source.path} was fine-tuned for {predictor.task}, not for "
-                f"{' or '.join(tasks)}"
+                f"{self.source.path} was fine-tuned for {predictor.task}, not for {' or '.join(tasks)}"
             )
-        if top_k is not None:
-            if top_k < 1:
-                raise FlagError(f"top_k must be at least 1, got {top_k}")
-            predictor = dataclasses.replace(predictor, top_k=top_k)
+        if top_k is not None and top_k < 1:
+            raise FlagError(f"top_k must be at least 1, got {top_k}")
+        return dataclasses.replace(predictor, top_k=top_k)
 
-        def checked(value: Any, number: int) -> tuple[str, ...]:
-            columns = _columns(value, number)
-            predictor.check(columns, f"input {number}")
-            return columns
-
-        is_single = isinstance(inputs, str) or (
-            isinstance(inputs, tuple) and inputs and all(isinstance(one, str) for one in inputs)
+    def _answers(self, predictor: Predictor, inputs: Any, progress: bool = False) -> Any:
+        """Returns the answer to one input, a list of answers to a list, else a generator of answers."""
+        is_several = isinstance(predictor, fine_tuned.TaskPredictor) and isinstance(inputs, tuple)
+        if isinstance(inputs, str) or is_several and inputs and all(isinstance(one, str) for one in inputs):
+            [answer] = predictor.predict([predictor.read(inputs, "input 1")])
+            return answer
+        inputs = encodings.collection(inputs, "input")
+        total = len(inputs) if isinstance(inputs, Sized) else None
+        answers = predictor.predict(
+            (predictor.read(value, f"input {number}") for number, value in enumerate(inputs, start=1)),
+            Progress("answered", total, "texts") if progress else None,
         )
-        return _predictions(predictor, inputs, is_single, checked, progress)
+        return list(answers) if isinstance(inputs, list | tuple) else answers
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the path and the settings: another process opens the model itself."""
         return functools.partial(open_session, **self.opened_with), ()
 
     @property
-    def predictor(self) -> TaskPredictor:
+    def predictor(self) -> fine_tuned.TaskPredictor:
         """The predictor for the model's task."""
-        return self.once("predictor", lambda: predictor_of(self, None))
+        return self.once("predictor", lambda: fine_tuned.predictor_of(self))
 
     # === For predictors ===
 
@@ -193,7 +181,7 @@ class AnsweringSession:
     def load(self, class_name: str) -> Call:
         """Loads the model as one of albert's classes; returns its call, see `model`."""
         kind = MODEL_CLASSES[class_name]
-        return onnx_file.opened(onnx_model.model_file(
+        return onnx_graph.opened(onnx_model.model_file(
             kind, self.source, is_int8=self.dtype == "int8", has_positions=kind.head == "masked_lm"
         ))
 
@@ -224,14 +212,6 @@ class AnsweringSession:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
-
-    def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[Row, bool]:
-        """Returns the unpadded sequence of one or two texts' ids, and whether it was truncated."""
-        needed = len(first) + len(second or ()) + (2 if second is None else 3)
-        length = min(needed, self.max_seq_length)
-        ids = self.tokenizer.cls_id, self.tokenizer.sep_id
-        packed = features.join_texts(first, second, length, *ids)
-        return model_inputs(packed), needed > length
 
 
 def open_session(
@@ -277,41 +257,3 @@ def open_session(
     settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
     tokenizer = source.required_tokenizer(spm_model_file, vocab_file, settings)
     return AnsweringSession(source, tokenizer, max_seq_length, batch_size, dtype, opened_with)
-
-
-def _predictions(
-    predictor: Predictor, inputs: Any, is_single: bool, checked: Callable[[Any, int], Any],
-    progress: bool = False,
-) -> Any:
-    """Returns the answer to one input, a list of answers to a list, else a generator of answers.
-
-    Args:
-      checked: converts an input for the predictor, given its number from 1.
-    """
-    if is_single:
-        [answer] = predictor.predict([checked(inputs, 1)])
-        return answer
-    inputs = encodings.collection(inputs, "input")
-    total = len(inputs) if isinstance(inputs, Sized) else None
-    answers = predictor.predict(
-        map(checked, inputs, itertools.count(1)),
-        Progress("answered", total, "texts") if progress else None,
-    )
-    return list(answers) if isinstance(inputs, list | tuple) else answers
-
-
-def _text(value: Any, number: int) -> str:
-    if not isinstance(value, str):
-        raise DataError(f"input {number} is not a text: {value!r:.80}")
-    return value
-
-
-def _text_and_origin(value: Any, number: int) -> tuple[str, str]:
-    return _text(value, number), f"text {number}"
-
-
-def _columns(value: Any, number: int) -> tuple[str, ...]:
-    columns = (value,) if isinstance(value, str) else value
-    if not isinstance(columns, list | tuple) or not all(isinstance(one, str) for one in columns):
-        raise DataError(f"input {number} is neither a text nor several: {value!r:.80}")
-    return tuple(columns)

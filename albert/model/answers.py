@@ -50,14 +50,10 @@ class SpanEndHead(keras.layers.Layer):
         """Returns logits [B, K, L], given the states of tokens [B, L, H] and of starts [B, K, H]."""
         # dense_0 of each pair [token; start], in two halves, since the product with the tokens is
         # the same for each start.
-        of_token, of_start = self._halves(sequence, starts)
+        width, kernel = self.config.hidden_size, self.dense_0.kernel
+        of_token, of_start = ops.matmul(sequence, kernel[:width]), ops.matmul(starts, kernel[width:])
         x = ops.tanh(of_token[:, None] + of_start[:, :, None] + self.dense_0.bias)  # [B, K, L, H]
         return self.dense_1(self.layer_norm(x))[..., 0]
-
-    def _halves(self, sequence, starts):
-        """Returns the products of dense_0's kernel with tokens [B, L, H] and starts [B, K, H]."""
-        width, kernel = self.config.hidden_size, self.dense_0.kernel
-        return ops.matmul(sequence, kernel[:width]), ops.matmul(starts, kernel[width:])
 
 
 class AnswerClassHead(keras.layers.Layer):

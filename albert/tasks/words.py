@@ -169,7 +169,7 @@ def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[
     leaves nothing (a lone accent, an invisible character) becomes the unknown token.
     """
     # [MASK] if there is no unknown token.
-    unknown = tokenizer.vocab.get("<unk>" if tokenizer.is_spm else "[UNK]", tokenizer.mask_id)
+    unknown = tokenizer.vocab.get(tokenizer.special_tokens["unk"], tokenizer.mask_id)
     return [ids or [unknown] for ids in tokenizer.encode_batch(words)]
 
 

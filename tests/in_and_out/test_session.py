@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,13 +19,13 @@ import types
 import numpy as np
 import pytest
 from answers import (
-    CONFIG, LENGTHS, METHODS, TAGS, TEXTS, WORDS, assert_same_answer, method_of, passage, saved,
+    CONFIG, LENGTHS, METHODS, TAGS, TEXTS, WORDS, assert_same_answer, by_keras, method_of, passage, saved,
 )
 from helpers import REPO
 
 import albert
 from albert.errors import DataError, UserError
-from albert.inference.predictor import batched
+from albert.inference.predictors import batches
 
 try:
     import pandas
@@ -40,36 +41,74 @@ def count_loads(session, monkeypatch) -> list:
     return loads
 
 
-FAST = ("classify", "tag", "answer, SQuAD 2.0", "fill_mask", "embed")
+# === Each method ===
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in METHODS]
-)
-def test_four_threads_load_once_and_get_the_answers_of_a_list(name, tmp_path, monkeypatch):
-    kind, arguments, facts, text_of = METHODS[name]
-    _, session = saved(tmp_path, kind, *arguments, layers=2, **facts)
-    loads, inputs = count_loads(session, monkeypatch), [text_of(n) for n in LENGTHS]
-    method = method_of(session, name)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # while it loads and compiles too
-        found = list(pool.map(method, inputs * 4))
+@pytest.fixture(scope="module", params=METHODS)
+def asked(request, tmp_path_factory):
+    """A method's name, its model and directory, and a function that makes an input of n words."""
+    kind, arguments, facts, text_of = METHODS[request.param]
+    folder = tmp_path_factory.mktemp("model")
+    model, _ = saved(folder, kind, *arguments, layers=2, **facts)
+    return request.param, model, folder, text_of
+
+
+def test_every_method_gives_the_answers_of_keras_to_threads_as_to_one(asked, monkeypatch):
+    name, model, folder, text_of = asked
+    session, inputs = albert.open_session(folder, batch_size=4), [text_of(n) for n in LENGTHS]
+    if name.startswith("answer"):
+        inputs += [("w1 w2", passage(99)),  # of several windows
+                   ("w1", "w2"), ("w9 w9", "w3 w4")]  # of fewer tokens than the beam is wide
+    loads, method = count_loads(session, monkeypatch), method_of(session, name)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # while it loads, too
+        found = list(pool.map(method, inputs * 2))
     answers = list(method(inputs))
-    assert_same_answer(found, answers * 4)
+    assert_same_answer(found, answers * 2)
     assert_same_answer(list(method(inputs[::-1])), answers[::-1])
     assert len(loads) == 1
+    by_keras(monkeypatch)
+    assert_same_answer(answers, list(method_of(albert.open_session(folder), name)(inputs)))
+
+
+UNKNOWN = "of the tokens are unknown to the vocabulary (most often 가"
+
+
+def test_a_session_warns_once_of_texts_that_its_vocabulary_cannot_read(asked, caplog):
+    def foreign(value):
+        return tuple(map(foreign, value)) if isinstance(value, tuple) else value.replace("w", "가")
+
+    name, _, folder, text_of = asked
+    method = method_of(albert.open_session(folder), name)
+    assert method(text_of(20)) is not None and "unknown" not in caplog.text
+    for _ in range(2):
+        method(foreign(text_of(20)))
+    assert caplog.text.count(UNKNOWN) == 1
+
+
+def test_a_model_whose_numbers_overflow_gives_no_answer(asked, tmp_path):
+    """Its weights are finite, so that nothing else notices."""
+    name, model, folder, text_of = asked
+    values = model.get_weights()
+    for weight in model.trainable_variables:
+        if weight.path.endswith("kernel") or "word_embeddings" in weight.path:
+            weight.assign(weight * 0 + 1e38)
+    model.save_pretrained(tmp_path)
+    model.set_weights(values)
+    shutil.copy(folder / "vocab.txt", tmp_path)
+    with pytest.raises(DataError, match="the model computes NaN or infinity"):
+        method_of(albert.open_session(tmp_path), name)(text_of(20))
+
+
+# === Inputs and answers ===
 
 
 def test_a_batch_ends_before_its_padding_costs_more_than_a_call():
-    sizes, batches = np.random.default_rng(1).integers(2, 60, 40), []
-
-    def function(batch):
-        batches.append(batch["input_mask"])
-        return {"size": batch["input_mask"].sum(-1)}
-
+    sizes = np.random.default_rng(1).integers(2, 60, 40)
     rows = [{name: np.ones(size, np.int32) for name in ("input_ids", "input_mask")} for size in sizes]
-    found = dict(batched(function, 8)(rows))
-    assert [found[i]["size"] for i in range(40)] == list(sizes) and {len(b) for b in batches} <= set(range(1, 9))
-    assert 5 < len(batches) < 20 and all((b == 0).sum() <= 24 for b in batches)
+    found = [(indices, batch["input_mask"]) for indices, batch in batches(rows, 8)]
+    for indices, mask in found:
+        assert list(mask.sum(-1)) == list(sizes[indices]) and 1 <= len(mask) <= 8 and (mask == 0).sum() <= 24
+    assert sorted(i for indices, _ in found for i in indices) == list(range(40)) and 5 < len(found) < 20
 
 
 def softmax(x):
@@ -105,7 +144,7 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
         assert caplog.text.count(said) == caplog.text.count("truncated") == 1
 
 
-def test_the_best_few_labels_are_a_list_as_of_a_pipeline(tmp_path):
+def test_the_best_few_labels_are_a_list_and_several_numbers_have_names(tmp_path):
     _, session = saved(tmp_path / "one", "AlbertForSequenceClassification", 3, label_names=tuple("abc"))
     whole = session.classify("w1 w2")
     few = session.classify(["w1 w2"], top_k=2)
@@ -113,17 +152,12 @@ def test_the_best_few_labels_are_a_list_as_of_a_pipeline(tmp_path):
     assert few[0][0] == {"label": whole["label"], "probability": whole["probability"]}
     every = session.classify("w1 w2", top_k=9)
     assert {one["label"]: one["probability"] for one in every} == whole["probabilities"]
-    _, session = saved(tmp_path / "number", "AlbertForSequenceClassification", 1, problem_type="regression")
+    facts = {"problem_type": "regression", "label_names": ("x", "y")}
+    model, session = saved(tmp_path / "numbers", "AlbertForSequenceClassification", 2, **facts)
     with pytest.raises(UserError, match="fine-tuned for regression, not for classification"):
         session.classify("w1", top_k=2)
-
-
-def test_several_numbers_are_the_models_outputs(tmp_path):
-    facts = {"problem_type": "regression", "label_names": ("x", "y")}
-    model, session = saved(tmp_path, "AlbertForSequenceClassification", 2, **facts)
-    [logits] = model(albert.AlbertTokenizer.from_pretrained(tmp_path)(["w1 w2"])).logits
-    expected = dict(zip("xy", map(float, logits), strict=True))
-    assert session.classify("w1 w2")["values"] == pytest.approx(expected, abs=1e-5)
+    [logits] = model(albert.AlbertTokenizer.from_pretrained(tmp_path / "numbers")(["w1 w2"])).logits
+    assert session.classify("w1 w2")["values"] == pytest.approx(dict(zip("xy", map(float, logits))), abs=1e-5)
 
 
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
@@ -157,32 +191,29 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path, monkeypatch):
     loads = count_loads(session, monkeypatch)
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path))
     [found] = session.fill_mask("w1 [MASK] w3", top_k=3)
-    rows = tokenizer(["w1 [MASK] w3"])
-    logits = np.asarray(model(rows)["prediction_logits"])[0, 2]
-    assert [piece["piece"] for piece in found] == tokenizer.convert_ids_to_tokens(
-        [piece["id"] for piece in found]
-    )
-    assert [piece["id"] for piece in found] == np.argsort(-logits)[:3].tolist()
+    ids = [piece["id"] for piece in found]
+    assert [piece["piece"] for piece in found] == tokenizer.convert_ids_to_tokens(ids)
+    logits = np.asarray(model(tokenizer(["w1 [MASK] w3"]))["prediction_logits"])[0, 2]
+    assert ids == np.argsort(-logits)[:3].tolist()
     assert [len(masks) for masks in session.fill_mask(["[MASK]", "w1 [MASK] [MASK]"])] == [1, 2]
-    with pytest.raises(DataError, match=r"text 2: no \[MASK\]"):
+    with pytest.raises(DataError, match=r"input 2: no \[MASK\]"):
         list(session.fill_mask(["[MASK]", "w1"]))
     assert len(loads) == 1  # for any number of masks
     rows = tokenizer(TEXTS, padding=True, return_tensors="np")
-    outputs = model(rows, output_hidden_states=True)
-    states = np.asarray(outputs["encoder_outputs"][-1])
+    states = np.asarray(model(rows, output_hidden_states=True)["encoder_outputs"][-1])
     mask = rows["input_mask"][:, :, None]
     expected = (states * mask).sum(1) / mask.sum(1)
     mean = functools.partial(session.embed, pooling="mean")
     np.testing.assert_allclose(mean(TEXTS), expected, atol=1e-5)
-    assert mean(TEXTS[0]).shape == (CONFIG.hidden_size,)
     np.testing.assert_allclose(next(mean(iter(TEXTS))), expected[0], atol=1e-5)
     np.testing.assert_allclose(session.embed(TEXTS, pooling="cls"), states[:, 0], atol=1e-5)
     np.testing.assert_allclose(mean(tuple(TEXTS[:2])), expected[:2], atol=1e-5)
-    assert mean([]).shape == (0, CONFIG.hidden_size)
-
-
-def cosine(a, b) -> float:
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    assert mean([]).shape == (0, CONFIG.hidden_size) and mean(TEXTS[0]).shape == (CONFIG.hidden_size,)
+    assert session.embed(TEXTS, pooling="pooled").shape == expected.shape and len(loads) == 2
+    with session:
+        pass
+    np.testing.assert_allclose(mean(TEXTS), expected, atol=1e-5)  # opened again after `close`
+    assert len(loads) == 3
 
 
 def test_an_embedding_depends_on_no_other_text_and_is_of_length_one():
@@ -263,24 +294,6 @@ def test_containers_that_users_bring_get_the_answers_of_a_list(tmp_path):
             tokenizer(wrong)
 
 
-def test_one_encoder_is_opened_for_all_embeddings(tmp_path, monkeypatch):
-    _, session = saved(tmp_path, "AlbertForPreTraining")
-    loads = count_loads(session, monkeypatch)
-    vectors = [session.embed(TEXTS, pooling=pooling) for pooling in ("mean", "cls", "pooled")]
-    assert len(loads) == 1 and not np.allclose(vectors[0], vectors[1])
-    with session:
-        np.testing.assert_array_equal(session.embed(TEXTS), vectors[0])
-    np.testing.assert_array_equal(session.embed(TEXTS), vectors[0])  # opened again after `close`
-    assert len(loads) == 2
-
-
-def ask_in_child(session):
-    try:
-        return session.classify("w1")
-    except UserError as error:
-        return str(error)
-
-
 def test_a_session_is_pickled_as_its_path_and_refused_after_a_fork(tmp_path):
     saved(tmp_path, "AlbertForSequenceClassification", 2)
     session = albert.open_session(tmp_path, max_seq_length=6, batch_size=3)
@@ -289,7 +302,10 @@ def test_a_session_is_pickled_as_its_path_and_refused_after_a_fork(tmp_path):
     assert (again.max_seq_length, again.batch_size) == (6, 3) and again.classify("w1") == expected
     read, write = os.pipe()
     if not (child := os.fork()):  # a forked multiprocessing.Pool
-        os.write(write, str(ask_in_child(session)).encode())
+        try:
+            session.classify("w1")
+        except UserError as error:
+            os.write(write, str(error).encode())
         os._exit(0)
     os.waitpid(child, 0)
     said = os.read(read, 1000).decode()
@@ -337,35 +353,3 @@ def test_the_server_of_the_guide_answers_every_request(content):
     finally:
         server.shutdown()
         server.server_close()
-
-
-UNKNOWN = "of the tokens are unknown to the vocabulary (most often 가"
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_session_warns_once_of_texts_that_its_vocabulary_cannot_read(name, tmp_path, caplog):
-    kind, arguments, facts, text_of = METHODS[name]
-    _, session = saved(tmp_path, kind, *arguments, **facts)
-
-    def foreign(value):
-        return tuple(map(foreign, value)) if isinstance(value, tuple) else value.replace("w", "가")
-
-    method = method_of(session, name)
-    assert method(text_of(20)) is not None and "unknown" not in caplog.text
-    for _ in range(2):
-        method(foreign(text_of(20)))
-    assert caplog.text.count(UNKNOWN) == 1
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_model_whose_numbers_overflow_gives_no_answer(name, tmp_path):
-    """Its weights are finite, so that nothing else notices."""
-    kind, arguments, facts, text_of = METHODS[name]
-    model, session = saved(tmp_path, kind, *arguments, **facts)
-    for weight in model.trainable_variables:
-        if weight.path.endswith("kernel") or "word_embeddings" in weight.path:
-            weight.assign(weight * 0 + 1e38)
-    model.save_pretrained(str(tmp_path))
-    session = albert.open_session(tmp_path)
-    with pytest.raises(DataError, match="the model computes NaN or infinity"):
-        method_of(session, name)(text_of(20))

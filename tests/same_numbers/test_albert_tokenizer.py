@@ -24,7 +24,7 @@ def tokenizer(request, golden_path):
     return albert.AlbertTokenizer.from_pretrained(str(golden_path(f"spm/{request.param}")))
 
 
-def test_rows_are_laid_out_as_the_model_reads_them(tokenizer):
+def test_rows_are_laid_out_padded_and_cut_as_the_model_reads_them(tokenizer):
     t = tokenizer.tokenizer
     a, b = t.encode_text("the first one"), t.encode_text("a second")
     encoded = tokenizer(
@@ -37,9 +37,6 @@ def test_rows_are_laid_out_as_the_model_reads_them(tokenizer):
     assert tokenizer.encode("the first one", "a second") == expected
     assert encoded["segment_ids"][0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
     assert tokenizer.build_inputs_with_special_tokens(a, b) == expected
-
-
-def test_short_rows_are_padded_and_long_ones_cut_from_the_text_that_is_named(tokenizer):
     encoded = tokenizer(
         ["the", "the first one of many"], padding="max_length", max_length=8, return_tensors="np"
     )

@@ -123,26 +123,8 @@ def test_special_tokens_and_vocabularies_of_the_released_models(spm, zh_vocab):
 # --- The comma rule, with a model that has word-internal "digit," tokens ---
 
 
-class ToySentencePiece:
-    """Behaves like a SentencePiece model with the token "99,"."""
-
-    ANSWERS = {
-        "1999, b": ["▁19", "99,", "▁b"], "99": ["▁", "9", "9"],
-        "x7,": ["▁x", "7,"], "7": ["▁7"],
-    }
-
-    def EncodeAsPieces(self, text):  # noqa: N802 (the library's name)
-        return list(self.ANSWERS[text])
-
-
-def test_comma_after_a_number_is_cut_off_without_starting_a_word():
-    tokens = tokenization.encode_pieces(ToySentencePiece(), "1999, b")
-    assert tokens == ["▁19", "9", "9", ",", "▁b"]
-    assert tokenization.encode_pieces(ToySentencePiece(), "x7,") == ["▁x", "7", ","]
-
-
 @pytest.mark.parametrize("with_commas", [True, False])
-def test_batches_give_the_ids_of_single_texts_with_a_home_made_model(tmp_path, with_commas):
+def test_a_comma_after_a_number_is_cut_off_without_starting_a_word(tmp_path, with_commas):
     import sentencepiece
 
     numbers = [f"{n},{n % 7} x{n}, in {1900 + n}, b" for n in range(300)]
@@ -160,6 +142,8 @@ def test_batches_give_the_ids_of_single_texts_with_a_home_made_model(tmp_path, w
     for text, ids in zip(numbers, tokenizer.encode_batch(numbers), strict=True):
         tokens = tokenizer.tokenize(tokenizer.preprocess(text))
         assert not any(map(tokenization.ends_in_digit_comma, tokens))
+        assert "".join(tokens) == "▁" + text.replace(" ", "▁") == "".join(
+            tokenization.encode_pieces(tokenizer.sp_model, text))
         assert ids == tokenizer.convert_tokens_to_ids(tokens)
     for texts in (numbers, ["", "b", "", *numbers[:5], ""], [""], []):
         rows = tokenizer.encode_batch(texts)

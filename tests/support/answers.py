@@ -10,6 +10,8 @@ from jobs import SPECIALS
 
 import albert
 from albert import modeling
+from albert.formats import pretrained
+from albert.inference import session
 
 WORDS = [f"w{i}" for i in range(35)]
 TEXTS = [" ".join(WORDS[i % 35] for i in range(n, n + 1 + n % 7)) for n in range(12)]
@@ -31,6 +33,15 @@ def saved(folder: pathlib.Path, kind: str, *arguments, layers: int = 1, **facts)
     model.save_pretrained(str(folder))
     (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS]))
     return model, albert.open_session(str(folder), batch_size=4)
+
+
+def by_keras(monkeypatch: Any) -> None:
+    """Lets the Keras models compute what sessions ask."""
+    def load(self, class_name):
+        model = pretrained.load(getattr(modeling, class_name), self.source)
+        return lambda batch: {name: np.asarray(value) for name, value in model(batch).items()}
+
+    monkeypatch.setattr(session.AnsweringSession, "load", load)
 
 
 def passage(n: int) -> str:

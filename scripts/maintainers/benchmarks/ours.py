@@ -82,10 +82,10 @@ def _onnx_file(spec, head):
     """Opens the ONNX file that `export_model` writes."""
     from albert.formats import pretrained
     from albert.formats.model_classes import EXPORT_HEADS
-    from albert.inference import onnx_file, onnx_model
+    from albert.inference import onnx_graph, onnx_model
 
     source = pretrained.open_path(spec["model"])
-    return onnx_file.opened(onnx_model.model_file(EXPORT_HEADS[head], source))
+    return onnx_graph.opened(onnx_model.model_file(EXPORT_HEADS[head], source))
 
 
 def _run_config(spec):
@@ -185,15 +185,17 @@ def _predict(spec, rows):
 
 def _predict_by_file(spec, rows):
     """Predicts as a session does: sorted by length, each batch as long as its longest text."""
-    from albert.inference import predictor
+    from albert.inference import predictors
 
-    compute = predictor.batched(_onnx_file(spec, "sequence_classification"), spec["batch_size"])
+    compute = _onnx_file(spec, "sequence_classification")
     texts = [{name: value[i, :length] for name, value in _model_inputs(rows).items()}
              for i, length in enumerate(rows["input_mask"].sum(axis=1))]
 
     def turn():
-        found = dict(compute(texts))
-        return np.stack([found[i]["logits"] for i in range(len(texts))])
+        found = {}
+        for indices, batch in predictors.batches(texts, spec["batch_size"]):
+            found |= zip(indices, compute(batch)["logits"], strict=True)
+        return np.stack([found[i] for i in range(len(texts))])
 
     return turn, {"logits": turn()}
 
