@@ -95,6 +95,9 @@ def main(values: flags.FlagValues) -> None:
         if columns.pair is None and predictor.min_texts == 2:
             raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named(range(len(numbers)))}")
         rows = zip(*map(table.texts, columns.texts), strict=True)
+        if output.endswith(tables.WRITTEN):  # an unreadable column ends the command before it answers
+            for number in range(len(table.names)):
+                table.cells(number)
         inputs = [row if row[0].strip() else None for row in rows]
     else:
         name, inputs = answering.source_name(path), []
@@ -118,10 +121,9 @@ def main(values: flags.FlagValues) -> None:
                     cells[-1][f"predicted_{key}"] = value
         added = list(dict.fromkeys(itertools.chain.from_iterable(cells)))
         others = [number for number, name in enumerate(table.names) if name not in added]
-        tables.write_table(output, [*(table.names[number] for number in others), *added], (
-            [row[number] for number in others] + [of_row.get(name) for name in added]
-            for row, of_row in zip(table.rows, cells, strict=True)
-        ))
+        columns = [*map(table.cells, others), *([of_row.get(name) for of_row in cells] for name in added)]
+        names = [*(table.names[number] for number in others), *added]
+        tables.write_table(output, names, zip(*columns, strict=True))
     else:
         answering.write_lines(answers, output)
     next(computed, None)  # logs how many were truncated

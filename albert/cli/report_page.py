@@ -2,7 +2,7 @@
 
 import os
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from albert.storage import files
 from albert.training.metrics import read_metrics
@@ -11,7 +11,7 @@ _PAGE = os.path.splitext(__file__)[0] + ".html"
 _PLOT = "learning_curve.svg"
 
 
-def publish(directory: str, title: str, parts: Sequence[str]) -> str:
+def publish(directory: str, title: str, parts: Iterable[str]) -> str:
     """Publishes the parts of a report as report.html and report.md; returns the latter's path.
 
     Parts are Markdown, or a plot of `curve`, which report.md shows from a separate file. Texts of the
@@ -20,13 +20,15 @@ def publish(directory: str, title: str, parts: Sequence[str]) -> str:
     from markdown_it import MarkdownIt  # only here: every command would take longer to start
 
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
-    contents, parts = {}, [f"# {title}\n", *parts]
-    if plot := next((part for part in parts if part.startswith("<svg")), None):
-        contents[_PLOT] = plot
     with open(_PAGE, encoding="utf-8") as stream:
-        contents["report.html"] = string.Template(stream.read()).substitute(
-            title=title, body="".join(part if part == plot else renderer.render(part) for part in parts))
-    contents["report.md"] = "\n".join(f"![Learning curve]({_PLOT})\n" if part == plot else part for part in parts)
+        page = string.Template(stream.read())
+    parts = [f"# {title}\n", *parts]
+    plots = [part for part in parts if part.startswith("<svg")]
+    contents = {_PLOT: plots[0]} if plots else {}
+    contents["report.html"] = page.substitute(
+        title=title, body="".join(part if part in plots else renderer.render(part) for part in parts))
+    contents["report.md"] = "\n".join(
+        f"![Learning curve]({_PLOT})\n" if part in plots else part for part in parts)
     for name, content in contents.items():
         with files.atomic_write(path := os.path.join(directory, name)) as stream:
             stream.write(content)
