@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from albert.cli import earlier_run, flags, run_flags
 from albert.cli.encoder import Encoder
 from albert.errors import FlagError
-from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
+from albert.formats import checkpoints, layouts, model_card, pretrained, run_states, tokenizer_files
 from albert.records.record_files import RecordFiles
 from albert.storage import cloud, files, locks
 from albert.tasks import fine_tuning_data
@@ -248,6 +248,10 @@ def run(
     if settings.do_train:
         earlier_run.check_directory(directory, identity)
         fine_tuning_data.warn_of_copies(data.examples)
+    elif settings.checkpoint and layouts.layout_of(directory):
+        origin = os.path.abspath(weights_to_use(settings.checkpoint, directory).origin)
+        if not os.path.samefile(os.path.dirname(origin), directory):
+            raise FlagError(f"--output_dir={directory} holds another model or run: use another directory")
 
     # === Records ===
     sources, unreadable = {}, {}
