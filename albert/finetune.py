@@ -71,20 +71,12 @@ def define_classifier_flags(values: flags.FlagValues, dropout_help: str) -> None
     """Defines the flags of the commands for labels, with the original's defaults."""
     flags.define("float", values, "classifier_dropout", 0.1, dropout_help, lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
-    define_training_flags(
-        values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
-        by_default=False,
-    )
+    define_training_flags(values)
 
 
 def define_training_flags(
-    values: flags.FlagValues,
-    *,
-    learning_rate: float,
-    train_step: int | None,
-    warmup_step: int | None,
-    save_checkpoints_steps: int,
-    by_default: bool,
+    values: flags.FlagValues, learning_rate: float = 5e-5, train_step: int | None = 1000,
+    warmup_step: int | None = 0, save_checkpoints_steps: int = 1000, by_default: bool = False,
 ) -> None:
     """Defines actions and training settings; `by_default` is that of --do_train and --do_eval."""
     flags.define("bool", values, "do_train", by_default, "Train on the train file.")
@@ -122,12 +114,14 @@ def define_training_flags(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of a fine-tuning, as recorded: those of the flags, or chosen by the data."""
+    """The settings of a fine-tuning that its data may decide on instead of flags, as recorded."""
 
     output_dir: str
     do_train: bool
     do_eval: bool
     do_predict: bool
+    cached_dir: str | None
+    checkpoint: str | None  # to evaluate, predict with and export instead of the best
     max_seq_length: int | None  # None: the texts decide
     train_batch_size: int
     eval_batch_size: int
@@ -137,31 +131,15 @@ class Settings:
     num_train_epochs: float | None
     warmup_step: int | None  # None: --warmup_proportion decides
     save_checkpoints_steps: int
-    seed: int
-    cached_dir: str | None
-    checkpoint: str | None  # to evaluate, predict with and export instead of the best
-    keep_checkpoint_max: int
-    log_steps: int
-    use_xla: bool | None
-    mixed_precision: str
-    gradient_accumulation_steps: int
-    remat: bool
-    freeze_encoder: bool
-    pad_to_max_seq_length: bool
-    pack_rows: bool
     optimizer: str = "adamw"
     export_dir: str | None = None
     keep_last: bool = False  # held-out rows are too few to choose a checkpoint
 
     def __post_init__(self):
         if self.train_step is not None and (self.warmup_step or 0) > self.train_step:
-            raise FlagError(
-                f"--warmup_step={self.warmup_step} exceeds --train_step={self.train_step}"
-            )
+            raise FlagError(f"--warmup_step={self.warmup_step} exceeds --train_step={self.train_step}")
         if self.checkpoint and self.do_train:
-            raise FlagError(
-                "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
-            )
+            raise FlagError("--checkpoint has no effect with --do_train; did you mean --init_checkpoint?")
 
     @property
     def splits(self) -> list[str]:
@@ -189,10 +167,9 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> Settings:
     if values.pad_to_max_seq_length and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
     run_flags.check_device_flags(values)
-    of_flags = flags.select(values, Settings)
     if flags.given(values, "num_train_epochs") is not None:
-        of_flags["train_step"] = None
-    return Settings(**of_flags | decided)
+        decided["train_step"] = None
+    return Settings(**flags.select(values, Settings) | decided)
 
 
 def work_directory(settings: Settings) -> str:
@@ -242,7 +219,7 @@ def run(
         })
     identity = earlier_run.Identity(
         data.task, tokenizer.sha256, tokenizer.do_lower_case, data.labels,
-        data.settings.get("num_choices"), data.settings.get("label_threshold"), settings.seed, training,
+        data.settings.get("num_choices"), data.settings.get("label_threshold"), values.seed, training,
         data.is_split,
     )
     if settings.do_train:
@@ -273,10 +250,9 @@ def run(
     from albert.training.run import RunConfig, current
 
     engine, evaluated, evaluations = current(), {}, {}
-    run_config = RunConfig(num_train_steps=settings.train_step, **{
-        field.name: getattr(settings, field.name) for field in dataclasses.fields(RunConfig)
-        if hasattr(settings, field.name)
-    })
+    run_config = RunConfig(**flags.select(values, RunConfig) | {
+        name: value for name, value in vars(settings).items() if name in RunConfig.__dataclass_fields__
+    } | {"num_train_steps": settings.train_step})
     files.make_dirs(directory)
     with engine.scope(values):
         # === Training ===

@@ -128,10 +128,9 @@ def main(values: flags.FlagValues) -> None:
         } for answer in answers]
         added = list(dict.fromkeys(itertools.chain.from_iterable(cells)))
         others = [number for number, name in enumerate(table.names) if name not in added]
-        tables.write_table(output, [*(table.names[number] for number in others), *added], (
-            [row[number] for number in others] + [of_row.get(name) for name in added]
-            for row, of_row in zip(table.rows, cells, strict=True)
-        ))
+        columns = [*map(table.cells, others), *([of_row.get(name) for of_row in cells] for name in added)]
+        names = [*(table.names[number] for number in others), *added]
+        tables.write_table(output, names, zip(*columns, strict=True))
     else:
         with files.atomic_write(output) as stream:
             stream.writelines(answering.as_json(answer) + "\n" for answer in answers)

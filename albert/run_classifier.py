@@ -80,7 +80,7 @@ def main(values: flags.FlagValues) -> None:
     own_texts.check_flags(values)
     if values.export_dir and flags.requested_engine(values) != "tensorflow":
         raise FlagError("--export_dir needs TensorFlow: train without it, then use albert.export_model")
-    actions = {}
+    actions, choices, tested = {}, {}, []
     if values.train_file:
         if not any(values[name].present for name in ("do_train", "do_eval", "do_predict")):
             actions = {"do_train": True, "do_eval": True, "do_predict": bool(values.test_file)}
@@ -94,11 +94,14 @@ def main(values: flags.FlagValues) -> None:
     settings = finetune.settings_of(values, **actions)
 
     # === Model, texts and labels ===
-    own = None
     if values.train_file:
         encoder = open_encoder(values, flags.given(values, "max_seq_length"))
-        own = own_texts.read(values, encoder.tokenizer)
-        settings, data = own_texts.choose_settings(values, settings, encoder, own), own.data
+        data, choices = own_texts.read(values, encoder.tokenizer)
+        settings, of_settings = own_texts.choose_settings(values, settings, encoder, data)
+        choices |= of_settings
+        for name, choice in choices.items():
+            if name != "texts":  # the log has it of the records
+                flags.log.info("%s: %s", name, choice)
     else:
         encoder = open_encoder(values, settings.max_seq_length)
         data = glue.read_data(
@@ -135,13 +138,12 @@ def main(values: flags.FlagValues) -> None:
         ):
             model.export(scratch, verbose=False)
         flags.log.info("SavedModel of %s: %s", weights.origin, settings.export_dir)
-    if not own:
+    if not values.train_file:
         return
 
     # === Scores of a labelled --test_file ===
-    tested, labels = [], own.test_labels
-    if scored := [i for i, label in enumerate(labels) if label is not None and settings.do_predict]:
-        rows = [dataclasses.replace(data.examples["test"][i], label=labels[i]) for i in scored]
+    if scored := [i for i, one in enumerate(data.examples.get("test", ())) if one.label is not None]:
+        rows = [data.examples["test"][i] for i in scored]
         predictions = {
             name: array[scored] for name, array in result.evaluations["test"].predictions.items()
         } | {"label_ids": np.array([task.id_of(row.label) for row in rows])}
@@ -149,26 +151,25 @@ def main(values: flags.FlagValues) -> None:
         log_results(results, "Predict results")
         write_results(settings.output_dir, results, "predict_results")
         name = f"{len(rows):,} rows of {os.path.basename(values.test_file)}"
-        tested = [answered(name, task, data.trained_on, rows, predictions)]
+        tested.append(answered(name, task, data.trained_on, rows, predictions))
     if not settings.do_eval:
         return
 
     # === Report ===
     rows, predictions = data.examples["dev"], result.evaluations["dev"].predictions
     held_out = answered(f"{len(rows):,} held-out rows", task, data.trained_on, rows, predictions)
-    measured = [held_out, *([folds] if folds else []), *tested]
-    choices = []
+    measured = [one for one in (held_out, folds, *tested) if one]
     trained = run_states.read_run_state(result.weights.origin).get("flags", {})
-    for name, choice in own.choices:  # what the model was trained with, whatever is typed now
+    for name, choice in choices.items():  # what the model was trained with, whatever is typed now
         used = trained.get(name[2:]) if name.startswith("--") else None
         used = used if isinstance(used, str) or used is None else f"{used:g}"
-        is_other = used not in (None, choice.partition(" ")[0])
-        choices.append((name, f"{used} (when it was trained)" if is_other else choice))
+        if used not in (None, choice.partition(" ")[0]):
+            choices[name] = f"{used} (when it was trained)"
     path = classifier_report.write(
         settings.output_dir, [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows], task.labels,
         measured, predictions["probabilities"], choices, trained.get("class_weights") == "balanced",
-        may_validate=bool(task.labels) and held_out.expected.ndim == 1
-        and not (values["cross_validation"].present or values.dev_file),
+        may_validate=bool(task.labels) and not (
+            data.has_several or values["cross_validation"].present or values.dev_file),
     )
     flags.log.info("%s Report: %s. Ask the model: echo 'a text' | python -m albert.predict --model=%s",
                    classifier_report.verdict(measured)[1].replace("*", ""), path, settings.output_dir)
@@ -180,10 +181,13 @@ def task_of(
     """Returns the task of the flags and of the data."""
     class_weights: tuple[float, ...] = ()
     if settings.do_train and values.class_weights == "balanced":
-        if data.has_several:
-            raise FlagError("--class_weights has no effect where a text may have several labels")
-        labels = [example.label for example in data.examples["train"]]
-        class_weights = balanced_weights(labels, data.labels)
+        if data.has_several or not data.labels:
+            raise FlagError("--class_weights needs one label per text")
+        counts = collections.Counter(example.label for example in data.examples["train"])
+        if absent := [label for label in data.labels if not counts[label]]:
+            raise FlagError(f"--class_weights=balanced: no training row has the label {absent[0]}")
+        # With these, all labels count the same.
+        class_weights = tuple(counts.total() / (len(counts) * counts[label]) for label in data.labels)
     units = ("label_mean", "label_deviation")  # by which a regression's labels are standardized
     recorded = data.settings
     if units[0] in recorded and not settings.do_train:  # those of a run's own weights
@@ -195,18 +199,6 @@ def task_of(
         data.settings.get("label_threshold"),
         **{name: recorded[name] for name in units if name in recorded},
     )
-
-
-def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
-    """Returns the loss weights of the known labels with which all count the same."""
-    if not known:
-        raise FlagError("--class_weights has no effect on a regression")
-    counts = [labels.count(label) for label in known]
-    if 0 in counts:
-        raise FlagError(
-            f"--class_weights=balanced: no training row has the label {known[counts.index(0)]}"
-        )
-    return tuple(len(labels) / (len(counts) * count) for count in counts)
 
 
 def answered(
@@ -252,9 +244,9 @@ def cross_validate(
         if values.class_weights == "balanced" or max(sizes.values()) < count:
             raise FlagError(f"{message}: use fewer folds, or label more texts")
         flags.log.warning("%s; not every fold has them", message)
-    weights = sorted(glob.glob(glob.escape(encoder.weights.origin) + "*")) if encoder.weights else ()
+    weights = glob.glob(glob.escape(encoder.weights.origin) + "*") if encoder.weights else ()
     identity = repr((digest_of(rows), flags.to_dict(values), encoder.tokenizer.sha256,
-                     [*map(files.sha256, weights)]))
+                     [files.sha256(path) for path in sorted(weights)]))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     folder = os.path.join(finetune.work_directory(settings), f"folds-{digest}")
     splitter = StratifiedGroupKFold(
@@ -275,17 +267,16 @@ def cross_validate(
         )
         of_fold = dataclasses.replace(data, examples=examples, is_split=False)
         task = task_of(values, fold, encoder, of_fold)
-        result = finetune.run(values, fold, encoder, of_fold, task)
-        if result:
-            parts.append(answered(
-                "", task, *examples.values(), result.evaluations["dev"].predictions))
+        if result := finetune.run(values, fold, encoder, of_fold, task):
+            parts.append(answered("", task, *examples.values(), result.evaluations["dev"].predictions))
     if not parts:  # in a worker that only helps
         return None
     shutil.rmtree(folder)
-    expected, predicted, *others = (np.concatenate(each) for each in zip(
-        *((part.expected, part.predicted, *part.baselines.values()) for part in parts), strict=True))
-    name = f"{len(rows):,} rows in {count} folds"
-    return Rows(name, expected, predicted, dict(zip(parts[0].baselines, others, strict=True)))
+    return Rows(
+        f"{len(rows):,} rows in {count} folds",
+        np.concatenate([part.expected for part in parts]), np.concatenate([part.predicted for part in parts]),
+        {name: np.concatenate([part.baselines[name] for part in parts]) for name in parts[0].baselines},
+    )
 
 
 cli = flags.command(__doc__, define_flags, main)

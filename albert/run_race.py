@@ -43,10 +43,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("float", values, "dropout_prob", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
                  lower_bound=0, below=1)
-    finetune.define_training_flags(
-        values, learning_rate=1e-5, train_step=12000, warmup_step=1000,
-        save_checkpoints_steps=100, by_default=True,
-    )
+    finetune.define_training_flags(values, 1e-5, 12000, 1000, save_checkpoints_steps=100, by_default=True)
     flags.define_alias(values, "classifier_dropout", "dropout_prob")
     flags.define_alias(values, "num_keep_checkpoint", "keep_checkpoint_max")
 

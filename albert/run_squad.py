@@ -56,10 +56,7 @@ def define_shared_flags(values: flags.FlagValues) -> None:
                  lower_bound=1)
     flags.define("integer", values, "max_answer_length", 30, "Maximum answer length in tokens.",
                  lower_bound=1)
-    finetune.define_training_flags(
-        values, learning_rate=5e-5, train_step=None, warmup_step=None,
-        save_checkpoints_steps=1000, by_default=False,
-    )
+    finetune.define_training_flags(values, train_step=None, warmup_step=None)
 
 
 def define_v1_flags(values: flags.FlagValues) -> None:
@@ -96,7 +93,6 @@ def main(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, with_negative: bool) -> None:
     """Trains, evaluates and predicts; all input is read before anything is written."""
     # === Settings ===
-    flags.require(values, "output_dir")
     flags.refuse_together(values, "warmup_step", "warmup_proportion")
     do_eval = flags.given(values, "do_eval")
     settings = finetune.settings_of(
@@ -113,52 +109,45 @@ def run(values: flags.FlagValues, with_negative: bool) -> None:
             f"--max_seq_length={values.max_seq_length} must be greater than "
             f"--max_query_length={values.max_query_length} + 3, or no tokens are left for passages"
         )
-    for name in ("start_n_top", "end_n_top"):
-        if name in values and values[name].value > values.max_seq_length:
-            raise FlagError(f"--{name}={values[name].value} exceeds "
-                            f"--max_seq_length={values.max_seq_length}")
+    for name in ("start_n_top", "end_n_top") if with_negative else ():
+        if values[name].value > values.max_seq_length:
+            raise FlagError(f"--{name}={values[name].value} exceeds --max_seq_length={values.max_seq_length}")
     if not with_negative and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
+    encoder, questions = open_encoder(values, settings.max_seq_length), {}
+    task = squad.SquadTask(with_negative=with_negative, **flags.select(values, squad.SquadTask))
 
     # === Questions to train on ===
-    encoder, questions = open_encoder(values, settings.max_seq_length), {}
     if settings.do_train:
         path, found = values.train_file, squad.read_questions(values.train_file, is_training=True)
-        count = len(found)
-        if not with_negative:
-            found = [question for question in found if question.answers]
-        if not found:
+        train = questions["train"] = [one for one in found if with_negative or one.answers]
+        if not train:
             raise DataError(f"{path}: no question has an answer: use run_squad_v2")
-        if len(found) < count:
+        if skipped := len(found) - len(train):
             log.warning("%s: skipped %s of %s questions, which have no answer; run_squad_v2 learns "
-                        "from them too", path, f"{count - len(found):,}", f"{count:,}")
-        questions["train"], count = found, len(found)
+                        "from them too", path, f"{skipped:,}", f"{len(found):,}")
         # The original counts questions here, not windows.
         steps, warmup = settings.train_step, settings.warmup_step
         if steps is None:
-            steps = int(count / settings.train_batch_size * settings.num_train_epochs)
+            steps = int(len(train) / settings.train_batch_size * settings.num_train_epochs)
         if not steps:
             raise FlagError(
-                f"--num_train_epochs={settings.num_train_epochs} of {count} questions are less than "
+                f"--num_train_epochs={settings.num_train_epochs} of {len(train)} questions are less than "
                 f"a batch: lower --train_batch_size={settings.train_batch_size}"
             )
         if warmup is None:
             warmup = int(steps * values.warmup_proportion)
-        log.info("%s questions: %s steps, %s of them warm-up",
-                 f"{count:,}", f"{steps:,}", f"{warmup:,}")
+        log.info("%s questions: %s steps, %s of them warm-up", f"{len(train):,}", f"{steps:,}", f"{warmup:,}")
         settings = dataclasses.replace(settings, train_step=steps, warmup_step=warmup)
 
     # === Questions to answer ===
-    task = squad.SquadTask(with_negative=with_negative, **flags.select(values, squad.SquadTask))
     if settings.do_predict or settings.do_eval:
         path = values.predict_file
         questions["dev"] = squad.read_questions(path, is_training=False)
         if squad.known_answers(questions["dev"], with_negative) is None:
             log.info("%s has questions without answers: no evaluation", path)
             if do_eval:
-                raise FlagError(
-                    f"--do_eval: {path} has questions without answers, and cannot be evaluated"
-                )
+                raise FlagError(f"--do_eval: {path} has questions without answers, and cannot be evaluated")
             settings = dataclasses.replace(settings, do_eval=False)
         task = task.predicting(questions["dev"], encoder.tokenizer)
 

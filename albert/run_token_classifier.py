@@ -13,6 +13,7 @@ and accuracy decides. Rerun the command and it resumes from the newest checkpoin
 """
 
 import logging
+import os
 
 from albert import finetune
 from albert.cli import flags
@@ -56,7 +57,7 @@ def main(values: flags.FlagValues) -> None:
             raise FlagError(f"{origin} does not name its labels: give --label_list")
 
     # === Sentences ===
-    paths = {split: words.file_path(values.data_dir, split) for split in settings.splits}
+    paths = {split: os.path.join(values.data_dir, f"{split}.txt") for split in settings.splits}
     sentences = {}
     for split, path in paths.items():
         found = sentences[split] = words.read_sentences(path, values.scheme, labels, split != "test")

@@ -11,6 +11,8 @@ import numpy as np
 
 from albert.cli import report_page
 from albert.formats.model_card import table
+from albert.tasks import glue
+from albert.tasks.classification import f1_by_label, several_label_scores
 
 ENOUGH_ROWS = 500  # with fewer, a difference that matters is often a matter of luck
 _FEW_ROWS = 50  # with fewer, no difference decides
@@ -103,7 +105,7 @@ def verdict(rows: Sequence[Rows]) -> tuple[str, str]:
 
 def write(
     directory: str, texts: Sequence[str], labels: Sequence[str], rows: Sequence[Rows],
-    probabilities: np.ndarray, settings: Sequence[tuple[str, str]], is_balanced: bool = False,
+    probabilities: np.ndarray, settings: Mapping[str, str], is_balanced: bool = False,
     may_validate: bool = True,
 ) -> str:
     """Publishes report.md and report.html; returns the path of the former.
@@ -113,18 +115,19 @@ def write(
       labels: C, in the order of their ids; none for a regression.
       rows: the held-out rows, and others; the largest number of them decides.
       probabilities: of the held-out rows, [N, C].
-      settings: (setting, its value and the reason), for a table.
+      settings: {setting: its value and the reason}, for a table.
       is_balanced: whether all labels counted the same in training.
       may_validate: whether --cross_validation is possible, and was not turned off.
     """
-    held_out, decisive, cells = rows[0], max(rows, key=len), [_cell(label) for label in labels]
+    held_out, decisive, cells = rows[0], max(rows, key=len), list(map(_cell, labels))
     outcome, sentence = verdict(rows)
-    never = absent = []
-    is_uneven, has_several = False, held_out.expected.ndim == 2
+    never, absent, is_uneven, has_several = [], [], False, held_out.expected.ndim == 2
     if labels:
-        counts, predicted = (_counts(answers, len(labels)) for answers in (decisive.expected, decisive.predicted))
-        never = [cell for cell, n, m in zip(cells, counts, predicted, strict=True) if n and not m]
-        absent = [cell for cell, n in zip(cells, counts, strict=True) if not n]
+        counts, predicted = (
+            answers.sum(0) if has_several else np.bincount(answers, minlength=len(labels))
+            for answers in (decisive.expected, decisive.predicted))  # of the rows with each label, [C]
+        never = [cells[i] for i in np.flatnonzero((counts > 0) & (predicted == 0))]
+        absent = [cells[i] for i in np.flatnonzero(counts == 0)]
         is_uneven = 2 * min(counts) < np.mean(counts)
     steps = []
     if never and has_several:
@@ -136,29 +139,30 @@ def write(
     elif len(decisive) < ENOUGH_ROWS and may_validate and len(rows) == 1:
         steps.append(_VALIDATE)
     elif _WEIGHTS not in steps:
-        is_readable = not any("unknown to the vocabulary" in value for _, value in settings)
+        is_readable = not any("unknown to the vocabulary" in value for value in settings.values())
         steps.append(_UNREADABLE if not is_readable else _MORE if len(decisive) < _FEW_ROWS else _LARGER)
     metric = "pearson" if not labels else "micro_f1" if has_several else "eval_accuracy"
     title = f"Classifier with {len(labels)} labels{', several per text' * has_several}" if labels else "Regression"
-    return report_page.publish(directory, title, [
-        sentence + "\n",
-        *([f"**Never predicts {', '.join(never[:_MAX_LABELS])}**.\n"] if never else []),
-        *([f"No row has the label {', '.join(absent[:_MAX_LABELS])}, so nothing is measured for it.\n"]
-          if absent else []),
-        "## What to do next\n", "".join(f"* {step}\n" for step in steps),
-        "## Scores\n",
-        table(("", *(one.name for one in rows)), [
-            *zip(_other_scores(held_out), *(_other_scores(one).values() for one in rows)),
-            *((f"{name}: {held_out.metric}", *(_mean(one, one.baselines[name]) for one in rows))
-              for name in held_out.baselines),
-        ]),
-        *(_by_label(held_out, cells) if labels else []),
-        "## Learning curve\n", report_page.curve(directory, metric),
-        *(["## Most confident errors\n"] if labels else ["## Largest errors\n"]),
-        _errors(held_out, texts, cells, probabilities),
-        *(_confusion(held_out, cells) if labels and not has_several else []),
-        "## Training\n", _BASELINE, table(("setting", "value"), settings), _USAGE.format(directory=directory),
-    ])
+    parts = [sentence + "\n"]
+    if never:
+        parts.append(f"**Never predicts {', '.join(never[:_MAX_LABELS])}**.\n")
+    if absent:
+        parts.append(f"No row has the label {', '.join(absent[:_MAX_LABELS])}, so nothing is measured for it.\n")
+    parts += ["## What to do next\n", "".join(f"* {step}\n" for step in steps), "## Scores\n"]
+    scores = [_scores(one, labels) for one in rows]
+    parts.append(table(("", *(one.name for one in rows)), [
+        (name, *(of_rows[name] for of_rows in scores)) for name in scores[0]
+    ]))
+    if labels:
+        parts += ["## By label\n", _by_label(held_out, cells)]
+    parts += ["## Learning curve\n", report_page.curve(directory, metric)]
+    parts += ["## Most confident errors\n" if labels else "## Largest errors\n",
+              _errors(held_out, texts, cells, probabilities)]
+    if len(labels) <= _MAX_LABELS and labels and not has_several:
+        parts += ["## Confusion\n", _confusion(held_out, cells)]
+    parts += ["## Training\n", _BASELINE, table(("setting", "value"), settings.items()),
+              _USAGE.format(directory=directory)]
+    return report_page.publish(directory, title, parts)
 
 
 # === Scores ===
@@ -169,51 +173,44 @@ def _mean(rows: Rows, answers: np.ndarray) -> str:
     return f"{mean:,.4g}" if rows.expected.dtype.kind == "f" else f"{mean:.3f}"
 
 
-def _other_scores(rows: Rows) -> dict[str, str]:
-    """Returns {name: score} of the model."""
-    from sklearn.metrics import f1_score
-
-    scores, (expected, predicted) = {rows.metric: _mean(rows, rows.predicted)}, (rows.expected, rows.predicted)
+def _scores(rows: Rows, labels: Sequence[str]) -> dict[str, str]:
+    """Returns {name: score} of the model and of the baselines."""
+    expected, predicted = rows.expected, rows.predicted
+    scores = {rows.metric: _mean(rows, predicted)}
     if expected.dtype.kind == "f":
-        is_constant = np.ptp(expected) == 0 or np.ptp(predicted) == 0
-        pearson = 0.0 if is_constant else np.corrcoef(expected, predicted)[0, 1]
-        return scores | {"root mean squared error": f"{np.sqrt(np.mean((predicted - expected) ** 2)):,.4g}",
-                         "Pearson's correlation": f"{pearson:.3f}"}
-    # Without labels that neither occur nor are predicted.
-    used = np.unique([expected, predicted]) if expected.ndim == 1 else np.flatnonzero((expected | predicted).any(0))
-    macro = f1_score(expected, predicted, labels=used, average="macro", zero_division=0.0)
-    if expected.ndim == 2:
-        scores["micro F1"] = f"{f1_score(expected, predicted, average='micro', zero_division=0.0):.3f}"
-        scores["all labels of a text right"] = f"{(expected == predicted).all(1).mean():.3f}"
-    return scores | {"macro F1": f"{macro:.3f}"}
+        found = glue.score("regression", expected, predicted)
+        scores["root mean squared error"] = f"{math.sqrt(found['MSE']):,.4g}"
+        scores["Pearson's correlation"] = f"{found['pearson']:.3f}"
+    elif expected.ndim == 2:
+        found = several_label_scores(expected, predicted, labels)
+        scores["micro F1"] = f"{found['micro_f1']:.3f}"
+        scores["all labels of a text right"] = f"{found['eval_accuracy']:.3f}"
+        scores["macro F1"] = f"{found['macro_f1']:.3f}"
+    else:
+        one_hot = np.eye(len(labels), dtype=bool)
+        scores["macro F1"] = f"{f1_by_label(one_hot[expected], one_hot[predicted], labels)['macro_f1']:.3f}"
+    return scores | {f"{name}: {rows.metric}": _mean(rows, answers) for name, answers in rows.baselines.items()}
 
 
-def _counts(answers: np.ndarray, size: int) -> np.ndarray:
-    """Returns how many rows have each label, [C]."""
-    return answers.sum(0) if answers.ndim == 2 else np.bincount(answers, minlength=size)
-
-
-def _by_label(rows: Rows, cells: Sequence[str]) -> list[str]:
-    """Returns a heading and a table of the scores of the most common labels."""
+def _by_label(rows: Rows, cells: Sequence[str]) -> str:
+    """Returns a table of the scores of the most common labels."""
     from sklearn.metrics import precision_recall_fscore_support
 
     *scores, counts = precision_recall_fscore_support(
         rows.expected, rows.predicted, labels=range(len(cells)), zero_division=0.0)
     common = sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS].tolist())
-    return ["## By label\n", table(("label", "precision", "recall", "f1", "rows"), [
+    return table(("label", "precision", "recall", "f1", "rows"), [
         (cells[i], *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores), f"{counts[i]:,}")
         for i in common
-    ])]
+    ])
 
 
-def _confusion(rows: Rows, cells: Sequence[str]) -> list[str]:
+def _confusion(rows: Rows, cells: Sequence[str]) -> str:
     from sklearn.metrics import confusion_matrix
 
-    if len(cells) > _MAX_LABELS:
-        return []
     counts = confusion_matrix(rows.expected, rows.predicted, labels=range(len(cells)))  # [C, C]
-    return ["## Confusion\n", table(("actual \\ predicted", *cells), [
-        (f"**{cell}**", *line) for cell, line in zip(cells, counts, strict=True)])]
+    return table(("actual \\ predicted", *cells), [
+        (f"**{cell}**", *line) for cell, line in zip(cells, counts, strict=True)])
 
 
 def _errors(rows: Rows, texts: Sequence[str], cells: Sequence[str], probabilities: np.ndarray) -> str:

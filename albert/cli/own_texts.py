@@ -16,7 +16,9 @@ from albert.cli.encoder import Encoder
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
-from albert.tasks.table import find_columns, label_name, labels_of, read_texts, split_off, texts_of
+from albert.tasks.table import (
+    find_columns, label_name, labels_of, read_examples, split_off, texts_of, with_known_labels,
+)
 from albert.tokenization import FullTokenizer
 
 # Flags that only --train_file uses.
@@ -62,43 +64,34 @@ def check_flags(values: flags.FlagValues) -> None:
         if given := flags.given_as_typed(values, *FLAGS):
             raise FlagError(f"{', '.join(given)}: only with --train_file")
         return
-    for name in ("data_dir", "task_name"):
-        flags.refuse_together(values, "train_file", name)
+    for pair in (
+        ("train_file", "data_dir"), ("train_file", "task_name"), ("dev_file", "dev_share"),
+        ("label_columns", "label_column"), ("label_columns", "label_list"), ("label_columns", "regression"),
+        ("regression", "label_list"), *([("dev_file", "cross_validation")] if values.cross_validation else []),
+    ):
+        flags.refuse_together(values, *pair)
     if values.do_predict and not values.test_file:
         raise FlagError("--do_predict needs --test_file if --train_file is given")
-    flags.refuse_together(values, "dev_file", "dev_share")
-    if values.cross_validation:
-        flags.refuse_together(values, "dev_file", "cross_validation")
     if values.cross_validation == 1 or values.cross_validation and values.regression:
         raise FlagError("--cross_validation needs labels, and at least two folds")
-    for name in ("label_column", "label_list", "regression"):
-        flags.refuse_together(values, "label_columns", name)
-    if values.label_list and values.regression:
-        raise FlagError("give only one of --regression and --label_list")
     if values.do_train and not values.do_eval:
         raise FlagError("--train_file holds out rows for evaluation: add --do_eval")
 
 
-@dataclasses.dataclass(frozen=True)
-class OwnTexts:
-    """The examples of --train_file."""
-
-    data: FineTuningData
-    test_labels: Sequence[Any]  # of the rows of --test_file, None for a row without one; empty if no row has one
-    choices: list[tuple[str, str]]  # columns, labels and settings as (name, value), for the report
-
-
-def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
+def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> tuple[FineTuningData, dict[str, str]]:
     """Returns the examples of --train_file, with the held-out ones apart, and those of the other files.
+
+    An example of --test_file that is not to be scored has no label. Also returns what the report says
+    of files, columns and labels.
 
     Raises:
       UserError: they cannot be used, or do not fit the flags.
     """
     # === Tables ===
     given = [values.text_column, values.text_pair_column, values.label_column]
-    table = table_flags.open_table(values, "train_file")
+    table, is_scored = table_flags.open_table(values, "train_file"), False
     columns = find_columns(table, *given, several=values.label_columns)
-    texts = {"train": read_texts(table, columns)}
+    examples = {"train": read_examples(table, columns)}
     names = [None if n is None else table.names[n] for n in (columns.text, columns.pair, columns.label)]
     several = [table.names[n] for n in columns.flags]
     for split in ("dev", "test"):
@@ -109,75 +102,63 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
         of_split = find_columns(
             other, *(name if one is None else one for one, name in zip(given[:2], names[:2], strict=True)),
             names[2] if needs_label else None, needs_label, several if needs_label else ())
-        texts[split] = read_texts(other, of_split, is_complete=is_dev)
+        examples[split] = read_examples(other, of_split, is_complete=is_dev)
+        is_scored = needs_label and not is_dev
 
     # === Labels ===
     labels: tuple[str, ...] = ()
     if values.label_list:
         labels = tuple(map(label_name, known_tasks.parse_labels(values.label_list)))
     elif not values.regression:
-        labels = tuple(several or labels_of([texts[split] for split in texts if split != "test"]))
-    has_several = texts["train"].has_several
-    if "dev" in texts and texts["dev"].has_several != has_several:
+        labels = tuple(several or labels_of(values.train_file, examples["train"] + examples.get("dev", [])))
+    has_several = isinstance(examples["train"][0].label, tuple)
+    if "dev" in examples and isinstance(examples["dev"][0].label, tuple) != has_several:
         raise DataError(f"{values.dev_file}: {'one label' if has_several else 'a list of labels'} per text, "
                         "unlike --train_file")
     if has_several and values.regression:
         raise FlagError("--regression takes one number per text, not lists")
     if flags.given(values, "threshold") and not has_several:
         raise FlagError("--threshold has no effect: every text has one label")
-    examples = {
-        split: one.examples(labels, tokenizer.preprocess, is_strict=split != "test")
-        for split, one in texts.items()
-    }
+    for split, rows in examples.items():
+        examples[split] = with_known_labels(rows, labels, tokenizer.preprocess, is_strict=split != "test")
 
     # === Held-out rows ===
-    rows, held_out = examples["train"], ""
+    rows = examples["train"]
     if values.dev_file:
-        trained, total = set(map(texts_of, rows)), len(examples["dev"])
-        examples["dev"] = [one for one in examples["dev"] if texts_of(one) not in trained]
+        of_file, trained = examples["dev"], set(map(texts_of, rows))
+        examples["dev"] = [one for one in of_file if texts_of(one) not in trained]
         if not examples["dev"]:
             raise DataError(f"--dev_file={values.dev_file}: --train_file has all its texts, so nothing "
                             "is held out: leave the flag out, or give other rows")
-        if copies := total - len(examples["dev"]):
-            held_out = f" without {copies:,} of {total:,} rows, which are in the training file too"
+        held_out = values.dev_file
+        if copies := len(of_file) - len(examples["dev"]):
+            held_out += f" without {copies:,} of {len(of_file):,} rows, which are in the training file too"
             flags.log.warning("%s: left out %s of %s rows, whose texts are in --train_file too",
-                              values.dev_file, f"{copies:,}", f"{total:,}")
-        held_out = values.dev_file + held_out
+                              values.dev_file, f"{copies:,}", f"{len(of_file):,}")
     else:
-        train, dev = split_off(rows, values.dev_share, values.seed)
-        if not (train and dev):
-            raise DataError(
-                f"{values.train_file}: none of {len(rows):,} rows is {'left' if dev else 'held out'}: "
-                "give more rows, another --dev_share, or --dev_file"
-            )
-        held_out = f"{len(dev):,} of {len(rows):,} rows"
-        examples |= {"train": train, "dev": dev}
+        examples["train"], examples["dev"] = split_off(rows, values.dev_share, values.seed)
+        held_out = f"{len(examples['dev']):,} of {len(rows):,} rows"
+        if not (examples["train"] and examples["dev"]):
+            missing = "left" if examples["dev"] else "held out"
+            raise DataError(f"{values.train_file}: none of {len(rows):,} rows is {missing}: give more rows, "
+                            "another --dev_share, or --dev_file")
 
-    # === Labels of the test rows, except for those that are trained on ===
-    test_labels = [
-        one.label if isinstance(one.label, tuple) == has_several else None for one in examples.get("test", ())
-    ]
-    missing: Any = () if has_several else labels[0] if labels else 0.0
-    if "test" in texts:
-        examples["test"] = [dataclasses.replace(one, label=missing) for one in examples["test"]]
-    if "test" in texts and texts["test"].labels:
-        if None in test_labels:
-            flags.log.warning("%s: %s of %s rows have none of the labels, the first at %s, and are not scored",
-                              values.test_file, f"{test_labels.count(None):,}", f"{len(test_labels):,}",
-                              texts["test"].place(test_labels.index(None)))
-        seen = set(map(texts_of, examples["train"]))
-        copied = [i for i, one in enumerate(examples["test"]) if texts_of(one) in seen]
-        for number in copied:
-            test_labels[number] = None
-        if copied:
-            flags.log.warning("%s: %s of %s rows are training rows, and are not scored", values.test_file,
-                              f"{len(copied):,}", f"{len(test_labels):,}")
+    # === Test rows to score: those with a label, except for those that are trained on ===
+    tested, trained = examples.get("test", []), set(map(texts_of, examples["train"]))
+    unknown = [one for one in tested if one.label is None or isinstance(one.label, tuple) != has_several]
+    copied = [one for one in tested if texts_of(one) in trained]
+    for said, left_out in (("have none of the labels", unknown), ("are training rows", copied)):
+        if is_scored and left_out:
+            flags.log.warning("%s: %s of %s rows %s, the first at %s, and are not scored", values.test_file,
+                              f"{len(left_out):,}", f"{len(tested):,}", said, left_out[0].place)
+    left_out = {one.guid for one in unknown + copied}
+    if tested:
+        examples["test"] = [
+            dataclasses.replace(one, label=None) if one.guid in left_out else one for one in tested
+        ]
 
     # === The data ===
     trained_labels, held_out_labels = ([one.label for one in examples[split]] for split in ("train", "dev"))
-    if has_several:
-        trained_labels, held_out_labels = (
-            [label for several in rows for label in several] for rows in (trained_labels, held_out_labels))
     warn_of_labels(values.train_file, trained_labels, labels, () if values.dev_file else held_out_labels)
     data = FineTuningData(
         known_tasks.TSV, examples, labels,
@@ -186,49 +167,42 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> OwnTexts:
         | (_scale_of(trained_labels) if values.regression else {}),
         trained_on=examples["train"], is_split=not values.dev_file,
     )
-    named = ", ".join(filter(None, [*names, *several]))
-    own = OwnTexts(data, [] if set(test_labels) <= {None} else test_labels, [
-        ("file", values.train_file), ("columns", named[:300])])  # the log has both already
-    report(own, "held out", held_out)
-    if labels:
-        report(own, "labels", ", ".join(labels)[:300])
-    return own
-
-
-def report(own: OwnTexts, name: str, value: str) -> None:
-    """Adds a line to the choices, and to the log."""
-    own.choices.append((name, value))
-    flags.log.info("%s: %s", name, value)
+    named = ", ".join(filter(None, [*names, *several]))[:300]
+    choices = {"file": values.train_file, "columns": named, "held out": held_out}
+    return data, choices | ({"labels": ", ".join(labels)[:300]} if labels else {})
 
 
 # === Settings by the sizes of model and data ===
 
 
 def choose_settings(
-    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, own: OwnTexts
-) -> finetune.Settings:
-    """Returns the settings, with those that no flag gives chosen by the sizes of model and data."""
-    train, config, tokenizer = own.data.examples["train"], encoder.config, encoder.tokenizer
-    rows = [*train, *own.data.examples["dev"]]
-    num_rows, num_held_out, has_pairs = len(train), len(rows) - len(train), any(one.text_b for one in train)
+    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData
+) -> tuple[finetune.Settings, dict[str, str]]:
+    """Returns the settings, with those that no flag gives chosen by the sizes of model and data.
+
+    Also returns what the report says of them.
+    """
+    config, tokenizer, choices = encoder.config, encoder.tokenizer, {}
+    rows, num_rows = [*data.examples["train"], *data.examples["dev"]], len(data.examples["train"])
+    num_held_out, has_pairs = len(rows) - num_rows, any(one.text_b for one in rows[:num_rows])
 
     def choose(name: str, value: Any, reason: str) -> Any:
         if flags.given(values, name) is not None:
             value, reason = getattr(values, name), "given"
-        report(own, f"--{name}", f"{value if isinstance(value, str) else f'{value:g}'} ({reason})")
+        choices[f"--{name}"] = f"{value if isinstance(value, str) else f'{value:g}'} ({reason})"
         return value
 
     # === What the model reads of the texts ===
     all_ids = tokenizer.encode_batch([" ".join(filter(None, (one.text_a, one.text_b))) for one in rows])
     if unknown := tokenizer.unknown_tokens():
-        own.choices.append(("texts", unknown))  # the log has it of the records
+        choices["texts"] = unknown
     labels: dict[tuple[int, ...], set] = {}
     for ids, one in zip(all_ids, rows, strict=True):
         labels.setdefault(tuple(ids), set()).add(one.label)
     contradictions = sum(len(labels[tuple(ids)]) > 1 for ids in all_ids)
-    if contradictions and own.data.labels:
-        report(own, "contradictions", f"{contradictions:,} of {len(rows):,} rows have the same tokens as "
-               "another row, and another label")
+    if contradictions and data.labels:
+        choices["contradictions"] = (f"{contradictions:,} of {len(rows):,} rows have the same tokens as another "
+                                     "row, and another label")
 
     # === Length, optimizer, batches ===
     lengths = np.array([len(ids) + 3 for ids in all_ids])
@@ -242,27 +216,29 @@ def choose_settings(
     keep_last = num_held_out < ENOUGH_ROWS
     settings = dataclasses.replace(
         settings,
-        max_seq_length=choose("max_seq_length", length, f"{100 * np.mean(lengths <= length):.0f} % of the texts fit"),
+        max_seq_length=choose("max_seq_length", length,
+                              f"{100 * np.mean(lengths <= length):.0f} % of the texts fit"),
         optimizer=choose("optimizer", optimizer, suits),
         learning_rate=choose("learning_rate", learning_rate(optimizer, config.hidden_size), suits),
         train_batch_size=choose("train_batch_size", 32 if num_rows >= 2000 else 16, f"for {num_rows:,} rows"),
         keep_last=keep_last,
     )
     if keep_last:
-        report(own, "checkpoint", f"the last ({num_held_out:,} held-out rows are too few to choose one)")
+        choices["checkpoint"] = f"the last ({num_held_out:,} held-out rows are too few to choose one)"
 
     # === Steps ===
-    if flags.given(values, "train_step") is not None:
-        return settings
-    num_epochs = choose("num_train_epochs", epochs(num_rows, has_pairs),
-                        f"for {num_rows:,} {'pairs' if has_pairs else 'rows'}")
-    settings = dataclasses.replace(settings, train_step=None, num_train_epochs=num_epochs).with_steps(num_rows)
-    per_epoch = max(1, round(settings.train_step / num_epochs))
-    return dataclasses.replace(
-        settings,
-        warmup_step=choose("warmup_step", settings.train_step // 10, "a tenth of the steps"),
-        save_checkpoints_steps=choose("save_checkpoints_steps", per_epoch, "each epoch"),
-    )
+    if flags.given(values, "train_step") is None:
+        num_epochs = choose("num_train_epochs", epochs(num_rows, has_pairs),
+                            f"for {num_rows:,} {'pairs' if has_pairs else 'rows'}")
+        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=num_epochs)
+        settings = settings.with_steps(num_rows)
+        per_epoch = max(1, round(settings.train_step / num_epochs))
+        settings = dataclasses.replace(
+            settings,
+            warmup_step=choose("warmup_step", settings.train_step // 10, "a tenth of the steps"),
+            save_checkpoints_steps=choose("save_checkpoints_steps", per_epoch, "each epoch"),
+        )
+    return settings, choices
 
 
 def _scale_of(values: Sequence[float]) -> dict[str, float]:

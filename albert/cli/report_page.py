@@ -20,13 +20,14 @@ def publish(directory: str, title: str, parts: Sequence[str]) -> str:
     from markdown_it import MarkdownIt  # only here: every command would take longer to start
 
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
-    contents, parts = {}, [f"# {title}\n", *parts]
-    if plot := next((part for part in parts if part.startswith("<svg")), None):
-        contents[_PLOT] = plot
     with open(_PAGE, encoding="utf-8") as stream:
-        contents["report.html"] = string.Template(stream.read()).substitute(
-            title=title, body="".join(part if part == plot else renderer.render(part) for part in parts))
-    contents["report.md"] = "\n".join(f"![Learning curve]({_PLOT})\n" if part == plot else part for part in parts)
+        page = string.Template(stream.read())
+    parts, plots = [f"# {title}\n", *parts], [part for part in parts if part.startswith("<svg")]
+    contents = {_PLOT: plots[0]} if plots else {}
+    contents["report.html"] = page.substitute(
+        title=title, body="".join(part if part in plots else renderer.render(part) for part in parts))
+    contents["report.md"] = "\n".join(
+        f"![Learning curve]({_PLOT})\n" if part in plots else part for part in parts)
     for name, content in contents.items():
         with files.atomic_write(path := os.path.join(directory, name)) as stream:
             stream.write(content)

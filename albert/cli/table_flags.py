@@ -47,6 +47,4 @@ def open_table(values: flags.FlagValues, flag: str) -> tables.Table:
         raise FlagError(
             f"--tsv_header and --delimiter have no effect on --{flag}={path}, which has neither"
         )
-    return tables.read_table(
-        path, flag, tables.has_header(path, given), values.encoding, delimiter_of(values)
-    )
+    return tables.read_table(path, flag, given, values.encoding, delimiter_of(values))

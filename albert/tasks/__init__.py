@@ -12,5 +12,5 @@
     table                 your own labelled texts: CSV, TSV, JSON lines and Parquet
     baselines             a baseline for text classifiers: TF-IDF with logistic regression
     lines                 lines of the files that tasks read
-    fine_tuning_data      examples for fine-tuning, their records, tables of predictions
+    fine_tuning_data      examples for fine-tuning and their records
 """

@@ -5,8 +5,9 @@ Legend: B batch, L sequence, C outputs of the classifier (1 for regression) or c
 
 import collections
 import dataclasses
-import functools
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +18,8 @@ from albert.formats.weights import REGRESSION_HEAD
 from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.runtime.lazy import LazyModule
+from albert.storage import files
 from albert.tasks import glue, race
-from albert.tasks.fine_tuning_data import write_test_results
 from albert.tasks.task import Task, chosen, mean, real
 
 keras, ops, modeling = map(LazyModule, ("keras", "keras.ops", "albert.modeling"))
@@ -140,16 +141,15 @@ class ClassificationTask(Task):
         return modeling.cross_entropy(outputs["logits"], batch["label_ids"])
 
     def id_of(self, label: Any) -> Any:
-        """Returns a label's id, whether an example has each label, or the value of a regression."""
-        if self.threshold is not None:
-            ids = np.zeros(len(self.labels), np.int64)
-            ids[[self._ids[name] for name in label]] = 1
-            return ids
-        return self._ids[label] if self.labels else label
+        """Returns a label's id, whether an example has each label, or the value of a regression.
 
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.labels)}
+        It is 0 if the label is not known.
+        """
+        if self.threshold is not None:
+            return np.array([name in (label or ()) for name in self.labels], np.int64)
+        if label is None:
+            return 0
+        return self.labels.index(label) if self.labels else label
 
     def rows(self, examples, tokenizer, split):
         texts = [(example.text_a, example.text_b) for example in examples]
@@ -160,10 +160,11 @@ class ClassificationTask(Task):
     def write_predictions(self, examples, predictions, directory, origin=""):
         """Publishes the original's `test_results.tsv` and `submit_results.tsv`.
 
-        For tasks of the benchmark there is a third file in the format of its server (similarities
-        within 0 ... 5).
+        The first has a line of tab-separated probabilities [N, C] (the value, for a regression) per
+        example, the second is a table of indices and answers. For tasks of the benchmark there is a
+        third file in the format of its server (similarities within 0 ... 5).
         """
-        probabilities, submitted = predictions["probabilities"], None
+        probabilities = predictions["probabilities"]
         if self.threshold is not None:
             answers = [
                 json.dumps([self.labels[i] for i in np.flatnonzero(row >= self.threshold)],
@@ -173,12 +174,27 @@ class ClassificationTask(Task):
             answers = [self.labels[i] for i in np.argmax(predictions["logits"], axis=-1)]
         else:
             answers = [str(row[0]) for row in probabilities]
-            submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
-        submission = glue.TASKS[self.name].submission if self.name in glue.TASKS else None
-        return write_test_results(
-            directory, [example.guid for example in examples], answers, probabilities, submission,
-            submitted,
-        )
+        tables = {"submit_results.tsv": answers}
+        if self.name in glue.TASKS:
+            tables[glue.TASKS[self.name].submission] = answers if self.labels else [
+                str(np.clip(row[0], 0, 5)) for row in probabilities
+            ]
+        written = [os.path.join(directory, name) for name in ("test_results.tsv", *tables)]
+        with files.atomic_write(written[0]) as stream:
+            stream.writelines("\t".join(map(str, row)) + "\n" for row in probabilities)
+        for path, column in zip(written[1:], tables.values(), strict=True):
+            with files.atomic_write(path) as stream:
+                stream.write("index\tprediction\n")
+                stream.writelines(
+                    f"{_cell(example.guid)}\t{_cell(answer)}\n"
+                    for example, answer in zip(examples, column, strict=True)
+                )
+        return written
+
+
+def _cell(text: str) -> str:
+    """Returns a text as a table cell: tabs and line ends become blanks."""
+    return re.sub(r"[\t\r\n]", " ", text).encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclasses.dataclass(frozen=True)

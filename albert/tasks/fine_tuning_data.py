@@ -1,19 +1,14 @@
-"""Examples for fine-tuning, their record files, and tables of predictions. No TensorFlow."""
+"""Examples for fine-tuning, and their record files. No TensorFlow."""
 
 import collections
 import dataclasses
 import hashlib
 import logging
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from albert.errors import some
 from albert.records import feature_cache
-from albert.storage import files
 
 if TYPE_CHECKING:
     from albert.tasks.task import Task
@@ -68,17 +63,16 @@ def warn_of_copies(examples: Mapping[str, Sequence[Any]]) -> None:
 
 
 def warn_of_labels(
-    origin: str, labels: Iterable[str], known: Sequence[str], held_out: Iterable[str] = ()
+    origin: str, labels: Iterable[Any], known: Sequence[str], held_out: Iterable[Any] = ()
 ) -> None:
     """Warns if the training data have only one label, or lack a known one, or have it only once.
 
     Args:
       held_out: labels of rows of the same file.
     """
-    counts = collections.Counter(labels)
+    counts, held_out = collections.Counter(_each(labels)), {*_each(held_out)}
     if len(counts) == 1:
         log.warning("%s: every label is %s: there is nothing to learn", origin, *counts)
-    held_out = set(held_out)
     for said, rare in (
         ("every example of the label is held out", [x for x in known if not counts[x] and x in held_out]),
         ("no training example has the label", [x for x in known if not counts[x] and x not in held_out]),
@@ -86,6 +80,12 @@ def warn_of_labels(
     ):
         if len(counts) > 1 and rare:
             log.warning("%s: %s: %s", origin, said, some(rare))
+
+
+def _each(labels: Iterable[Any]) -> Iterator[Any]:
+    """Yields every label, also of texts that have several."""
+    for label in labels:
+        yield from label if isinstance(label, tuple) else (label,)
 
 
 def keep_records(
@@ -100,36 +100,3 @@ def keep_records(
             "max_seq_length": task.max_seq_length, **task.record_settings(),
         },
     )
-
-
-def _cell(text: str) -> str:
-    """Returns a text as a table cell: tabs and line ends become blanks."""
-    plain = re.sub(r"[\t\r\n]", " ", text)
-    return plain.encode("utf-8", "replace").decode("utf-8")
-
-
-def write_test_results(
-    directory: str, guids: Sequence[str], answers: Sequence[str], probabilities: np.ndarray,
-    submission: str | None = None, submitted: Sequence[str] | None = None,
-) -> list[str]:
-    """Publishes `test_results.tsv` and `submit_results.tsv` and returns their paths.
-
-    The first has a line of tab-separated probabilities [N, C] (the value, for a regression) per
-    example, the second is a table of indices and answers.
-
-    Args:
-      submission: name of another table of the answers, or of those in `submitted`.
-    """
-    results = os.path.join(directory, "test_results.tsv")
-    with files.atomic_write(results) as stream:
-        stream.writelines("\t".join(map(str, row)) + "\n" for row in probabilities)
-    written = [results]
-    for name, column in (("submit_results.tsv", answers), (submission, submitted or answers)):
-        if name:
-            written.append(os.path.join(directory, name))
-            with files.atomic_write(written[-1]) as stream:
-                stream.write("index\tprediction\n")
-                stream.writelines(
-                    f"{_cell(guid)}\t{_cell(one)}\n" for guid, one in zip(guids, column, strict=True)
-                )
-    return written

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,23 +24,18 @@ log = logging.getLogger("albert")
 LAST = -1  # the last column of a row, however many there are
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """The layout of one file; columns count from 0."""
+class Columns(NamedTuple):
+    """The columns of a file, from 0."""
 
-    file: str
     text_a: int
     text_b: int | None = None
     label: int | None = None  # None: the file has no labels
-    guid: int | None = 0  # None: "<split>-<row>", the header being row 0; of a test file the row
-    has_header: bool = True
-    skips_short_rows: bool = False
+    guid: int | None = 0  # None: "<split>-<row>", the header being row 0
 
     @property
-    def min_columns(self) -> int:
-        """Minimum number of columns; a label in the LAST column needs one more."""
-        columns = [c for c in (self.text_a, self.text_b, self.label, self.guid) if c is not None]
-        return max(columns) + 1 + (self.label == LAST)
+    def minimum(self) -> int:
+        """The minimum number of columns; a label in the LAST column needs one more."""
+        return max(column for column in self if column is not None) + 1 + (self.label == LAST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,104 +44,89 @@ class GlueTask:
 
     name: str
     directory: str  # under --data_dir
-    labels: tuple[str, ...]  # in the order of their ids; empty for regression
-    metric: str  # a key of BEST_RESULT
-    train: Split | None
-    dev: Split | None
-    test: Split
+    labelled: Columns | None  # of train and dev, if there are any
+    test: Columns
     submission: str  # file name of the benchmark's server
+    metric: str = "accuracy"  # a key of BEST_RESULT
+    kind: str = ""  # suffix of the names of the dev and test files
+    has_header: bool = True  # in train and dev
+    skips_short_rows: bool = False  # in train and dev
 
     @property
-    def is_regression(self) -> bool:
-        return not self.labels
+    def labels(self) -> tuple[str, ...]:
+        """The labels in the order of their ids; none for a regression."""
+        return GLUE_LABELS[self.name]
 
-    def file(self, data_dir: str, split: str) -> tuple[str, Split]:
-        """Returns path and layout of train, dev or test.
+    def columns(self, split: str) -> Columns | None:
+        """Returns the columns of train, dev or test; None if there is no such file."""
+        return self.test if split == "test" else self.labelled
 
-        Raises:
-          FlagError: the task has no such file.
-          DataError: it does not exist.
-        """
-        layout = {"train": self.train, "dev": self.dev, "test": self.test}[split]
-        if layout is None:
-            raise FlagError(
-                f"--{'do_train' if split == 'train' else 'do_eval'}: task {self.name} has no {split} "
-                "file; train with another task and give its --checkpoint to --do_predict"
-            )
-        path = os.path.join(data_dir, self.directory, layout.file)
-        if not os.path.isfile(path):
-            raise DataError(
-                f"no such file: {path}; --data_dir must hold the folder {self.directory}"
-            )
-        return path, layout
+    def file(self, split: str) -> str:
+        """Returns the name of train, dev or test in the directory."""
+        if not self.labelled:
+            return f"{self.directory}.tsv"
+        return f"{split}{self.kind if split != 'train' else ''}.tsv"
+
+
+# By their names on the command line.
+TASKS = {task.name: task for task in (
+    GlueTask("ax", "diagnostic", None, Columns(1, 2), "AX.tsv"),
+    GlueTask("cola", "CoLA", Columns(3, label=1, guid=None), Columns(1), "CoLA.tsv", "matthews",
+             has_header=False),
+    GlueTask("mismnli", "MNLI", Columns(8, 9, LAST), Columns(8, 9), "MNLI-mm.tsv", kind="_mismatched"),
+    GlueTask("mnli", "MNLI", Columns(8, 9, LAST), Columns(8, 9), "MNLI-m.tsv", kind="_matched"),
+    GlueTask("mrpc", "MRPC", Columns(3, 4, 0, guid=None), Columns(3, 4), "MRPC.tsv", "accuracy_and_f1"),
+    GlueTask("qnli", "QNLI", Columns(1, 2, LAST), Columns(1, 2), "QNLI.tsv"),
+    # The real train file has a few rows with a line break inside a question.
+    GlueTask("qqp", "QQP", Columns(3, 4, 5), Columns(1, 2), "QQP.tsv", "accuracy_and_f1",
+             skips_short_rows=True),
+    GlueTask("rte", "RTE", Columns(1, 2, LAST), Columns(1, 2), "RTE.tsv"),
+    GlueTask("sst-2", "SST-2", Columns(0, label=1, guid=None), Columns(1), "SST-2.tsv"),
+    GlueTask("sts-b", "STS-B", Columns(7, 8, LAST), Columns(7, 8), "STS-B.tsv", "regression"),
+    GlueTask("wnli", "WNLI", Columns(1, 2, LAST), Columns(1, 2), "WNLI.tsv"),
+)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One row of a task file."""
+    """One row of a task's file or of a table."""
 
     guid: str
     text_a: str
     text_b: str | None
-    # A tuple for multi-label tasks. In a file without labels, the task's first label, or 0.0.
-    label: str | float | tuple[str, ...]
+    # A name, a tuple of names for multi-label tasks, a number for a regression, None if it is not
+    # known. In a file of GLUE without labels, the task's first label, or 0.0.
+    label: Any
+    place: str = dataclasses.field(default="", compare=False)  # file and line of a table
 
 
-def _task(
-    folder: str,
-    test: tuple[int, ...] = (1, 2),
-    metric: str = "accuracy",
-    *,
-    name: str = "",
-    texts: tuple[int, ...] = (),
-    label: int = LAST,
-    kind: str = "",
-    submission: str = "",
-    **layout: Any,
-) -> GlueTask:
-    """Returns a task of the benchmark; by default index, two texts, label in the last column.
+def read_data(
+    task: GlueTask, data_dir: str, splits: Sequence[str], normalize: Callable[[str], str] = str
+) -> FineTuningData:
+    """Returns the examples of these splits; see `read_examples`."""
+    paths = {split: path_of(task, data_dir, split) for split in splits}  # before the first is read
+    examples = {split: read_examples(task, data_dir, split, normalize) for split in splits}
+    if "train" in splits:
+        warn_of_labels(paths["train"], [example.label for example in examples["train"]], task.labels)
+    return FineTuningData(task.name, examples, task.labels)
 
-    Args:
-      test, texts: columns of the texts in test.tsv, and in the others if these differ.
-      kind: suffix of the names of the dev and test files.
-      layout: fields of `Split` for train and dev.
+
+def path_of(task: GlueTask, data_dir: str, split: str) -> str:
+    """Returns the path of train, dev or test.
+
+    Raises:
+      FlagError: the task has no such file.
+      DataError: it does not exist.
     """
-    name = name or folder.lower()
-
-    def split(file: str, columns: tuple[int, ...], **layout: Any) -> Split:
-        return Split(f"{file}.tsv", *columns, **layout)
-
-    train, dev = (
-        split(file, texts or test, label=label, **layout) for file in ("train", f"dev{kind}")
-    )
-    return GlueTask(
-        name, folder, GLUE_LABELS[name], metric, train, dev, split(f"test{kind}", test),
-        submission or f"{folder}.tsv",
-    )
-
-
-COLA = _task("CoLA", (1,), "matthews", texts=(3,), label=1, guid=None, has_header=False)
-MNLI = _task("MNLI", (8, 9), kind="_matched", submission="MNLI-m.tsv")
-MISMNLI = _task("MNLI", (8, 9), name="mismnli", kind="_mismatched", submission="MNLI-mm.tsv")
-MRPC = _task("MRPC", (3, 4), "accuracy_and_f1", label=0, guid=None)
-QNLI = _task("QNLI")
-# The real train file has a few rows with a line break inside a question.
-QQP = _task("QQP", (1, 2), "accuracy_and_f1", texts=(3, 4), label=5, skips_short_rows=True)
-RTE = _task("RTE")
-SST_2 = _task("SST-2", (1,), texts=(0,), label=1, guid=None)
-STS_B = _task("STS-B", (7, 8), "regression")
-WNLI = _task("WNLI")
-AX = GlueTask(
-    "ax", "diagnostic", GLUE_LABELS["ax"], "accuracy", None, None,
-    Split("diagnostic.tsv", text_a=1, text_b=2),
-    "AX.tsv",
-)
-
-# By their names on the command line.
-TASKS = {
-    task.name: task
-    for task in (AX, COLA, MISMNLI, MNLI, MRPC, QNLI, QQP, RTE, SST_2, STS_B, WNLI)
-}
+    if not task.columns(split):
+        raise FlagError(
+            f"--{'do_train' if split == 'train' else 'do_eval'}: task {task.name} has no {split} "
+            "file; train with another task and give its --checkpoint to --do_predict"
+        )
+    path = os.path.join(data_dir, task.directory, task.file(split))
+    if not os.path.isfile(path):
+        raise DataError(f"no such file: {path}; --data_dir must hold the folder {task.directory}")
+    return path
 
 
 def read_examples(
@@ -160,50 +140,34 @@ def read_examples(
     Raises:
       DataError: no such file, no examples, too few columns, unknown label (file:line).
     """
-    (path, layout), examples, num_skipped = task.file(data_dir, split), [], 0
-    for line, columns in read_tsv(path):
-        if layout.has_header and line == 1:
-            if len(columns) >= layout.min_columns and _is_data(task, layout, columns):
+    path, layout, is_test = path_of(task, data_dir, split), task.columns(split), split == "test"
+    has_header, examples, num_skipped = is_test or task.has_header, [], 0
+    for line, cells in read_tsv(path):
+        if has_header and line == 1:
+            if len(cells) >= layout.minimum and _is_data(task, layout, cells):
                 # Otherwise the first example would be lost silently.
-                raise DataError(f"{path}:1: expected a header, got data: {columns[0][:40]!r} ...")
+                raise DataError(f"{path}:1: expected a header, got data: {cells[0][:40]!r} ...")
             continue
-        if len(columns) < layout.min_columns:
-            if layout.skips_short_rows:
+        if len(cells) < layout.minimum:
+            if task.skips_short_rows and not is_test:
                 num_skipped += 1
                 continue
             raise DataError(
-                f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, got "
-                f"{len(columns)}; is this the {task.directory} file of GLUE?"
+                f"{path}:{line}: expected at least {layout.minimum} tab-separated columns, got "
+                f"{len(cells)}; is this the {task.directory} file of GLUE?"
             )
-        if layout.label is None:
-            label: str | float = task.labels[0] if task.labels else 0.0
-        else:
-            label = gold_label(columns[layout.label], task.labels, f"{path}:{line}", normalize)
-        if layout.guid is not None:
-            guid = columns[layout.guid]
-        else:
-            guid = str(line - 1 - layout.has_header) if split == "test" else f"{split}-{line - 1}"
-        text_b = None if layout.text_b is None else columns[layout.text_b]
-        examples.append(Example(guid, columns[layout.text_a], text_b, label))
+        label = task.labels[0] if task.labels else 0.0
+        if layout.label is not None:
+            label = gold_label(cells[layout.label], task.labels, f"{path}:{line}", normalize)
+        guid = f"{split}-{line - 1}" if layout.guid is None else cells[layout.guid]
+        text_b = None if layout.text_b is None else cells[layout.text_b]
+        examples.append(Example(guid, cells[layout.text_a], text_b, label))
     if num_skipped:
         log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
     if not examples:
         raise DataError(f"{path}: no examples")
     log.info("%s: %s examples", path, f"{len(examples):,}")
     return examples
-
-
-def read_data(
-    task: GlueTask, data_dir: str, splits: Sequence[str], normalize: Callable[[str], str] = str
-) -> FineTuningData:
-    """Returns the examples of these splits; see `read_examples`."""
-    for split in splits:
-        task.file(data_dir, split)  # all files must exist before the first one is read
-    examples = {split: read_examples(task, data_dir, split, normalize) for split in splits}
-    if "train" in splits:
-        labels = [example.label for example in examples["train"]]
-        warn_of_labels(task.file(data_dir, "train")[0], labels, task.labels)
-    return FineTuningData(task.name, examples, task.labels)
 
 
 def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -255,12 +219,12 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _is_data(task: GlueTask, layout: Split, columns: list[str]) -> bool:
+def _is_data(task: GlueTask, layout: Columns, cells: list[str]) -> bool:
     """Whether a file's first line is an example rather than a header."""
     if layout.label is None:
-        return layout.guid is not None and columns[layout.guid].isdecimal()
-    text = columns[layout.label]
-    return number(text) is not None if task.is_regression else text in task.labels
+        return cells[layout.guid].isdecimal()
+    text = cells[layout.label]
+    return text in task.labels if task.labels else number(text) is not None
 
 
 # === Metrics ===

@@ -57,35 +57,30 @@ def read_questions(
       DataError: no files, not JSON, not UTF-8, or not a passage of RACE (file:line).
     """
     questions: list[Question] = []
-    path = os.path.join(data_dir, f"{split}.jsonl")
+    path, folder = os.path.join(data_dir, f"{split}.jsonl"), os.path.join(data_dir, "RACE", split)
     if os.path.isfile(path):
         if len(levels) < len(LEVELS):
             raise FlagError(f"--{levels[0]}_only has no effect on {path}, whose questions have no level")
-        sources = {"all": _passages(path)}
+        sources = {"all": [path]}
     else:
-        sources = {
-            level: _passages(*_level_files(os.path.join(data_dir, "RACE", split, level)))
-            for level in levels
-        }
-    for level, passages in sources.items():
-        for place, passage in passages:
-            questions += _questions_of(passage, place, level, split, tokenizer)
+        sources = {level: _level_files(os.path.join(folder, level)) for level in levels}
+    for level, paths in sources.items():
+        count = len(questions)
+        for path in paths:
+            for line, passage in lines.json_values(path, "data_dir"):
+                questions += _questions_of(passage, f"{path}:{line}", level, split, tokenizer)
+        if len(questions) == count:
+            raise DataError(f"{paths[0]}: no passage with questions in it")
     labelled = sum(question.label is not None for question in questions)
     if labelled not in (0, len(questions)):
-        raise DataError(
-            f"{data_dir}/RACE/{split}: {labelled:,} of {len(questions):,} questions have answers"
-        )
-    log.info("%s/RACE/%s: %s questions", data_dir, split, f"{len(questions):,}")
+        raise DataError(f"{folder}: {labelled:,} of {len(questions):,} questions have answers")
+    log.info("%s: %s questions", folder, f"{len(questions):,}")
     return questions
 
 
 def question_rows(
-    questions: Sequence[Question],
-    tokenizer: "FullTokenizer",
-    max_seq_length: int,
-    max_qa_length: int,
-    num_choices: int = NUM_CHOICES,
-    name: str | None = None,
+    questions: Sequence[Question], tokenizer: "FullTokenizer", max_seq_length: int, max_qa_length: int,
+    num_choices: int = NUM_CHOICES, name: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields each question's record: C sequences, concatenated, and the answer's number.
 
@@ -135,17 +130,6 @@ def _level_files(folder: str) -> list[str]:
     return [of_all] if of_all in paths else paths
 
 
-def _passages(*paths: str) -> Iterator[tuple[str, Any]]:
-    """Yields (file:line, parsed JSON) of every passage."""
-    is_empty = True
-    for path in paths:
-        for line, passage in lines.json_values(path, "data_dir"):
-            yield f"{path}:{line}", passage
-            is_empty = False
-    if is_empty:
-        raise DataError(f"{paths[0]}: no passage in it")
-
-
 def _questions_of(
     passage: Any, place: str, level: str, split: str, tokenizer: "FullTokenizer"
 ) -> list[Question]:
@@ -165,17 +149,17 @@ def _questions_of(
     if not len(asked) == len(options) == len(answers):
         raise DataError(f"{place}: the passage has {len(asked)} questions, {len(options)} options, "
                         f"{len(answers)} answers")
-    article = tokenizer.preprocess(passage["article"])
-    return [
-        Question(
-            f"{passage.get('id', level + os.path.basename(place))}-{number}", level, article,
-            endings_of(question, choices, f"{place}: question {number + 1}", tokenizer),
-            _answer_number(answer, len(choices), f"{place}: question {number + 1}"),
-        )
-        for number, (question, choices, answer) in enumerate(
-            zip(asked, options, answers, strict=True)
-        )
-    ]
+    name = passage.get("id", level + os.path.basename(place))
+    article, questions = tokenizer.preprocess(passage["article"]), []
+    for number, (question, choices, answer) in enumerate(zip(asked, options, answers, strict=True)):
+        where = f"{place}: question {number + 1}"
+        endings = endings_of(question, choices, where, tokenizer)
+        letters = ANSWERS[:len(endings)]
+        if answer not in (None, *letters):
+            raise DataError(f"{where}: answer {answer!r:.80} is not one of {', '.join(letters)}")
+        label = None if answer is None else letters.index(answer)
+        questions.append(Question(f"{name}-{number}", level, article, endings, label))
+    return questions
 
 
 def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str, ...]:
@@ -200,12 +184,3 @@ def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str,
 def num_choices_of(questions: Iterable[Question]) -> int:
     """Returns the maximum number of options of a question; RACE's if there are no questions."""
     return max((len(question.endings) for question in questions), default=NUM_CHOICES)
-
-
-def _answer_number(answer: Any, num_options: int, place: str) -> int | None:
-    if answer is None:
-        return None
-    letters = ANSWERS[:num_options]
-    if not isinstance(answer, str) or len(answer) != 1 or answer not in letters:
-        raise DataError(f"{place}: answer {answer!r:.80} is not one of {', '.join(letters)}")
-    return ANSWERS.index(answer)

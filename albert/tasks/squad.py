@@ -53,62 +53,55 @@ def read_questions(path: str, is_training: bool) -> list[Question]:
       DataError: not a SQuAD file, or a duplicate id.
     """
     questions: dict[str, Question] = {}
-    skipped, number, num_several, any_impossible = [], 0, 0, False
-    for _, value in lines.json_values(path, "train_file" if is_training else "predict_file"):
-        for passage, qa in _passages(value, path):
-            number += 1
-            question = _question(passage, qa, f"{path}: question {number}", is_training)
-            if question.qas_id in questions:
-                raise DataError(f"{path}: question {number}: duplicate id {question.qas_id!r}")
-            questions[question.qas_id] = question
-            num_several += is_training and len(question.answers or ()) > 1
-            any_impossible |= qa.get("is_impossible", False)
-            if is_training and question.answers and not (
-                question.answers[0] and question.start >= 0
-                and passage.startswith(question.answers[0], question.start)
-            ):
-                skipped.append(question.qas_id)
+    any_impossible = False
+    for number, (passage, qa) in enumerate(_passages(path, is_training), 1):
+        where = f"{path}: question {number}"
+        qas_id, question = _member(qa, "id", str, where), _member(qa, "question", str, where)
+        if qas_id in questions:
+            raise DataError(f"{where}: duplicate id {qas_id!r}")
+        is_impossible, answers, start = qa.get("is_impossible", False), None, -1
+        if not isinstance(is_impossible, bool):
+            raise DataError(f"{where}: 'is_impossible' must be true or false, got {is_impossible!r:.60}")
+        any_impossible |= is_impossible
+        if is_impossible and (is_training or qa.get("answers") is None):
+            answers = ()
+        elif is_training or qa.get("answers") is not None:
+            found = _member(qa, "answers", list, where)
+            answers = tuple(_member(answer, "text", str, where) for answer in found)
+            if is_training and found:
+                start = _member(found[0], "answer_start", int, where)
+        questions[qas_id] = Question(qas_id, question, passage, answers, start)
     if not questions:
         raise DataError(f"{path}: no questions")
-    if not (is_training or any_impossible or any(one.answers for one in questions.values())):
+    if not is_training:
+        if any_impossible or any(one.answers for one in questions.values()):
+            return list(questions.values())
         return [dataclasses.replace(one, answers=None) for one in questions.values()]
-    if num_several:
+    if num_several := sum(len(one.answers) > 1 for one in questions.values()):
         log.warning("%s: %s of %s questions have several answers; training uses the first",
-                    path, f"{num_several:,}", f"{number:,}")
+                    path, f"{num_several:,}", f"{len(questions):,}")
+    skipped = [
+        one.qas_id for one in questions.values() if one.answers and not (
+            one.answers[0] and one.start >= 0 and one.passage.startswith(one.answers[0], one.start))
+    ]
     if skipped:
         log.warning(
             "%s: skipped %s of %s questions, whose answer is not in the passage at answer_start: %s",
-            path, f"{len(skipped):,}", f"{number:,}", some(skipped),
+            path, f"{len(skipped):,}", f"{len(questions):,}", some(skipped),
         )
-        for qas_id in skipped:
-            del questions[qas_id]
-        if not questions:
-            raise DataError(f"{path}: no question has its answer where answer_start says")
-    return list(questions.values())
+    if len(skipped) == len(questions):
+        raise DataError(f"{path}: no question has its answer where answer_start says")
+    return [one for one in questions.values() if one.qas_id not in {*skipped}]
 
 
-def _passages(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yields each (passage, question) of a file's content."""
-    for article in _member(value, "data", list, path):
-        for paragraph in _member(article, "paragraphs", list, path):
-            passage = _member(paragraph, "context", str, path)
-            for qa in _member(paragraph, "qas", list, path):
-                yield passage, qa
-
-
-def _question(passage: str, qa: Any, where: str, is_training: bool) -> Question:
-    question, qas_id = _member(qa, "question", str, where), _member(qa, "id", str, where)
-    is_impossible, answers = qa.get("is_impossible", False), qa.get("answers")
-    if not isinstance(is_impossible, bool):
-        raise DataError(f"{where}: 'is_impossible' must be true or false, got {is_impossible!r:.60}")
-    if is_training and is_impossible:
-        return Question(qas_id, question, passage, ())
-    if answers is None and not is_training:
-        return Question(qas_id, question, passage, () if is_impossible else None)
-    answers = _member(qa, "answers", list, where)
-    texts = tuple(_member(answer, "text", str, where) for answer in answers)
-    start = _member(answers[0], "answer_start", int, where) if is_training and answers else -1
-    return Question(qas_id, question, passage, texts, start)
+def _passages(path: str, is_training: bool) -> Iterator[tuple[str, Any]]:
+    """Yields each (passage, question) of a file."""
+    for _, value in lines.json_values(path, "train_file" if is_training else "predict_file"):
+        for article in _member(value, "data", list, path):
+            for paragraph in _member(article, "paragraphs", list, path):
+                passage = _member(paragraph, "context", str, path)
+                for qa in _member(paragraph, "qas", list, path):
+                    yield passage, qa
 
 
 def known_answers(
@@ -141,11 +134,7 @@ def _member(value: Any, name: str, kind: type, where: str) -> Any:
 
 
 def make_windows(
-    questions: Sequence[Question],
-    tokenizer: "FullTokenizer",
-    *,
-    max_seq_length: int,
-    doc_stride: int,
+    questions: Sequence[Question], tokenizer: "FullTokenizer", *, max_seq_length: int, doc_stride: int,
     max_query_length: int,
 ) -> Iterator[Window]:
     """Yields the windows of every question, in order.
@@ -173,11 +162,10 @@ def make_windows(
             row = join_texts(query, ids[shown], max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
             row["p_mask"] = np.ones(max_seq_length, np.int64)
             row["p_mask"][[0, *range(offset, offset + len(part))]] = 0
-            is_here = answer is not None and answer[0] in part and answer[1] in part
-            yield Window(
-                index, row, offset, bounds[shown], best[shown] == number,
-                (answer[0] - part.start + offset, answer[1] - part.start + offset) if is_here else None,
-            )
+            here = None
+            if answer and answer[0] in part and answer[1] in part:
+                here = answer[0] - part.start + offset, answer[1] - part.start + offset
+            yield Window(index, row, offset, bounds[shown], best[shown] == number, here)
     if skipped:
         log.warning("skipped %s of %s questions, whose passage has no tokens: %s",
                     f"{len(skipped):,}", f"{len(questions):,}", some(skipped))
@@ -318,14 +306,15 @@ class SquadTask(Task):
     def loss_sums(self, batch, outputs):
         if not self.has_labels:
             return {}
-        losses = {
-            part: modeling.cross_entropy(outputs[f"{part}_logits"], batch[f"{part}_positions"])
-            for part in ("start", "end") if not self.with_negative
-        }
+        losses = {}
+        for part in ("start", "end"):
+            positions = batch[f"{part}_positions"]
+            if self.with_negative:
+                losses[part] = -ops.take_along_axis(
+                    outputs[f"{part}_log_probs"], positions[:, None], axis=1)[:, 0]
+            else:
+                losses[part] = modeling.cross_entropy(outputs[f"{part}_logits"], positions)
         if self.with_negative:
-            for part in ("start", "end"):
-                at = batch[f"{part}_positions"][:, None]
-                losses[part] = -ops.take_along_axis(outputs[f"{part}_log_probs"], at, axis=1)[:, 0]
             losses["answerability"] = keras.losses.binary_crossentropy(
                 ops.cast(batch["is_impossible"], "float32")[:, None],
                 ops.cast(outputs["cls_logits"], "float32")[:, None], from_logits=True,
@@ -347,10 +336,10 @@ class SquadTask(Task):
 
     def predictions(self, batch, outputs):
         answers = {name: batch[name] for name in ("unique_ids", "is_real_example")}
-        for name in self._output_names:
-            is_index = name.endswith("_index")
-            answers[name] = outputs[name] if is_index else ops.cast(outputs[name], "float32")
-        return answers
+        return answers | {
+            name: outputs[name] if name.endswith("_index") else ops.cast(outputs[name], "float32")
+            for name in self._output_names
+        }
 
     @property
     def _output_names(self) -> tuple[str, ...]:
@@ -361,7 +350,8 @@ class SquadTask(Task):
                 "end_top_index")
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return self._decode(predictions, None)[0]
+        has_answers = known_answers(self.questions, self.with_negative) is not None
+        return self._decode(predictions)[0] if has_answers else {}
 
     def write_predictions(self, examples, predictions, directory, origin=""):
         written = []
@@ -372,16 +362,14 @@ class SquadTask(Task):
         return written
 
     def _decode(
-        self, predictions: Mapping[str, np.ndarray], origin: str | None
+        self, predictions: Mapping[str, np.ndarray], origin: str = ""
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the results, if the answers are known, and the content of each file by its name.
 
         Args:
-          origin: where the weights come from, which may have a threshold; None: only to score.
+          origin: where the weights come from, which may have a threshold for unknown answers.
         """
         known = known_answers(self.questions, self.with_negative)
-        if known is None and origin is None:
-            return {}, {}
         order = np.argsort(predictions["unique_ids"])
         columns = [predictions[name][order] for name in self._output_names]
         nbest, null_odds = squad_answers.decode(
@@ -390,15 +378,14 @@ class SquadTask(Task):
             with_negative=self.with_negative, n_best_size=self.n_best_size,
             max_answer_length=self.max_answer_length,
         )
-        answers = {qid: entries[0].text for qid, entries in nbest.items()}
-        results: dict[str, Any] = {}
-        if not self.with_negative:
-            results = squad_answers.evaluate(known, answers, with_negative=False) if known else {}
-        elif known:
+        answers, results = {qid: entries[0].text for qid, entries in nbest.items()}, {}
+        if known and self.with_negative:
             results, answers = squad_answers.evaluate_with_threshold(
                 known, answers, null_odds, self.null_score_diff_threshold
             )
-        else:
+        elif known:
+            results = squad_answers.evaluate(known, answers, with_negative=False)
+        elif self.with_negative:
             answers = squad_answers.with_threshold(answers, null_odds, self._threshold_of(origin))
         contents = {"predictions.json": answers, "nbest_predictions.json": {
             qid: [dict(zip(entry._fields[:-1], entry)) for entry in entries]
@@ -406,7 +393,7 @@ class SquadTask(Task):
         }}
         return results, contents | ({"null_odds.json": null_odds} if self.with_negative else {})
 
-    def _threshold_of(self, origin: str | None) -> float:
+    def _threshold_of(self, origin: str) -> float:
         """Returns the threshold to predict with, if the answers are unknown."""
         if self.null_score_diff_threshold is not None:
             return self.null_score_diff_threshold

@@ -8,7 +8,6 @@ Legend: L sequence, T tokens of a passage, K and K2 beam sizes for first and las
 
 import collections
 import dataclasses
-import itertools
 import math
 import re
 import string
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Scores = dict[str, float]  # by question
 KnownAnswers = Mapping[str, Sequence[str]]  # the gold ones of each question
 
 
@@ -62,13 +60,8 @@ NO_WINDOW = 1000000.0
 
 
 def decode(
-    questions: Sequence[Question],
-    windows: Sequence[Window],
-    outputs: Iterable[Mapping[str, Any]],
-    *,
-    with_negative: bool,
-    n_best_size: int,
-    max_answer_length: int,
+    questions: Sequence[Question], windows: Sequence[Window], outputs: Iterable[Mapping[str, Any]], *,
+    with_negative: bool, n_best_size: int, max_answer_length: int,
 ) -> tuple[dict[str, list[Answer]], dict[str, float]]:
     """Returns n-best lists and, for SQuAD 2.0, the odds of no answer; each by question id.
 
@@ -83,38 +76,33 @@ def decode(
     null_odds = {question.qas_id: NO_WINDOW for question in questions} if with_negative else {}
     for window, output in zip(windows, outputs, strict=True):
         question = questions[window.question]
-        pairs = _beam_pairs(output) if with_negative else _logit_pairs(output, n_best_size)
-        candidates[window.question] += _candidates(question, window, pairs, max_answer_length)
         if with_negative:
-            odds = float(output["cls_logits"])
-            null_odds[question.qas_id] = min(null_odds[question.qas_id], odds)
+            null_odds[question.qas_id] = min(null_odds[question.qas_id], float(output["cls_logits"]))
+            last, end_scores = output["end_top_index"], output["end_top_log_probs"]
+            count = len(last) // len(output["start_top_index"])
+            first = np.repeat(output["start_top_index"], count)
+            start_scores = np.repeat(output["start_top_log_probs"], count)
+        else:  # all pairs of the largest logits; of equal logits the first positions
+            starts, ends = (np.asarray(output[name]) for name in ("start_logits", "end_logits"))
+            first, last = (np.argsort(-x, kind="stable")[:n_best_size] for x in (starts, ends))
+            first, last = np.repeat(first, len(last)), np.tile(last, len(first))
+            start_scores, end_scores = starts[first], ends[last]
+        pairs = tuple(map(np.asarray, (first, last, start_scores, end_scores)))
+        candidates[window.question] += _candidates(question, window, pairs, max_answer_length)
     return {
         question.qas_id: _n_best(found, n_best_size) or [NO_CANDIDATE[with_negative]]
         for question, found in zip(questions, candidates, strict=True)
     }, null_odds
 
 
-def _logit_pairs(output: Mapping[str, Any], n_best_size: int) -> tuple[np.ndarray, ...]:
-    """Returns first and last positions [P] and their scores [P]: of the largest logits, all pairs."""
-    starts, ends = (np.asarray(output[name]) for name in ("start_logits", "end_logits"))
-    # Of equal logits the first positions.
-    first, last = (np.argsort(-x, kind="stable")[:n_best_size] for x in (starts, ends))
-    first, last = np.repeat(first, len(last)), np.tile(last, len(first))
-    return first, last, starts[first], ends[last]
-
-
-def _beam_pairs(output: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """Returns first and last positions [P] and their scores [P]; P = K * K2."""
-    last, scores = (np.asarray(output[f"end_top_{name}"]) for name in ("index", "log_probs"))
-    count = len(last) // len(output["start_top_index"])
-    first = np.repeat(output["start_top_index"], count)
-    return first, last, np.repeat(output["start_top_log_probs"], count), scores
-
-
 def _candidates(
     question: Question, window: Window, pairs: tuple[np.ndarray, ...], max_answer_length: int
 ) -> list[Answer]:
-    """Returns a window's candidates. A pair that occurs twice in a beam gets the mean scores."""
+    """Returns a window's candidates. A pair that occurs twice in a beam gets the mean scores.
+
+    Args:
+      pairs: first and last positions, and their scores, [P].
+    """
     first, last, *scores = pairs
     first, last, count = first - window.offset, last - window.offset, len(window.spans)
     plausible = (first >= 0) & (first <= last) & (last < count) & (last - first < max_answer_length)
@@ -157,9 +145,7 @@ def with_threshold(
 
 
 def evaluate_with_threshold(
-    known: KnownAnswers,
-    answers: Mapping[str, str],
-    null_odds: Mapping[str, float],
+    known: KnownAnswers, answers: Mapping[str, str], null_odds: Mapping[str, float],
     threshold: float | None = None,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Returns (results, answers with the threshold).
@@ -173,33 +159,26 @@ def evaluate_with_threshold(
     is correct only for probabilities.
     """
     withheld = question_scores(known, dict.fromkeys(answers, ""), with_negative=True)
-    best = {}
+    odds, best = np.array([null_odds.get(qid, math.inf) for qid in known]), {}
     for name, answered in question_scores(known, answers, with_negative=True).items():
-        without = withheld[name]
-        limit = best[f"best_{name}_thresh"] = _best_threshold(answered, without, null_odds)
-        scores = {q: x if null_odds[q] <= limit else without[q] for q, x in answered.items()}
-        best[f"best_{name}"] = averages({name: scores}, list(known))[name]
+        limit = best[f"best_{name}_thresh"] = _best_threshold(answered - withheld[name], odds)
+        best[f"best_{name}"] = _per_cent(np.where(odds <= limit, answered, withheld[name]))
     if threshold is None:
         threshold = best["null_score_diff_threshold"] = best["best_f1_thresh"]
     answers = with_threshold(answers, null_odds, threshold)
     return evaluate(known, answers, with_negative=True) | best, answers
 
 
-def _best_threshold(answered: Scores, withheld: Scores, null_odds: Mapping[str, float]) -> float:
-    """Returns the lowest threshold with the highest sum of scores.
+def _best_threshold(gains: np.ndarray, odds: np.ndarray) -> float:
+    """Returns the lowest threshold with the highest sum of gains by answers, [N].
 
     If it is best to answer no question, the threshold is the lowest odds minus 1.
     """
-    if not answered:
-        return 0.0
-    by_odds = sorted(answered, key=null_odds.__getitem__)
-    gain, best, best_threshold = 0.0, 0.0, null_odds[by_odds[0]] - 1.0
-    for threshold, qids in itertools.groupby(by_odds, key=null_odds.__getitem__):
-        for qid in qids:
-            gain += answered[qid] - withheld[qid]
-        if gain > best:
-            best, best_threshold = gain, threshold
-    return best_threshold
+    order = np.argsort(odds, kind="stable")
+    sums, odds = np.cumsum(gains[order]), odds[order]
+    is_last = np.append(odds[1:] > odds[:-1], True)  # of equal odds
+    best = np.argmax(sums[is_last])
+    return float(odds[is_last][best]) if sums[is_last][best] > 0 else float(odds[0]) - 1.0
 
 
 # === Official scores ===
@@ -212,11 +191,6 @@ def normalize_answer(text: str) -> str:
     """Returns the text in lower case, without ASCII punctuation, articles and surplus blanks."""
     text = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
-
-
-def exact_match(gold: str, prediction: str) -> bool:
-    """Whether two answers are the same after normalisation."""
-    return normalize_answer(gold) == normalize_answer(prediction)
 
 
 def f1_score(gold: str, prediction: str, with_negative: bool) -> float:
@@ -236,21 +210,20 @@ def f1_score(gold: str, prediction: str, with_negative: bool) -> float:
 
 def question_scores(
     known: KnownAnswers, predictions: Mapping[str, str], with_negative: bool
-) -> dict[str, Scores]:
-    """Returns `exact_match` (`exact` of SQuAD 2.0) and `f1` of each question with a prediction.
+) -> dict[str, np.ndarray]:
+    """Returns `exact_match` (`exact` of SQuAD 2.0) and `f1` of each question [N]; 0 without prediction.
 
     `with_negative`, gold answers that are empty after normalisation do not count, and a question
     without gold answers has the empty answer.
     """
-    exact: Scores = {}
-    f1: Scores = {}
-    for qid, golds in known.items():
+    exact, f1 = np.zeros((2, len(known)))
+    for i, (qid, golds) in enumerate(known.items()):
         if (guess := predictions.get(qid)) is None:
             continue
         if with_negative:
             golds = [text for text in golds if normalize_answer(text)] or [""]
-        exact[qid] = max((int(exact_match(gold, guess)) for gold in golds), default=0)
-        f1[qid] = max((f1_score(gold, guess, with_negative) for gold in golds), default=0.0)
+        exact[i] = normalize_answer(guess) in map(normalize_answer, golds)
+        f1[i] = max((f1_score(gold, guess, with_negative) for gold in golds), default=0.0)
     return {"exact" if with_negative else "exact_match": exact, "f1": f1}
 
 
@@ -265,25 +238,17 @@ def evaluate(
       predictions: {question id: answer}, "" for no answer.
     """
     scores = question_scores(known, predictions, with_negative)
-    results = averages(scores, list(known))
-    if not with_negative:
-        del results["total"]
-        return results
-    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
-        if qids := [qid for qid, golds in known.items() if bool(golds) is has_answer]:
-            results |= {f"{prefix}_{name}": x for name, x in averages(scores, qids).items()}
+    results = {name: _per_cent(values) for name, values in scores.items()}
+    if with_negative:
+        results["total"] = len(known)
+        has_answer = np.array([bool(golds) for golds in known.values()])
+        for prefix, part in (("HasAns", has_answer), ("NoAns", ~has_answer)):
+            if part.any():
+                results |= {f"{prefix}_{name}": _per_cent(values[part]) for name, values in scores.items()}
+                results[f"{prefix}_total"] = int(part.sum())
     return results
 
 
-def averages(scores: Mapping[str, Scores], qids: Sequence[str]) -> dict[str, float]:
-    """Returns each score's mean over the questions in per cent, and their number as `total`.
-
-    Missing scores count as 0.
-    """
-    means: dict[str, float] = {}
-    for name, by_question in scores.items():
-        total = 0.0  # added from left to right; since Python 3.12, the last digit of `sum` can differ
-        for qid in qids:
-            total += by_question.get(qid, 0.0)
-        means[name] = 100.0 * total / max(len(qids), 1)
-    return means | {"total": len(qids)}
+def _per_cent(scores: np.ndarray) -> float:
+    """Returns the mean in per cent, added from left to right, as the official scripts do."""
+    return 100.0 * float(np.cumsum(scores)[-1]) / len(scores)

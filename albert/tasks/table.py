@@ -14,14 +14,14 @@ import logging
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from albert.errors import DataError, FlagError, first_line, some
 from albert.runtime.seeds import child_seed
 from albert.storage import files
-from albert.tasks import glue, lines
-from albert.tasks.glue import Example
+from albert.tasks import lines
+from albert.tasks.glue import Example, gold_label
 from albert.text import structured_files, text_files
 from albert.text.cleaning import scrub_surrogates
 
@@ -59,14 +59,14 @@ _YES_OR_NO = dict.fromkeys(("1", "true", "yes", "y"), True) | dict.fromkeys(
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The cells of a file."""
+    """A table, column by column."""
 
     path: str
     names: Sequence[str]  # of the columns; "" of one without a name
-    rows: Sequence[Sequence[Any]]  # as they were parsed
     lines: Sequence[int]  # on which each row begins; of Parquet the row's number
+    cells: Callable[[int], Sequence[Any]]  # those of a column by its number, as they were parsed
 
-    def named(self, columns: Sequence[int]) -> str:
+    def named(self, columns: Iterable[int]) -> str:
         """Returns the names of columns, for messages; the beginnings of those that are texts."""
         names = (self.names[n] for n in columns)
         return ", ".join(n if len(n) <= 30 else f"{n[:30]}..." for n in names if n)[:300]
@@ -104,7 +104,7 @@ class Table:
         Raises:
           DataError: one holds a list or an object (file:line).
         """
-        cells = [_cell(row[column]) for row in self.rows]
+        cells = list(map(_plain, self.cells(column)))
         for number, cell in enumerate(cells):
             if not isinstance(cell, str):
                 kind = "a list" if isinstance(cell, list) else "an object"
@@ -112,26 +112,20 @@ class Table:
         return cells
 
 
-@dataclasses.dataclass(frozen=True)
-class Columns:
-    """The numbers of the columns that hold texts and labels."""
-
-    text: int
-    pair: int | None = None
-    label: int | None = None
-    flags: tuple[int, ...] = ()  # columns of labels: each says whether a text has its label
-
-    @property
-    def texts(self) -> list[int]:
-        return [n for n in (self.text, self.pair) if n is not None]
+def _plain(value: Any) -> Any:
+    """Returns a parsed value as text, a list of texts, or a dict."""
+    if isinstance(value, str | dict):
+        return value
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 0 and 0.0 are the same label
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 # === Reading ===
-
-
-def has_header(path: str, given: bool | None) -> bool:
-    """Returns --tsv_header if it is given; by default every table has a header, except *.txt."""
-    return ending(path) != ".txt" if given is None else given
 
 
 def ending(path: str) -> str:
@@ -141,7 +135,7 @@ def ending(path: str) -> str:
 
 
 def read_table(
-    path: str, flag: str, has_header: bool = True, encoding: str | None = None,
+    path: str, flag: str, has_header: bool | None = None, encoding: str | None = None,
     delimiter: str | None = None,
 ) -> Table:
     """Returns the table of a file, whose name determines the format.
@@ -149,7 +143,7 @@ def read_table(
     Args:
       flag: named in errors.
       has_header: whether the first row of a *.csv, *.tsv or *.txt file names the columns; otherwise
-        their names are numbers from 0.
+        their names are numbers from 0. Default: all but *.txt.
       encoding: of text, if not UTF-8.
       delimiter: of columns whose cells may be quoted. By default commas in *.csv, or what else
         separates the names of a header without commas; in *.tsv and *.txt tabs, and no quotes.
@@ -160,20 +154,34 @@ def read_table(
     kind = ending(path)
     if kind not in KINDS:
         raise FlagError(f"--{flag}={path}: expected a *.csv, *.tsv, *.jsonl, *.json or *.parquet file")
-    try:
-        if kind in _DELIMITED:
-            names, rows = _delimited_rows(path, flag, has_header, encoding, delimiter)
-        else:
-            objects = list(_parquet_rows(path, flag) if kind == PARQUET else _json_rows(path, flag, encoding))
-            names = list(dict.fromkeys(name for _, row in objects for name in row))
-            rows = [(line, [row.get(name, "") for name in names]) for line, row in objects]
-    except DataError as error:
-        if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
-            raise DataError(f"{error}, or give --encoding=cp1252 (or utf-16) if Excel wrote it") from error
-        raise
-    if not rows:
-        raise DataError(f"{path}: {'no rows below the header' if names else 'the file is empty'}")
-    return Table(path, names, [row for _, row in rows], [line for line, _ in rows])
+    if kind == PARQUET:
+        table = _open_parquet(path, flag)
+    else:
+        try:
+            if kind in _JSON:
+                names, rows = _json_rows(path, flag, encoding)
+            else:
+                has_header = kind != ".txt" if has_header is None else has_header
+                names, rows = _delimited_rows(path, flag, has_header, encoding, delimiter)
+        except DataError as error:
+            if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
+                raise DataError(f"{error}, or give --encoding=cp1252 (or utf-16) if Excel wrote it") from error
+            raise
+        columns = list(zip(*(row for _, row in rows), strict=True))
+        table = Table(path, names, [line for line, _ in rows], columns.__getitem__)
+    if not table.lines:
+        raise DataError(f"{path}: {'no rows below the header' if table.names else 'the file is empty'}")
+    return table
+
+
+def _json_rows(path: str, flag: str, encoding: str | None) -> tuple[list[str], list[tuple[int, list]]]:
+    """Returns the names of the columns, and (line, cells) of each row."""
+    objects = list(lines.json_values(path, flag, encoding))
+    for line, value in objects:
+        if not isinstance(value, dict):
+            raise DataError(f"{path}:{line}: expected a JSON object, got {value!r:.40}")
+    names = list(dict.fromkeys(name for _, row in objects for name in row))
+    return names, [(line, [row.get(name, "") for name in names]) for line, row in objects]
 
 
 def _delimited_rows(
@@ -201,12 +209,11 @@ def _delimited_rows(
         reason = ('a " opens in this row and is not closed; a " inside of a cell is written ""'
                   if "unexpected end" in str(error) else f"not a row of columns: {error}")
         raise DataError(f"{path}:{line}: {reason}") from error
-    if not numbered:
-        return [], []
-    names = [name.strip() for name in numbered[0][1]]
+    names = [name.strip() for name in numbered[0][1]] if numbered else []
     if not has_header:
         names = [str(i) for i in range(len(names))]
-    for line, row in numbered[has_header:]:
+    rows = numbered[has_header:]
+    for line, row in rows:
         # Only cells of unnamed columns may be missing, and only empty ones added.
         if any(names[len(row):]) or any(cell.strip() for cell in row[len(names):]):
             raise DataError(
@@ -215,46 +222,31 @@ def _delimited_rows(
                 "--delimiter=tab if a *.tsv quotes its cells"
             )
         row[:] = row[:len(names)] + [""] * (len(names) - len(row))
-    return names, numbered[has_header:]
+    return names, rows
 
 
-def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line, object) of each row."""
-    for line, values in lines.json_values(path, flag, encoding):
-        if not isinstance(values, dict):
-            raise DataError(f"{path}:{line}: expected a JSON object, got {values!r:.40}")
-        yield line, values
+def _open_parquet(path: str, flag: str) -> Table:
+    """Returns a table that reads a column when its cells are asked for."""
+    with text_files.open_text(path, flag) as stream, structured_files.open_parquet(stream, path) as file:
+        names, num_rows = file.schema_arrow.names, file.metadata.num_rows
+    if len(names) > len({*names}):
+        raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
 
+    @functools.cache
+    def cells(column: int) -> list[Any]:
+        values, size = [], 0
+        with text_files.open_text(path, flag) as stream, structured_files.open_parquet(stream, path) as file:
+            for batch in file.iter_batches(128, columns=[names[column]], use_threads=False):
+                if (size := size + batch.nbytes) > lines.MAX_BYTES:
+                    raise lines.too_large(path)
+                try:
+                    values += batch.column(0).to_pylist()
+                except (ValueError, OverflowError) as error:  # no text, or dates that Python lacks
+                    raise DataError(f"{path}: a value after row {len(values)} cannot be read: "
+                                    f"{first_line(error)}") from error
+        return values
 
-def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number, object) of each row."""
-    number = size = 0
-    with text_files.open_text(path, flag) as stream:
-        for batch in structured_files.parquet_batches(stream, path):
-            if (size := size + batch.nbytes) > lines.MAX_BYTES:
-                raise lines.too_large(path)
-            if len(names := batch.schema.names) > len({*names}):
-                raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
-            try:
-                rows = batch.to_pylist()
-            except (ValueError, OverflowError) as error:  # such as bytes that are no text, or dates that Python lacks
-                raise DataError(f"{path}: a value after row {number} cannot be read: "
-                                f"{first_line(error)}") from error
-            yield from enumerate(rows, number + 1)
-            number += len(rows)
-
-
-def _cell(value: Any) -> Any:
-    """Returns a parsed value as text, a list of texts, or a dict."""
-    if isinstance(value, str | dict):
-        return value
-    if isinstance(value, list):
-        return [_cell(one) for one in value]
-    if value is None or value != value:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 0 and 0.0 are the same label
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+    return Table(path, names, range(1, num_rows + 1), cells)
 
 
 def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -280,6 +272,20 @@ def _as_text(value: Any) -> str:
 # === Columns ===
 
 
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The numbers of the columns that hold texts and labels."""
+
+    text: int
+    pair: int | None = None
+    label: int | None = None
+    flags: tuple[int, ...] = ()  # columns of labels: each says whether a text has its label
+
+    @property
+    def texts(self) -> list[int]:
+        return [n for n in (self.text, self.pair) if n is not None]
+
+
 def find_columns(
     table: Table, text: str | None = None, pair: str | None = None, label: str | None = None,
     needs_label: bool = True, several: Sequence[str] = (), max_texts: int = 2,
@@ -296,100 +302,53 @@ def find_columns(
     Raises:
       UserError: there is no such column, none with a usual name, or two of that name.
     """
-    every, flags = range(len(table.names)), tuple(table.column("label_columns", name) for name in several)
-    columns = [table.column("text_column", text), table.column("text_pair_column", pair),
-               table.column("label_column", label)]
-    for which, name, usual in ((0, "text", TEXTS), (1, "text_pair", PAIRS[:None if max_texts > 1 else 0]),
-                               (2, "label", () if flags else LABELS)):
-        if columns[which] is None:
-            columns[which] = table.column(f"{name}_column", None, usual, (*columns, *flags))
-
-    def unused() -> list[int]:
-        return [n for n in every if table.names[n] and n not in (*columns, *flags)]
-
-    if not needs_label:
-        columns[2], flags = None, ()
-    elif columns[2] is None and not flags:
-        found = [n for n in unused() if all(
-            str(_cell(row[n])).strip().lower() in ("0", "1", "true", "false") for row in table.rows)]
-        flags = tuple(found) if len(found) > 1 else ()
-    for number, name in ((columns[0], "text"), (columns[2] if needs_label and not flags else 0, "label")):
-        if number is None:
-            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named(every)}. If these are "
-                            "data, give --notsv_header, and columns by number: --text_column=0")
-    used = [n for n in (*columns, *flags) if n is not None]
-    if len(set(used)) < len(used):
+    flags = [table.column("label_columns", name) for name in several]
+    usual = {"text": TEXTS, "text_pair": PAIRS if max_texts > 1 else (),
+             "label": LABELS if needs_label and not flags else ()}
+    columns = {
+        name: table.column(f"{name}_column", value)
+        for name, value in zip(usual, (text, pair, label), strict=True)
+    }
+    for name in usual:
+        if columns[name] is None:
+            columns[name] = table.column(f"{name}_column", None, usual[name], (*columns.values(), *flags))
+    used = [n for n in (*columns.values(), *flags) if n is not None]
+    every = range(len(table.names))
+    rest = [n for n in every if table.names[n] and n not in used]
+    message = f"{table.path}: columns {table.named(used)}"
+    if needs_label and columns["label"] is None and not flags:
+        flags = [n for n in rest if all(
+            str(_plain(cell)).strip().lower() in ("0", "1", "true", "false") for cell in table.cells(n))]
+        flags = flags if len(flags) > 1 else []
+        used, rest = used + flags, [n for n in rest if n not in flags]
+        message = (f"{table.path}: columns {table.named(used)}; a label each: {len(flags)} "
+                   "(--label_column chooses one)")
+    for name in ("text", "label"):
+        if columns[name] is None and (name == "text" or needs_label and not flags):
+            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named(every)}. If "
+                            "these are data, give --notsv_header, and columns by number: --text_column=0")
+    if len({*used}) < len(used):
         raise FlagError(
             f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
             f"columns, got {', '.join(table.names[n] for n in used)}"
         )
-    rest = table.named(unused())
+    if unused := table.named(rest):
+        message += f"; not used: {unused}"
     # Without a header, columns are named by their numbers.
-    known = (*TEXTS, str(text).lower(), *map(str, range(len(table.names))))
-    log.info("%s: columns %s%s%s%s", table.path, table.named(used),
-             f"; a label each: {len(flags)} (--label_column chooses one)" if flags and not several else "",
-             f"; not used: {rest}" if rest else "",
-             "" if table.names[used[0]].lower() in known or ending(table.path) in NAMED else
-             "; --notsv_header if its first line is data")
-    return Columns(*columns, flags)
+    known = (*TEXTS, str(text).lower(), *map(str, every))
+    if table.names[used[0]].lower() not in known and ending(table.path) not in NAMED:
+        message += "; --notsv_header if its first line is data"
+    log.info("%s", message)
+    return Columns(*columns.values(), tuple(flags))
 
 
 # === Texts and labels ===
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelledTexts:
-    """Rows of a table with their texts, whose white space is collapsed, and their labels.
+def read_examples(table: Table, columns: Columns, is_complete: bool = True) -> list[Example]:
+    """Returns the rows of a table, with collapsed white space.
 
-    A label is a name, a tuple of names where a text may have several, or None if it has no name.
-    """
-
-    table: Table
-    rows: Sequence[int]  # their numbers in the table
-    texts: Sequence[tuple[str, ...]]  # a text, and the second one of a pair
-    labels: Sequence[Any] = ()
-
-    @property
-    def has_several(self) -> bool:
-        """Whether a text may have several labels."""
-        return bool(self.labels) and isinstance(self.labels[0], tuple)
-
-    def place(self, number: int) -> str:
-        """Returns the location of one of the rows, for messages."""
-        return self.table.place(self.rows[number])
-
-    def examples(
-        self, labels: Sequence[str], normalize: Callable[[str], str], is_strict: bool = True
-    ) -> list[Example]:
-        """Returns the rows as examples.
-
-        Args:
-          labels: in the order of their ids; empty for a regression.
-          normalize: preprocesses an unknown label before it is looked up again.
-          is_strict: whether a missing or unknown label, or for a regression no number, is an error;
-            else the label of the example is None.
-
-        Raises:
-          DataError: such a label (file:line).
-        """
-        examples = []
-        for number, text in enumerate(self.texts):
-            label = self.labels[number] if self.labels else None
-            names = label if isinstance(label, tuple) else (label or "",)
-            try:
-                known: Any = [glue.gold_label(name, labels, self.place(number), normalize) for name in names]
-            except DataError:
-                if is_strict:
-                    raise
-                known = None
-            else:
-                known = tuple(known) if isinstance(label, tuple) else known[0]
-            examples.append(Example(str(number), text[0], text[1] if text[1:] else None, known))
-        return examples
-
-
-def read_texts(table: Table, columns: Columns, is_complete: bool = True) -> LabelledTexts:
-    """Reads texts and labels of a table.
+    A label is a name, a tuple of names where a text may have several, or None if there is none.
 
     Args:
       is_complete: whether rows that lack a text or a label are left out, and counted in the log.
@@ -397,45 +356,44 @@ def read_texts(table: Table, columns: Columns, is_complete: bool = True) -> Labe
     Raises:
       DataError: no row is left, or a cell holds no text (file:line).
     """
-    texts = [table.texts(n) for n in columns.texts]
-    rows = list(zip(*([" ".join(text.split()) for text in cells] for cells in texts), strict=True))
-    labels: list[Any] = []
+    texts = [[" ".join(text.split()) for text in table.texts(n)] for n in columns.texts]
+    texts += [[None] * len(table.lines)] * (2 - len(texts))
+    rows = zip(*texts, _labels(table, columns, is_complete), strict=True)
+    examples = [Example(str(row), *cells, table.place(row)) for row, cells in enumerate(rows)]
+    if not is_complete:
+        return examples
+    complete = [one for one in examples if one.text_a and one.label != ""]
+    if len(complete) == len(examples):
+        return complete
+    first = next(one for one in examples if not one.text_a or one.label == "")
+    gap = f"column {table.names[columns.label if first.text_a else columns.text]!r} is empty"
+    if not complete:
+        raise DataError(f"{first.place}: {gap}, and every row has a gap")
+    log.warning("%s: skipped %s of %s rows without text or label, the first at %s: %s", table.path,
+                f"{len(examples) - len(complete):,}", f"{len(examples):,}", first.place, gap)
+    return complete
+
+
+def _labels(table: Table, columns: Columns, is_complete: bool) -> list[Any]:
+    """Returns the label of each row, see `read_examples`."""
     if columns.flags:
-        labels = [_flagged(table, number, columns.flags, is_complete) for number in range(len(rows))]
-    elif columns.label is not None:
-        labels = _labels(table, columns.label, is_complete)
-    gaps = {
-        number: table.names[columns.text if not text[0] else columns.label]
-        for number, text in enumerate(rows) if not text[0] or (labels and labels[number] == "")
-    }
-    if not is_complete or not gaps:
-        return LabelledTexts(table, range(len(rows)), rows, labels)
-    first, name = next(iter(gaps.items()))
-    if len(gaps) == len(rows):
-        raise DataError(f"{table.place(first)}: column {name!r} is empty, and every row has a gap")
-    log.warning("%s: skipped %s of %s rows without text or label, the first at %s: column %r is empty",
-                table.path, f"{len(gaps):,}", f"{len(rows):,}", table.place(first), name)
-    complete = [number for number in range(len(rows)) if number not in gaps]
-    return LabelledTexts(table, complete, [rows[i] for i in complete], [labels[i] for i in complete])
-
-
-def _labels(table: Table, column: int, is_complete: bool) -> list[Any]:
-    """Returns the label of each row, or the tuple of its labels."""
-    cells = [_cell(row[column]) for row in table.rows]
-    arrays = [n for n, cell in enumerate(cells) if isinstance(cell, str) and _ARRAY.fullmatch(cell)]
+        return [_flagged(table, row, columns.flags, is_complete) for row in range(len(table.lines))]
+    if columns.label is None:
+        return [None] * len(table.lines)
+    cells = list(map(_plain, table.cells(columns.label)))
+    arrays = [row for row, cell in enumerate(cells) if isinstance(cell, str) and _ARRAY.fullmatch(cell)]
     if arrays and len(arrays) == sum(cell != "" for cell in cells):
         raise DataError(f"{table.place(arrays[0])}: the label {cells[arrays[0]]!r:.60} is a list: write JSON "
                         "lines, or a column for each label (--label_columns)")
-    if not is_complete:
-        return [tuple(sorted({*map(label_name, map(str, cell))})) if isinstance(cell, list) else label_name(str(cell))
-                for cell in cells]
-    if not all(isinstance(cell, list) for cell in cells):
-        return list(map(label_name, table.texts(column)))
-    for number, row in enumerate(table.rows):
-        if odd := [one for one in row[column] if not isinstance(one, str)]:
-            raise DataError(f"{table.place(number)}: a list of labels has their names, not {odd[0]!r}: "
-                            "of numbers, make a column for each label (--label_columns)")
-    return [tuple(sorted({*map(label_name, cell)})) for cell in cells]
+    if is_complete and not all(isinstance(cell, list) for cell in cells):
+        cells = table.texts(columns.label)
+    elif is_complete:
+        for row, cell in enumerate(table.cells(columns.label)):
+            if odd := [one for one in cell if not isinstance(one, str)]:
+                raise DataError(f"{table.place(row)}: a list of labels has their names, not {odd[0]!r}: "
+                                "of numbers, make a column for each label (--label_columns)")
+    return [tuple(sorted({label_name(str(one)) for one in cell})) if isinstance(cell, list)
+            else label_name(str(cell)) for cell in cells]
 
 
 @functools.lru_cache(1 << 16)
@@ -451,44 +409,43 @@ def label_name(text: str) -> str:
 
 
 def _flagged(
-    table: Table, number: int, columns: Sequence[int], is_complete: bool
+    table: Table, row: int, columns: Sequence[int], is_complete: bool
 ) -> tuple[str, ...] | None:
+    """Returns the names of the columns that say yes; None if one says neither and need not."""
     labels = []
     for n in columns:
-        cell = str(_cell(table.rows[number][n])).strip().lower()
+        cell = str(_plain(table.cells(n)[row])).strip().lower()
         is_on = _YES_OR_NO.get(cell.removesuffix(".0"))
         if is_on is None and not is_complete:
             return None
         if is_on is None:
-            raise DataError(f"{table.place(number)}: column {table.names[n]!r} must be 1 or 0, true or "
+            raise DataError(f"{table.place(row)}: column {table.names[n]!r} must be 1 or 0, true or "
                             f"false, yes or no, or empty, got {cell!r:.40}")
         if is_on:
             labels.append(table.names[n])
     return tuple(labels)
 
 
-def labels_of(texts: Sequence[LabelledTexts]) -> list[str]:
-    """Returns the labels that occur in tables, sorted.
+def labels_of(path: str, examples: Sequence[Example]) -> list[str]:
+    """Returns the labels that occur, sorted.
 
     Raises:
       DataError: there is only one, too many, or one that marks a missing value (file:line).
     """
     counts: collections.Counter[str] = collections.Counter()
-    for one in texts:
-        for number, label in enumerate(one.labels):
-            for name in label if isinstance(label, tuple) else (label,):
-                if name.lower() in _MISSING or name in _NO_NAMES:
-                    raise DataError(f"{one.place(number)}: is the label {name!r} a missing value? "
-                                    "Remove the row, or name all labels in --label_list")
-                counts[name] += 1
-    path, total = texts[0].table.path, sum(len(one.texts) for one in texts)
+    for one in examples:
+        for name in one.label if isinstance(one.label, tuple) else (one.label,):
+            if name.lower() in _MISSING or name in _NO_NAMES:
+                raise DataError(f"{one.place}: is the label {name!r} a missing value? Remove the row, or "
+                                "name all labels in --label_list")
+            counts[name] += 1
     if len(counts) < 2:
         raise DataError(f"{path} has only one label, {[*counts][0]!r}: there is nothing to learn")
-    if len(counts) > MAX_LABELS or len(counts) > max(2, total // 2):
+    if len(counts) > MAX_LABELS or len(counts) > max(2, len(examples) // 2):
         raise DataError(
-            f"{path}: the label has {len(counts):,} different values in {total:,} rows, too many to be found as "
-            "labels. Pass --label_column if it is another column, --regression if they are numbers, or name "
-            "the labels in --label_list"
+            f"{path}: the label has {len(counts):,} different values in {len(examples):,} rows, too many to "
+            "be found as labels. Pass --label_column if it is another column, --regression if they are "
+            "numbers, or name the labels in --label_list"
         )
     alike = collections.defaultdict(list)
     for label in sorted(counts):
@@ -498,6 +455,35 @@ def labels_of(texts: Sequence[LabelledTexts]) -> list[str]:
                     "labels", path, some(twins))
     are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
     return sorted(counts, key=int if are_numbers else str)
+
+
+def with_known_labels(
+    examples: Iterable[Example], labels: Sequence[str], normalize: Callable[[str], str],
+    is_strict: bool = True,
+) -> list[Example]:
+    """Returns the examples with labels out of `labels`, or with numbers for a regression.
+
+    Args:
+      labels: in the order of their ids; empty for a regression.
+      normalize: preprocesses an unknown label before it is looked up again.
+      is_strict: whether a missing or unknown label, or for a regression no number, is an error;
+        else the label becomes None.
+
+    Raises:
+      DataError: such a label (file:line).
+    """
+    known = []
+    for one in examples:
+        names = one.label if isinstance(one.label, tuple) else (one.label or "",)
+        try:
+            found: Any = tuple(gold_label(name, labels, one.place, normalize) for name in names)
+            found = found if names is one.label else found[0]
+        except DataError:
+            if is_strict:
+                raise
+            found = None
+        known.append(dataclasses.replace(one, label=found))
+    return known
 
 
 # === The split ===
@@ -512,12 +498,10 @@ def split_off(
     file and whatever its label, and copies of a text stay together. So the fraction held out, of
     all examples and of each label, is `share` up to chance.
     """
-    train: list[Example] = []
-    held_out: list[Example] = []
+    parts: tuple[list[Example], list[Example]] = [], []
     for one in examples:
-        is_held_out = child_seed(seed, "held-out rows", *texts_of(one)) < share * 2**64
-        (held_out if is_held_out else train).append(one)
-    return train, held_out
+        parts[child_seed(seed, "held-out rows", *texts_of(one)) < share * 2**64].append(one)
+    return parts
 
 
 def texts_of(example: Example) -> tuple[str, ...]:

@@ -56,18 +56,6 @@ class Sentence:
     line: int  # of its first word in the file, from 1
 
 
-def file_path(data_dir: str, split: str) -> str:
-    """Returns the file of train, dev or test.
-
-    Raises:
-      DataError: it does not exist.
-    """
-    path = os.path.join(data_dir, f"{split}.txt")
-    if not os.path.isfile(path):
-        raise DataError(f"no such file: {path}; --data_dir must hold {split}.txt")
-    return path
-
-
 def read_lines(path: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Yields (number from 1, text, columns) of every line; a line that is no word has no columns.
 
@@ -175,10 +163,7 @@ def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[
 
 
 def sentence_rows(
-    ids: Sequence[Sequence[int]],
-    label_ids: Sequence[int],
-    tokenizer: "FullTokenizer",
-    max_seq_length: int,
+    ids: Sequence[Sequence[int]], label_ids: Sequence[int], tokenizer: "FullTokenizer", max_seq_length: int
 ) -> list[dict[str, Any]]:
     """Returns the records of one sentence: as many words in each as there is room for.
 
@@ -288,28 +273,20 @@ class WordLabelTask(Task):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         if not self.has_entities:
             return {}
-        gold: list[list[str]] = []
-        for continues, ids in zip(
-            predictions["continues"], predictions["label_ids"], strict=True
-        ):
-            if not continues:
-                gold.append([])
-            gold[-1] += [self.labels[i - 1] for i in ids[ids > 0]]
-        guesses = iter(self._predicted_labels(predictions))
-        return entity_scores(gold, [list(itertools.islice(guesses, len(one))) for one in gold])
+        gold, predicted = [], []
+        rows = (predictions[name] for name in ("continues", "label_ids", "predicted_ids"))
+        for continues, ids, predicted_ids in zip(*rows, strict=True):
+            if not continues:  # entities end with their sentence
+                gold.append(OUTSIDE)
+                predicted.append(OUTSIDE)
+            gold += [self.labels[i - 1] for i in ids[ids > 0]]
+            predicted += [self.labels[i] for i in predicted_ids[ids > 0]]
+        return entity_scores(gold, predicted)
 
     def write_predictions(self, examples, predictions, directory, origin=""):
         path = os.path.join(directory, "test_predictions.txt")
-        return [write_with_labels(self.test_file, self._predicted_labels(predictions), path)]
-
-    def _predicted_labels(self, predictions: Mapping[str, np.ndarray]) -> list[str]:
-        """Returns the label of every word, one sentence after another.
-
-        Args:
-          predictions: `predicted_ids` and `label_ids` [N, L].
-        """
         ids = predictions["predicted_ids"][predictions["label_ids"] > 0]
-        return [self.labels[i] for i in ids]
+        return [write_with_labels(self.test_file, (self.labels[i] for i in ids), path)]
 
 
 def _losses(batch, outputs) -> Any:  # [B, L]
@@ -324,7 +301,7 @@ def _labelled(batch) -> Any:  # [B, L]
 
 
 def find_entities(labels: Sequence[str]) -> list[Entity]:
-    """Returns the entities of one sentence in order; labels that are neither B- nor I- mark none.
+    """Returns the entities of a sequence in order; labels that are neither B- nor I- mark none.
 
     In predictions, where labels may not fit together, an entity also begins at an `I-` that does not
     continue the previous one. So does the official script conlleval (Tjong Kim Sang and Buchholz,
@@ -340,33 +317,29 @@ def find_entities(labels: Sequence[str]) -> list[Entity]:
     return found
 
 
-def entity_scores(
-    labels: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
-) -> dict[str, float]:
+def entity_scores(labels: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """Returns `eval_precision`, `eval_recall`, `eval_f1` over all entities, and F1 of each type.
 
     A metric is 0 if its denominator is. The F1 of a type is `eval_f1_<type>`, for each type that
     occurs in `labels`.
 
     Args:
-      labels, predictions: one label for each word of each sentence.
+      labels, predictions: one label for each word, with an `O` between sentences.
     """
-    correct, gold, predicted = (collections.Counter[str]() for _ in range(3))
-    for of_sentence, guesses in zip(labels, predictions, strict=True):
-        expected, guessed = set(find_entities(of_sentence)), set(find_entities(guesses))
-        gold.update(kind for kind, *_ in expected)
-        predicted.update(kind for kind, *_ in guessed)
-        correct.update(kind for kind, *_ in expected & guessed)
+    entities, predicted_entities = set(find_entities(labels)), set(find_entities(predictions))
+    gold, predicted, correct = (
+        collections.Counter(kind for kind, *_ in found)
+        for found in (entities, predicted_entities, entities & predicted_entities)
+    )
 
     def ratio(numerator: int, denominator: int) -> float:
         return numerator / denominator if denominator else 0.0
 
-    results = {
+    return {
         "eval_precision": ratio(correct.total(), predicted.total()),
         "eval_recall": ratio(correct.total(), gold.total()),
         "eval_f1": ratio(2 * correct.total(), predicted.total() + gold.total()),
-    }
-    return results | {
+    } | {
         f"eval_f1_{kind}": ratio(2 * correct[kind], predicted[kind] + gold[kind])
         for kind in sorted(gold)
     }

@@ -1,5 +1,6 @@
 """JSON lines and Parquet: each object or row is a document, whose text is in one field."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -71,22 +72,25 @@ def read_parquet(stream: BinaryIO, name: str, text_field: str) -> Iterator[tuple
       DataError: the file is damaged, or has no column of this name with text.
     """
     number = 0
-    for batch in parquet_batches(stream, name, text_field):
-        if batch.nbytes > LONGEST_OBJECT:
-            raise DataError(f"{name}: row {number + 1}: more than {LONGEST_OBJECT >> 20} MB of text in "
-                            f"{len(batch)} rows: divide the texts")
-        for value in batch.column(0).cast("large_binary").to_pylist():
-            number += 1
-            text = None if value is None else value.decode("utf-8", "surrogateescape")
-            place = f"{name}: row {number}"
-            yield place, _text_of(text, place, text_field)
+    with open_parquet(stream, name) as file:
+        _check_column(file.schema_arrow, name, text_field)
+        for batch in file.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False):
+            if batch.nbytes > LONGEST_OBJECT:
+                raise DataError(f"{name}: row {number + 1}: more than {LONGEST_OBJECT >> 20} MB of text in "
+                                f"{len(batch)} rows: divide the texts")
+            for value in batch.column(0).cast("large_binary").to_pylist():
+                number += 1
+                text = None if value is None else value.decode("utf-8", "surrogateescape")
+                place = f"{name}: row {number}"
+                yield place, _text_of(text, place, text_field)
 
 
-def parquet_batches(stream: BinaryIO, name: str, text_field: str | None = None) -> Iterator[Any]:
-    """Yields the record batches of a Parquet file, or of a column of text in it.
+@contextlib.contextmanager
+def open_parquet(stream: BinaryIO, name: str) -> Iterator[Any]:
+    """Yields the `ParquetFile` of a stream, whose columns are read in the block.
 
     Raises:
-      DataError: the file is damaged, or has no column of this name with text.
+      DataError: the file is damaged.
     """
     try:
         import pyarrow
@@ -97,18 +101,15 @@ def parquet_batches(stream: BinaryIO, name: str, text_field: str | None = None) 
         raise DataError(f"{name}: Parquet that is compressed, or comes from a pipe: write it to an "
                         "uncompressed file")
     try:
-        table = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
-        if text_field is not None:
-            _check_column(pyarrow.types, table.schema_arrow, name, text_field)
-        yield from table.iter_batches(
-            _PARQUET_ROWS, columns=None if text_field is None else [text_field], use_threads=False
-        )
+        yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
     except (pyarrow.ArrowException, OSError, EOFError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
         raise DataError(f"{name}: damaged or truncated Parquet file ({detail})") from error
 
 
-def _check_column(types: Any, schema: Any, name: str, text_field: str) -> None:
+def _check_column(schema: Any, name: str, text_field: str) -> None:
+    from pyarrow import types
+
     kind = dict(zip(schema.names, schema.types, strict=True)).get(text_field)
     if kind is None:
         raise DataError(f"{name}: no column {text_field!r} (there are: {some(schema.names, 12)}): "

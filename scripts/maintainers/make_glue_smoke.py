@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
 from albert.storage import files  # noqa: E402
-from albert.tasks.glue import LAST, TASKS, GlueTask, Split  # noqa: E402
+from albert.tasks.glue import LAST, TASKS, GlueTask  # noqa: E402
 
 WORDS = [f"word{i}" for i in range(60)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -38,17 +38,17 @@ def main(values: flags.FlagValues) -> None:
     rng = random.Random(values.seed)
     for task in TASKS.values():
         for split, count in ROWS.items():
-            layout = getattr(task, split)
-            if layout:
-                path = os.path.join(values.output_dir, "glue", task.directory, layout.file)
+            if task.columns(split):
+                path = os.path.join(values.output_dir, "glue", task.directory, task.file(split))
                 with files.atomic_write(path) as stream:
-                    stream.writelines(_lines(task, layout, count, rng))
+                    stream.writelines(_lines(task, split, count, rng))
     _write_encoder(os.path.join(values.output_dir, "encoder"), values.seed)
 
 
-def _lines(task: GlueTask, layout: Split, count: int, rng: random.Random):
-    width = layout.min_columns
-    if layout.has_header:
+def _lines(task: GlueTask, split: str, count: int, rng: random.Random):
+    layout = task.columns(split)
+    width = layout.minimum
+    if split == "test" or task.has_header:
         yield "\t".join(f"column{i}" for i in range(width)) + "\n"
     for row in range(count):
         columns = ["-"] * width

@@ -39,7 +39,7 @@ def said(*rows: Rows) -> str:
 def report_on(directory, *rows: Rows, labels=LABELS, **options) -> str:
     """Returns the part of a report before the scores of labels."""
     count = len(rows[0])
-    options = {"settings": [], **options}
+    options = {"settings": {}, **options}
     path = classifier_report.write(
         str(directory), ["text"] * count, labels, rows, np.tile([0.6, 0.4], (count, 1)), **options)
     return open(path, encoding="utf-8").read().partition("## By label")[0]
@@ -81,12 +81,12 @@ def test_the_verdict_comes_first_and_then_what_the_person_can_do(tmp_path):
     assert "* Use it." in report_on(tmp_path, answered(800, 600, 1000, 500))
     report = report_on(tmp_path, worse)
     assert "Start from a larger model" in report and "vocabulary" not in report
-    report = report_on(tmp_path, worse, settings=[("texts", "5 % of tokens are unknown to the vocabulary")])
+    report = report_on(tmp_path, worse, settings={"texts": "5 % of tokens are unknown to the vocabulary"})
     assert "a model whose vocabulary can read these texts" in report and "larger model" not in report
 
 
 def test_a_label_without_held_out_rows_has_no_scores():
-    table = classifier_report._by_label(answered(3, 3, 4), (*LABELS, "absent"))[1]
+    table = classifier_report._by_label(answered(3, 3, 4), (*LABELS, "absent"))
     assert "| absent | - | - | - | 0 |" in table and "0.000" not in table.splitlines()[-1]
 
 
@@ -94,7 +94,7 @@ def test_where_rare_labels_are_never_predicted_the_threshold_is_named(tmp_path):
     expected = np.array([[1, 0], [1, 1], [1, 0]] * 5, bool)
     rows = Rows("15 held-out rows", expected, expected & [True, False], {"a": expected & False})
     path = classifier_report.write(
-        str(tmp_path), ["t"] * 15, ("often", "rare"), [rows], expected * 0.4, [])
+        str(tmp_path), ["t"] * 15, ("often", "rare"), [rows], expected * 0.4, {})
     assert "Lower `--threshold`" in open(path).read()
 
 
@@ -141,7 +141,7 @@ def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_pa
     rows = Rows("3 held-out rows", expected, probabilities >= 0.5,
                 {"the most frequent label": np.array([[1, 0]] * 3, bool), "TF-IDF": tfidf})
     report = open(classifier_report.write(
-        str(tmp_path), ["one", "two", "three"], ("a|b", "c"), [rows], probabilities, []
+        str(tmp_path), ["one", "two", "three"], ("a|b", "c"), [rows], probabilities, {}
     )).read()
     # Of 4 labels 3 are found, one is wrong: micro F1 = 2 * 3 / (4 + 4). Of each text: 2/3, 2/3 and 1;
     # always a|b: 1, 2/3 and 0; TF-IDF: 1, 1 and 0.
@@ -289,6 +289,7 @@ def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_wei
     change, own_table, tmp_path, monkeypatch
 ):
     path, given = own_table
+    pretend_to_train(monkeypatch)
     folders, train = [], finetune.run
     monkeypatch.setattr(baselines, "tfidf_answers", lambda train, labels, texts: np.zeros(len(texts), int))
 
@@ -357,7 +358,7 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     assert jobs.classify(*given) == 0
     said = capsys.readouterr().err
     held_out = int(re.search(r"held out: (\d+) of 60 rows", said)[1])
-    assert f"{test}: {60 - held_out} of 80 rows are training rows, and are not scored" in said
+    assert f"{test}: {60 - held_out} of 80 rows are training rows, the first at {test}:" in said
     assert f"| {20 + held_out} rows of test.csv |" in (tmp_path / "out/report.md").read_text()
 
 

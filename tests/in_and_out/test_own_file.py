@@ -1,6 +1,5 @@
 """A classifier for your own texts in one file: read, interpreted, split, trained, reported."""
 
-import gzip
 import json
 import re
 
@@ -53,21 +52,13 @@ def encoder(tmp_path_factory):
 # --- Reading ---
 
 
-def test_every_kind_of_file_gives_the_same_rows_packed_or_with_empty_lines(tmp_path):
-    for name in ("my.csv", "my.tsv", "my.jsonl"):
-        path = write(tmp_path / name)
-        table = tables.read_table(path, "train_file")
-        columns = tables.find_columns(table)
-        assert columns == tables.Columns(0, None, 1)
-        found = tables.read_texts(table, columns)
-        assert list(zip([text for text, in found.texts], found.labels, strict=True)) == list(rows())
-        assert tables.labels_of([found]) == [*CLASSES]
-        content = (tmp_path / name).read_bytes()
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
-        (tmp_path / f"gaps-{name}").write_bytes(content.replace(b"\n", b"\n\n"))
-        for other in (f"{name}.gz", f"gaps-{name}"):
-            again = tables.read_table(str(tmp_path / other), "train_file")
-            assert (again.names, again.rows) == (table.names, table.rows)
+def table_of(names, *rows) -> tables.Table:
+    return tables.Table("x.csv", names, [*range(2, 2 + len(rows))], list(zip(*rows)).__getitem__)
+
+
+def read(*given):
+    values = flags.parse(run_classifier.define_flags, ["command", *given])
+    return own_texts.read(values, open_encoder(values, None).tokenizer)
 
 
 def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, caplog):
@@ -79,25 +70,16 @@ def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, capl
     assert "my.jsonl: replaced lone surrogates by U+FFFD in 1 rows" in caplog.text
 
 
-def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
-    path = tmp_path / "my.csv"
-    path.write_text('\ufefftext;label\r\n"one; ""two""\r\nthree";5\r\nfour;10\r\n')
-    table = tables.read_table(str(path), "train_file")
-    found = tables.read_texts(table, tables.find_columns(table))
-    assert (found.texts, found.labels) == ([('one; "two" three',), ("four",)], ["5", "10"])
-    assert tables.labels_of([found]) == ["5", "10"]  # as numbers
-
-
 def test_columns_are_named_numbered_or_have_a_usual_name(tmp_path):
-    table = tables.Table("x.csv", ["id", "what", "kind"], [["1", "a", "b"]], [2])
+    table = table_of(["id", "what", "kind"], ["1", "a", "b"])
     assert tables.find_columns(table, "what", None, "2").label == 2
     with pytest.raises(FlagError, match="give --text_column; its columns are id, what, kind"):
         tables.find_columns(table)
     with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
         tables.find_columns(table, "what", None, "9")
-    pair = tables.Table("x.csv", ["sentence1", "sentence2", "label"], [["a", "b", "c"]], [2])
+    pair = table_of(["sentence1", "sentence2", "label"], ["a", "b", "c"])
     assert tables.find_columns(pair, "sentence2") == tables.Columns(1, None, 2)
-    other = tables.Table("x.csv", ["UTTERANCE", "LABEL"], [["a", "b"]], [2])
+    other = table_of(["UTTERANCE", "LABEL"], ["a", "b"])
     assert tables.find_columns(other) == tables.Columns(0, None, 1)
 
 
@@ -138,21 +120,16 @@ def test_two_columns_with_the_usual_names_are_a_pair_and_no_column_is_left_out_s
 
 def test_the_log_asks_about_a_header_whose_names_say_nothing(caplog):
     caplog.set_level("INFO", "albert")
-    tables.find_columns(tables.Table("x.csv", ("good film", "1"), [["bad film", "0"]], [2]), "0", None, "1")
+    tables.find_columns(table_of(("good film", "1"), ["bad film", "0"]), "0", None, "1")
     assert "columns good film, 1; --notsv_header if its first line is data" in caplog.text
 
 
-def test_a_label_that_marks_a_missing_value_is_refused_unless_it_is_named(encoder, tmp_path, capsys):
-    for name, missing in (("a.csv", "NaN"), ("a.tsv", "nan"), ("a.jsonl", "N/A")):
-        path = write(tmp_path / name, [*rows(20), ("w1 w2", missing), *rows(2)])
-        given = [encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}"]
-        assert classify(*given) == 2
-        line = assert_one_clear_line(capsys.readouterr().err)
-        number = 21 + (name != "a.jsonl")
-        assert f"{name}:{number}: is the label {missing!r} a missing value?" in line
-        named = f'--label_list={missing},bad,"so, so"'
-        values = flags.parse(run_classifier.define_flags, ["x", *given, named])
-        assert own_texts.read(values, open_encoder(values, None).tokenizer).data.labels[0] == missing
+def test_a_label_that_marks_a_missing_value_is_refused_unless_it_is_named(encoder, tmp_path):
+    path = write(tmp_path / "a.csv", [*rows(20), ("w1 w2", "NaN"), *rows(2)])
+    given = [encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}"]
+    with pytest.raises(DataError, match="a.csv:22: is the label 'NaN' a missing value?"):
+        read(*given)
+    assert read(*given, '--label_list=NaN,bad,"so, so"')[0].labels[0] == "NaN"
 
 
 def test_a_table_has_a_header_unless_a_flag_says_it_has_none(encoder, tmp_path):
@@ -164,40 +141,9 @@ def test_a_table_has_a_header_unless_a_flag_says_it_has_none(encoder, tmp_path):
         (["--tsv_header"], "review,stars\n", [*rows(41)]),
     ):
         path.write_text(header + "\n".join(lines) + "\n")
-        values = flags.parse(run_classifier.define_flags, [
-            "x", encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}",
-            "--text_column=0", "--label_column=1", *flag,
-        ])
-        data = own_texts.read(values, open_encoder(values, None).tokenizer).data
+        data, _ = read(encoder, f"--train_file={path}", "--text_column=0", "--label_column=1", *flag)
         found = [(one.text_a, one.label) for part in data.examples.values() for one in part]
         assert sorted(found) == sorted(expected)
-
-
-NO_TABLES = [
-    ("a.csv", 'text,label\n"open,1\n', r'a\.csv:2: a " opens in this row'),
-    ("a.csv", "text,label\na,1,2\n", r"a\.csv:2: 3 columns"),
-    ("a.tsv", "text\tlabel\na\t1\n\na\n", r"a\.tsv:4: 1 columns, the first line has 2"),
-    ("a.tsv", "text\tlabel\na\udcff\t1\n", r"a\.tsv:2: not UTF-8 text \(byte 2 of the line\)"),
-    ("a.csv", "text,label\na\udcff,1\n", r"a\.csv:2: not UTF-8 text \(byte 2 of the line\)"),
-    ("a.jsonl", '\n{"text": "\udcff"}\n', r"a\.jsonl:2: not UTF-8 text"),
-    ("a.csv", "text,label\n", "no rows below"),
-    ("a.csv", "", "the file is empty"),
-    ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text': rename one"),
-    ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in the value that begins at line 1"),
-    ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object, got 1"),
-    ("a.csv", "text,label\na,1\nb,1\n", "only one label"),
-    ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values in 30 rows, .* Pass --label_column"),
-]
-
-
-def test_files_that_are_not_such_a_table_are_refused(tmp_path):
-    for name, content, message in NO_TABLES:
-        path = tmp_path / name
-        path.write_text(content, encoding="utf-8", errors="surrogateescape")
-        with pytest.raises(DataError, match=message):
-            table = tables.read_table(str(path), "train_file")
-            text = "text" if name == "a.csv" and table.names.count("text") > 1 else None
-            tables.labels_of([tables.read_texts(table, tables.find_columns(table, text))])
 
 
 def _examples(found):
@@ -235,39 +181,25 @@ def test_a_dev_file_that_was_trained_on_is_refused_or_loses_its_copies(tmp_path,
     same = write(tmp_path / "same.csv", list(rows(40))[::2])
     new = list(rows(10, seed=5))
     partly = write(tmp_path / "partly.csv", [*new, *list(rows(40))[:7]])
-    common = [encoder, f"--train_file={train}", "--do_train", "--do_eval",
-              f"--output_dir={tmp_path / 'out'}"]
-
-    def opened(dev):
-        values = flags.parse(run_classifier.define_flags, ["command", *common, f"--dev_file={dev}"])
-        return own_texts.read(values, open_encoder(values, None).tokenizer)
-
     with pytest.raises(DataError, match="same.csv: --train_file has all its texts, so nothing is held"):
-        opened(same)
-    texts = opened(partly)
-    assert [one.text_a for one in texts.data.examples["dev"]] == [text for text, _ in new]
-    assert ("held out", f"{partly} without 7 of 17 rows, which are in the training file too") in (
-        texts.choices
-    )
+        read(encoder, f"--train_file={train}", f"--dev_file={same}")
+    data, choices = read(encoder, f"--train_file={train}", f"--dev_file={partly}")
+    assert [one.text_a for one in data.examples["dev"]] == [text for text, _ in new]
+    assert choices["held out"] == f"{partly} without 7 of 17 rows, which are in the training file too"
 
 
 def test_other_rows_are_held_out_with_another_seed(tmp_path, encoder):
-    flags_given = [encoder, f"--train_file={write(tmp_path / 'train.csv', list(rows(40)))}", "--do_train",
-                   "--do_eval", f"--output_dir={tmp_path / 'out'}"]
-    held_out = []
-    for seed in (1, 2, 1):
-        values = flags.parse(run_classifier.define_flags, ["command", *flags_given, f"--seed={seed}"])
-        texts = own_texts.read(values, open_encoder(values, None).tokenizer)
-        held_out.append({one.text_a for one in texts.data.examples["dev"]})
-    assert held_out[0] == held_out[2] != held_out[1]
+    path = write(tmp_path / "train.csv", list(rows(40)))
+    found = [read(encoder, f"--train_file={path}", f"--seed={seed}")[0].examples["dev"] for seed in (1, 2, 1)]
+    assert found[0] == found[2] != found[1]
 
 
 # --- Labels ---
 
 
 def test_labels_are_taken_as_they_are_written_or_as_texts_are_cleaned():
-    table = tables.Table("x.csv", ["text", "label"], [["a", "Yes"], ["b", "NO"]], [2, 3])
-    found = tables.read_texts(table, tables.Columns(0, None, 1)).examples(["no", "Yes"], str.lower)
+    found = tables.read_examples(table_of(["text", "label"], ["a", "Yes"], ["b", "NO"]), tables.Columns(0, None, 1))
+    found = tables.with_known_labels(found, ["no", "Yes"], str.lower)
     assert [example.label for example in found] == ["Yes", "no"]
     for label, is_number in (("1e-3", True), ("-2", True), ("nan", False), ("b", False)):
         assert (glue.number(label) is not None) == is_number
@@ -282,15 +214,6 @@ def test_a_label_whose_rows_are_all_held_out_is_named_so(caplog):
     assert len(caplog.messages[-1]) < 200 and caplog.messages[-1].endswith("; and 13994 more")
 
 
-def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
-    weights = run_classifier.balanced_weights(list("aaab"), ("a", "b"))
-    assert weights == pytest.approx((4 / 6, 4 / 2))
-    with pytest.raises(FlagError, match="no training row has the label b"):
-        run_classifier.balanced_weights(list("aa"), ("a", "b"))
-    with pytest.raises(FlagError, match="no effect on a regression"):
-        run_classifier.balanced_weights([0.5, 1.0], ())
-
-
 # --- The report ---
 
 
@@ -301,7 +224,7 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
         "4 held-out rows", np.array([0, 1, 1, 1]), found.argmax(-1), {"the most frequent label": np.ones(4, int)}
     )
     path = classifier_report.write(
-        str(tmp_path), [f"text {i}" for i in range(4)], labels, [rows], found, [],
+        str(tmp_path), [f"text {i}" for i in range(4)], labels, [rows], found, {},
     )
     report = open(path, encoding="utf-8").read()
     assert "| actual \\ predicted | a | b\\|c | absent |\n" in report
@@ -384,6 +307,10 @@ REFUSED = [
     (["--train_file=my.csv", "--label_list=bad,best"],
      "my.csv:3: label 'so, so' is not one of bad, best"),
     (["--train_file=my.csv", "--init_checkpoint=."], ". holds neither"),
+    (["--train_file=my.csv", "--class_weights=balanced", '--label_list=bad,worse,"so, so"'],
+     "--class_weights=balanced: no training row has the label worse"),
+    (["--train_file=numbers.csv", "--class_weights=balanced", "--regression"],
+     "--class_weights needs one label per text"),
     (["--train_file=few.csv"], "few.csv: none of 2 rows is held out: give more rows, another --dev_share"),
 ]
 
@@ -392,6 +319,7 @@ def test_flags_that_do_not_fit_are_refused(encoder, tmp_path, monkeypatch, capsy
     for name in ("my.csv", "my.jsonl"):
         write(tmp_path / name)
     write(tmp_path / "few.csv", [("w1", "a"), ("w2", "b")])
+    write(tmp_path / "numbers.csv", [(text, i) for i, (text, _) in enumerate(rows(40))])
     (tmp_path / "my.xlsx").write_text("x")
     monkeypatch.chdir(tmp_path)
     for arguments, message in REFUSED:

@@ -62,7 +62,7 @@ def test_names_are_learned_and_every_word_predicted_as_the_results_say(trained):
     hits = np.mean([a == b for a, b in zip(gold, guessed, strict=True)])
     assert found["eval_accuracy"] == pytest.approx(hits) and hits < 1
     # The "." of every sentence is outside entities, so that concatenated sentences score the same.
-    assert found["eval_f1"] == pytest.approx(entity_scores([gold], [guessed])["eval_f1"])
+    assert found["eval_f1"] == pytest.approx(entity_scores(gold, guessed)["eval_f1"])
 
 
 def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_places(trained, tmp_path):

@@ -15,22 +15,27 @@ from albert import predict
 from albert.cli import answering
 from albert.errors import DataError, FlagError
 from albert.tasks import table as tables
+from albert.tasks.glue import Example
 
 ROWS = [("so good", "pos"), ("so bad", "neg")]
 
 
-def read(path: pathlib.Path, content: str | bytes, encoding=None):
+def read(path: pathlib.Path, content: str | bytes, encoding=None) -> list[tuple]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return rows_of(read_texts(path, encoding=encoding))
+    return rows_of(examples_of(path, encoding=encoding))
 
 
-def read_texts(path: pathlib.Path, **options) -> tables.LabelledTexts:
+def examples_of(path: pathlib.Path, **options) -> list[Example]:
     table = tables.read_table(str(path), "train_file", **options)
-    return tables.read_texts(table, tables.find_columns(table))
+    return tables.read_examples(table, tables.find_columns(table))
 
 
-def rows_of(found: tables.LabelledTexts) -> list[tuple]:
-    return [(*text, label) for text, label in zip(found.texts, found.labels, strict=True)]
+def rows_of(found: list[Example]) -> list[tuple]:
+    return [(*filter(None, (one.text_a, one.text_b)), one.label) for one in found]
+
+
+def cells(table: tables.Table) -> list[list]:
+    return [list(row) for row in zip(*map(table.cells, range(len(table.names))))]
 
 
 SAME = [  # the same two rows, as various programs write them
@@ -44,6 +49,8 @@ SAME = [  # the same two rows, as various programs write them
     ("a.csv", "text\tlabel\nso good\tpos\nso bad\tneg\n"),
     ("a.CSV", '"text","label"\n"so\ngood",pos\n\n"so bad","neg"\n'),
     ("a.csv", b"\xef\xbb\xbftext,label\nso good,pos\nso bad,neg\n"),
+    ("a.csv", '\ufefftext;label\r\n"so\r\ngood";pos\r\nso bad;neg\r\n'),
+    ("a.tsv.gz", gzip.compress(b"text\tlabel\n\nso good\tpos\n\n\nso bad\tneg\n")),
     ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS])),
     ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS], indent=2)),
     ("a.json", "".join(json.dumps({"text": t, "label": k}) + "\n" for t, k in ROWS)),
@@ -66,7 +73,7 @@ def test_parquet_is_a_table_too(tmp_path):
     parquet.write_table(table, path)
     assert read(path, path.read_bytes()) == [("so good", "1"), ("so bad", "0")]
     with pytest.raises(DataError, match="a.parquet: row 1: label '1' is not one of yes, no"):
-        read_texts(path).examples(["yes", "no"], str)
+        tables.with_known_labels(examples_of(path), ["yes", "no"], str)
 
 
 def test_quotation_marks_of_tab_separated_text_stay_unless_a_delimiter_is_given(tmp_path):
@@ -81,11 +88,11 @@ def test_quotation_marks_of_tab_separated_text_stay_unless_a_delimiter_is_given(
     with pytest.raises(DataError, match=r"a\.tsv:2: 1 columns, .* --delimiter=tab if a \*\.tsv quotes"):
         read(tmp_path / "a.tsv", quoted)
     table = tables.read_table(str(tmp_path / "a.tsv"), "train_file", delimiter="\t")
-    assert table.rows == [['say "yes",\nnow', "1"], ["no", "0"]] and table.lines == [2, 4]
+    assert cells(table) == [['say "yes",\nnow', "1"], ["no", "0"]] and table.lines == [2, 4]
     pipes = tmp_path / "a.txt"
     pipes.write_text("so, good|pos\n")
     table = tables.read_table(str(pipes), "train_file", False, delimiter="|")
-    assert (table.names, table.rows) == (["0", "1"], [["so, good", "pos"]])
+    assert (table.names, cells(table)) == (["0", "1"], [["so, good", "pos"]])
 
 
 def test_the_first_line_is_a_header_in_every_table_but_txt_unless_a_flag_says_otherwise(tmp_path):
@@ -97,9 +104,9 @@ def test_the_first_line_is_a_header_in_every_table_but_txt_unless_a_flag_says_ot
         packed = gzip.compress(content.encode()) if name.endswith("gz") else content.encode()
         (tmp_path / name).write_bytes(packed)
         path = str(tmp_path / name)
-        table = tables.read_table(path, "f", tables.has_header(path, given), delimiter="\t")
+        table = tables.read_table(path, "f", given, delimiter="\t")
         rows = [["Content", "score"], ["so good", "1"]]
-        assert [*table.rows] == rows[is_header:], name
+        assert cells(table) == rows[is_header:], name
         assert [*table.names] == (rows[0] if is_header else ["0", "1"])
 
 
@@ -129,11 +136,23 @@ def test_a_whole_number_is_one_label_however_it_is_written(tmp_path):
     rows = '{"text": "a", "label": 0}\n{"text": "b", "label": 0.0}\n{"text": "c", "label": 1.5}\n'
     assert [r[-1] for r in read(tmp_path / "a.jsonl", rows)] == ["0", "0", "1.5"]
     assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,x\n")] == ["1", "x"]
+    found = examples_of(tmp_path / "a.csv") + [Example("", "", None, str(n)) for n in (10, 5, 10, 5)]
+    assert tables.labels_of("a.csv", found[2:]) == ["5", "10"]  # in the order of numbers
 
 
 REFUSED = [
     ("a.csv", "text,label\na,1\nb,0,more\n", r"a\.csv:3: 3 columns, the first line has 2"),
     ("a.csv", 'text,label\na,1\n"two\nlines",1,2\n', r"a\.csv:3: 3 columns"),
+    ("a.tsv", "text\tlabel\na\t1\n\na\n", r"a\.tsv:4: 1 columns, the first line has 2"),
+    *((name, content, rf"{name}:2: not UTF-8 text") for name, content in (
+        ("a.tsv", b"text\tlabel\na\xff\t1\n"), ("a.csv", b"text,label\na\xff,1\n"),
+        ("a.jsonl", b'\n{"text": "\xff"}\n'))),
+    ("a.csv", "text,label\n", "no rows below"),
+    ("a.csv", "", "the file is empty"),
+    ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in the value that begins at line 1"),
+    ("a.csv", "text,label\na,1\nb,1\n", "only one label"),
+    ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)),
+     "30 different values in 30 rows, .* Pass --label_column"),
     ("a.csv", 'text,label\na,1\n"open,1\nb,0\n', r'a\.csv:3: a " opens in this row and is not closed'),
     ("a.csv", "sep=;\ntext;label\na;1\n", r"a\.csv:1: remove this line and give --delimiter=';'"),
     ("a.csv", "text,label,text\na,1,b\n", r"a\.csv:1: two columns are named 'text': rename one, or "
@@ -157,6 +176,7 @@ def test_a_refusal_names_the_line_of_the_users_file(tmp_path):
     for name, content, message in REFUSED:
         with pytest.raises((DataError, FlagError), match=message):
             read(tmp_path / name, content)
+            tables.labels_of(name, examples_of(tmp_path / name))
 
 
 # --- Answers ---
@@ -275,10 +295,9 @@ def test_a_label_is_the_same_alone_and_in_its_column(written, kind, tmp_path):
     else:
         path.write_text("".join(json.dumps({"text": f"t{i}", "label": label}) + "\n"
                                 for i, label in enumerate(written)))
-    found = read_texts(path)
-    assert [row[-1] for row in rows_of(found)] == ["1", "1.5", "2"]
-    examples = found.examples(["1", "1.5", "2"], str, is_strict=False)
-    assert [one.label for one in examples] == ["1", "1.5", "2"]
+    found = examples_of(path)
+    assert [one.label for one in found] == ["1", "1.5", "2"]
+    assert tables.with_known_labels(found, ["1", "1.5", "2"], str, is_strict=False) == found
 
 
 @pytest.mark.parametrize("one, other", [
@@ -287,15 +306,16 @@ def test_a_label_is_the_same_alone_and_in_its_column(written, kind, tmp_path):
 ])
 def test_labels_that_look_the_same_are_one(one, other, tmp_path):
     (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n", encoding="utf-8")
-    found = read_texts(tmp_path / "a.csv")
-    assert found.labels[0] == found.labels[1] != found.labels[2]
-    assert tables.labels_of([found] * 2) == sorted({found.labels[0], "no"})
+    found = examples_of(tmp_path / "a.csv")
+    labels = [one.label for one in found]
+    assert labels[0] == labels[1] != labels[2]
+    assert tables.labels_of("a.csv", found * 2) == sorted({labels[0], "no"})
 
 
 @pytest.mark.parametrize("one, other", [("yes", "Yes"), ("1", "01"), ("YES", "yes")])
 def test_labels_that_differ_by_case_or_zeros_are_named(one, other, tmp_path, caplog):
     (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n" * 1)
-    assert len(tables.labels_of([read_texts(tmp_path / "a.csv")] * 2)) == 3
+    assert len(tables.labels_of("a.csv", examples_of(tmp_path / "a.csv") * 2)) == 3
     assert f"differ only by case or leading zeros: {' and '.join(sorted((one, other)))};" in caplog.text
 
 
@@ -303,14 +323,14 @@ def test_labels_that_differ_by_case_or_zeros_are_named(one, other, tmp_path, cap
 def test_what_cannot_be_a_label_is_an_error(label, tmp_path):
     (tmp_path / "a.csv").write_text(f"text,label\na,yes\nb,{label}\nc,no\n")
     with pytest.raises(DataError, match=f"a.csv:3: is the label '{label}' a missing value?"):
-        tables.labels_of([read_texts(tmp_path / "a.csv")])
+        tables.labels_of("a.csv", examples_of(tmp_path / "a.csv"))
 
 
 def test_labels_of_a_text_have_no_order(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(
         json.dumps({"text": "a", "label": labels}) + "\n" for labels in (["a", "b"], ["b", "a", "b"])))
-    one, other = read_texts(tmp_path / "a.jsonl").labels
-    assert one == other
+    one, other = examples_of(tmp_path / "a.jsonl")
+    assert one.label == other.label
 
 
 @pytest.mark.parametrize("vector", [[0, 1], [0.1, 0.9], [True, False], ["storm", 1]])
@@ -318,4 +338,4 @@ def test_a_vector_is_no_list_of_labels(vector, tmp_path):
     lines = [{"text": "a", "label": ["storm"]}, {"text": "b", "label": vector}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(DataError, match=r"a.jsonl:2: a list of labels has their names, not .*--label_columns"):
-        read_texts(tmp_path / "a.jsonl")
+        examples_of(tmp_path / "a.jsonl")

@@ -154,7 +154,9 @@ COMMANDS = {
         TUNING,
         label_list=Setting("yes,no", lambda s: [s.task.labels, s.facts["label_names"]],
                            [("yes", "no"), ["yes", "no"]]),
-        class_weights=Setting("balanced", lambda s: s.task.class_weights[0] > s.task.class_weights[1], True),
+        # N / 2 n of each label: the rare one more, and both the same in sum.
+        class_weights=Setting("balanced", lambda s: s.task.class_weights[0] > s.task.class_weights[1] and sum(
+            1 / weight for weight in s.task.class_weights), pytest.approx(2)),
         dev_share=Setting(0.4, lambda s: s.train.count < 25 and s.train.count + s.dev.count, 30),
     )),
     "tokens": Command(run_token_classifier, all_actions(jobs.token_flags), TUNING | {

@@ -7,14 +7,13 @@ import jobs
 import numpy as np
 import pytest
 from helpers import features_of, golden_tokenizer
-from sklearn import metrics
 
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, run_states
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import glue
-from albert.tasks.classification import ClassificationTask, f1_by_label, several_label_scores
+from albert.tasks.classification import ClassificationTask
 from albert.tasks.fine_tuning_data import keep_records
 from albert.tasks.glue import TASKS, Example
 from albert.tokenization import FullTokenizer
@@ -63,60 +62,8 @@ def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path):
         )
         theirs = str(golden_path(f"glue/{name}.dev.tfrecord"))
         assert features_of(path) == features_of(theirs)
-        spec = features.classification_spec(length, task.is_regression)
+        spec = features.classification_spec(length, not task.labels)
         assert RecordFiles([theirs]).check(spec).counts == [12]
-
-
-# --- The files as gluebenchmark.com has them ---
-
-INFERENCE, YES_NO = "contradiction entailment neutral", "entailment not_entailment"
-# Task, files, labels by id, and the columns of index, texts a and b, and label.
-RELEASED = [
-    ("ax", "diagnostic/diagnostic", INFERENCE, "i a b"),
-    ("cola", "CoLA/train CoLA/dev", "0 1", ". l . a"),
-    ("cola", "CoLA/test", "0 1", "i a"),
-    *((task, f"MNLI/{file}", INFERENCE, columns)
-      for task, kind in (("mnli", "matched"), ("mismnli", "mismatched"))
-      for file, columns in (("train", "i . . . . . . . a b . l"),
-                            (f"dev_{kind}", "i . . . . . . . a b . . . . . l"),
-                            (f"test_{kind}", "i . . . . . . . a b"))),
-    ("mrpc", "MRPC/train MRPC/dev", "0 1", "l . . a b"),
-    ("mrpc", "MRPC/test", "0 1", "i . . a b"),
-    ("qqp", "QQP/train QQP/dev", "0 1", "i . . a b l"),
-    ("qqp", "QQP/test", "0 1", "i a b"),
-    ("sst-2", "SST-2/train SST-2/dev", "0 1", "a l"),
-    ("sst-2", "SST-2/test", "0 1", "i a"),
-    ("sts-b", "STS-B/train STS-B/dev", "", "i . . . . . . a b l"),
-    ("sts-b", "STS-B/test", "", "i . . . . . . a b"),
-    *((task.lower(), files.replace("/", f"{task}/"), labels, columns)
-      for task, labels in (("QNLI", YES_NO), ("RTE", YES_NO), ("WNLI", "0 1"))
-      for files, columns in (("/train /dev", "i a b l"), ("/test", "i a b"))),
-]
-
-
-def test_each_file_gives_its_texts_and_labels(tmp_path):
-    tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path))
-    for name, file, labels, columns in (
-        (name, file, *more) for name, files, *more in RELEASED for file in files.split()
-    ):
-        split = file.partition("/")[2].partition("_")[0].replace("diagnostic", "test")
-        has_header = file not in ("CoLA/train", "CoLA/dev")
-        labels, columns = labels.split(), columns.split()
-        expected, lines = [], ["\t".join(columns)] * has_header
-        for i, label in enumerate(labels or ["0.5", "3.25"]):
-            cells = {"a": f"a of {file} {i}", "b": f"b of {file} {i}", "i": str(7 + i), "l": label}
-            lines.append("\t".join(cells.get(c, f"{n}") for n, c in enumerate(columns)))
-            if "l" not in columns:
-                label = labels[0] if labels else 0.0
-            guid = cells["i"] if "i" in columns else f"{split}-{i + has_header}"
-            text_b = cells["b"] if "b" in columns else None
-            expected.append(Example(guid, cells["a"], text_b, label if labels else float(label)))
-        found = read(tmp_path, name, split, "\n".join(lines) + "\n", tmp_path / f"{file}.tsv")
-        assert found == expected, file
-        rows = ClassificationTask(name, 8, TASKS[name].labels).rows(found, tokenizer, split)
-        ids = [row["label_ids"] for row in rows]
-        assert split == "test" or ids == (list(range(len(labels))) or [0.5, 3.25]), file
-    assert {name for name, *_ in RELEASED} == set(TASKS)
 
 
 # --- Irregular files ---
@@ -231,7 +178,7 @@ def test_the_name_of_a_task_says_what_a_checkpoint_predicts():
     for name, task in TASKS.items():
         metadata = run_states.metadata_of_run(name, {})
         assert metadata.label_names == (task.labels or None)
-        assert (metadata.problem_type == "regression") == task.is_regression
+        assert (metadata.problem_type == "regression") == (not task.labels)
         assert (metadata.num_texts == 2) == (task.test.text_b is not None)
     # The names of the sample submission of gluebenchmark.com.
     assert {name: task.submission for name, task in TASKS.items()} == {
@@ -290,22 +237,3 @@ def test_what_is_undefined_is_zero_without_a_warning():
     # Predictions that hardly vary can still be correlated.
     labels = np.array([1.0, 2.0, 3.0])
     assert glue.score("regression", labels, 1e6 + labels * 1e-8)["pearson"] > 0.9
-
-
-def test_scores_by_label_are_those_of_scikit_learn():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        actual, found = rng.random((2, 12, 3)) < 0.3
-        results = several_label_scores(actual, found, "abc")
-        assert results["micro_f1"] == pytest.approx(
-            metrics.f1_score(actual, found, average="micro", zero_division=0))
-        assert results["eval_accuracy"] == pytest.approx(metrics.accuracy_score(actual, found))
-        # A label that is only predicted counts; one that neither occurs nor is predicted does not.
-        labels, guesses = rng.integers(0, 3, 12), rng.integers(0, 5, 12)
-        results = f1_by_label(np.eye(6, dtype=bool)[labels], np.eye(6, dtype=bool)[guesses], "abcdef")
-        assert results.pop("macro_f1") == pytest.approx(
-            metrics.f1_score(labels, guesses, average="macro", zero_division=0))
-        assert results == pytest.approx({
-            f"f1_{'abcdef'[label]}": metrics.f1_score(labels == label, guesses == label, zero_division=0)
-            for label in sorted({*labels.tolist()})
-        })

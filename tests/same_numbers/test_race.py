@@ -152,7 +152,7 @@ REFUSED = [  # content, or change to the second passage; message
     (ONE[:-9], r"all\.txt:1:\d+: not JSON"),
     (ONE.encode() + b"\n\"\xff\"", r"all\.txt:2: not UTF-8 text"),
     ("[" * 100_000, r"all\.txt:1: not usable JSON: nested too deeply"),
-    ("\n", "no passage in it"),
+    ("\n", "no passage with questions in it"),
 ]
 
 

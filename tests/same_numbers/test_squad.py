@@ -14,7 +14,6 @@ from helpers import REPO
 from albert.errors import DataError
 from albert.records import manifests, tfrecord
 from albert.tasks.fine_tuning_data import keep_records
-from albert.tasks import squad
 from albert.tasks.squad import SquadTask, known_answers, make_windows, read_questions
 from albert.tasks.squad_answers import Question
 from albert.tokenization import FullTokenizer
@@ -229,15 +228,6 @@ def test_an_answer_in_wordpieces_is_widened_to_whole_tokens_and_no_further(wordp
                 assert last[0] <= end - 1 <= last[1]
 
 
-def test_a_shuffled_file_reads_each_passage_once(golden_path, tokenizer, monkeypatch):
-    questions = read_questions(str(golden_path("squad_odd/dev-v1.1.json")), False)
-    random.Random(1).shuffle(questions)
-    read, encode = [], squad.encode_with_offsets
-    monkeypatch.setattr(squad, "encode_with_offsets", lambda *of: read.append(of) or encode(*of))
-    list(make_windows(questions, tokenizer, **S96))
-    assert len(read) == len({question.passage for question in questions})
-
-
 def text_of(window, passage) -> str:
     """Returns the answer in a window, by the characters of its tokens."""
     first, last = (window.spans[at - window.offset] for at in window.answer)
@@ -310,9 +300,11 @@ def test_training_uses_the_first_of_several_answers_and_says_so(tmp_path, caplog
 
 
 def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_reported(tmp_path, caplog):
-    questions = read_questions(write(tmp_path, question(), question("dog", id="2")), True)
-    assert [q.qas_id for q in questions] == ["1"]
-    assert "1 of 2 questions, whose answer is not in the passage at answer_start: 2" in caplog.text
+    wrong = [question("dog", id="2"), question(start=900, id="3"), question(start=-1, id="4")]
+    path = write(tmp_path, question(), *wrong)
+    assert [q.qas_id for q in read_questions(path, True)] == ["1"]
+    assert "3 of 4 questions, whose answer is not in the passage at answer_start: 2; 3; 4" in caplog.text
+    assert len(read_questions(path, False)) == 4
 
 
 @pytest.mark.parametrize("passage, answer", [

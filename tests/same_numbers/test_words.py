@@ -196,13 +196,14 @@ def test_scores_equal_seqevals(seed, precision, recall, f1, by_type):
     known = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-ORG"]
     gold = [[rng.choice(known) for _ in range(6)] for _ in range(40)]
     guessed = [[x if rng.random() < 0.6 else rng.choice(known) for x in s] for s in gold]
+    gold, guessed = ([label for sentence in part for label in (*sentence, "O")] for part in (gold, guessed))
     expected = {"eval_precision": precision, "eval_recall": recall, "eval_f1": f1}
     expected |= {f"eval_f1_{kind}": value for kind, value in by_type.items()}
     assert entity_scores(gold, guessed) == pytest.approx(expected, abs=1e-12)
 
 
 def test_nothing_found_and_nothing_to_find_are_zero_not_an_error():
-    assert entity_scores([["O"]], [["O"]]) == {
+    assert entity_scores(["O"], ["O"]) == {
         "eval_precision": 0.0, "eval_recall": 0.0, "eval_f1": 0.0
     }
-    assert entity_scores([["B-A"]], [["O"]])["eval_f1_A"] == 0.0
+    assert entity_scores(["B-A"], ["O"])["eval_f1_A"] == 0.0
