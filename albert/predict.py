@@ -103,6 +103,9 @@ def main(values: flags.FlagValues) -> None:
         if columns.pair is None and predictor.min_texts == 2:
             raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named(range(len(numbers)))}")
         rows = zip(*map(table.texts, columns.texts), strict=True)
+        if output.endswith(tables.WRITTEN):  # an unreadable column ends the command before it answers
+            for number in range(len(table.names)):
+                table.cells(number)
         inputs = [row if row[0].strip() else None for row in rows]
     else:
         inputs = [

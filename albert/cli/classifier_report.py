@@ -143,26 +143,23 @@ def write(
         steps.append(_UNREADABLE if not is_readable else _MORE if len(decisive) < _FEW_ROWS else _LARGER)
     metric = "pearson" if not labels else "micro_f1" if has_several else "eval_accuracy"
     title = f"Classifier with {len(labels)} labels{', several per text' * has_several}" if labels else "Regression"
-    parts = [sentence + "\n"]
-    if never:
-        parts.append(f"**Never predicts {', '.join(never[:_MAX_LABELS])}**.\n")
-    if absent:
-        parts.append(f"No row has the label {', '.join(absent[:_MAX_LABELS])}, so nothing is measured for it.\n")
-    parts += ["## What to do next\n", "".join(f"* {step}\n" for step in steps), "## Scores\n"]
     scores = [_scores(one, labels) for one in rows]
-    parts.append(table(("", *(one.name for one in rows)), [
-        (name, *(of_rows[name] for of_rows in scores)) for name in scores[0]
+    return report_page.publish(directory, title, filter(None, [
+        sentence + "\n",
+        never and f"**Never predicts {', '.join(never[:_MAX_LABELS])}**.\n",
+        absent and f"No row has the label {', '.join(absent[:_MAX_LABELS])}, so nothing is measured for it.\n",
+        "## What to do next\n", "".join(f"* {step}\n" for step in steps),
+        "## Scores\n", table(("", *(one.name for one in rows)), [
+            (name, *(of_rows[name] for of_rows in scores)) for name in scores[0]
+        ]),
+        labels and _by_label(held_out, cells),
+        "## Learning curve\n", report_page.curve(directory, metric),
+        "## Most confident errors\n" if labels else "## Largest errors\n",
+        _errors(held_out, texts, cells, probabilities),
+        labels and not has_several and len(labels) <= _MAX_LABELS and _confusion(held_out, cells),
+        "## Training\n", _BASELINE, table(("setting", "value"), settings.items()),
+        _USAGE.format(directory=directory),
     ]))
-    if labels:
-        parts += ["## By label\n", _by_label(held_out, cells)]
-    parts += ["## Learning curve\n", report_page.curve(directory, metric)]
-    parts += ["## Most confident errors\n" if labels else "## Largest errors\n",
-              _errors(held_out, texts, cells, probabilities)]
-    if len(labels) <= _MAX_LABELS and labels and not has_several:
-        parts += ["## Confusion\n", _confusion(held_out, cells)]
-    parts += ["## Training\n", _BASELINE, table(("setting", "value"), settings.items()),
-              _USAGE.format(directory=directory)]
-    return report_page.publish(directory, title, parts)
 
 
 # === Scores ===
@@ -193,13 +190,13 @@ def _scores(rows: Rows, labels: Sequence[str]) -> dict[str, str]:
 
 
 def _by_label(rows: Rows, cells: Sequence[str]) -> str:
-    """Returns a table of the scores of the most common labels."""
+    """Returns a section with the scores of the most common labels."""
     from sklearn.metrics import precision_recall_fscore_support
 
     *scores, counts = precision_recall_fscore_support(
         rows.expected, rows.predicted, labels=range(len(cells)), zero_division=0.0)
     common = sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS].tolist())
-    return table(("label", "precision", "recall", "f1", "rows"), [
+    return "## By label\n\n" + table(("label", "precision", "recall", "f1", "rows"), [
         (cells[i], *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores), f"{counts[i]:,}")
         for i in common
     ])
@@ -209,7 +206,7 @@ def _confusion(rows: Rows, cells: Sequence[str]) -> str:
     from sklearn.metrics import confusion_matrix
 
     counts = confusion_matrix(rows.expected, rows.predicted, labels=range(len(cells)))  # [C, C]
-    return table(("actual \\ predicted", *cells), [
+    return "## Confusion\n\n" + table(("actual \\ predicted", *cells), [
         (f"**{cell}**", *line) for cell, line in zip(cells, counts, strict=True)])
 
 

@@ -2,7 +2,7 @@
 
 import os
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from albert.formats import run_states
 from albert.storage import files
@@ -11,7 +11,7 @@ _PAGE = os.path.splitext(__file__)[0] + ".html"
 _PLOT = "learning_curve.svg"
 
 
-def publish(directory: str, title: str, parts: Sequence[str]) -> str:
+def publish(directory: str, title: str, parts: Iterable[str]) -> str:
     """Publishes the parts of a report as report.html and report.md; returns the latter's path.
 
     Parts are Markdown, or a plot of `curve`, which report.md shows from a separate file. Texts of the
@@ -22,7 +22,8 @@ def publish(directory: str, title: str, parts: Sequence[str]) -> str:
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
     with open(_PAGE, encoding="utf-8") as stream:
         page = string.Template(stream.read())
-    parts, plots = [f"# {title}\n", *parts], [part for part in parts if part.startswith("<svg")]
+    parts = [f"# {title}\n", *parts]
+    plots = [part for part in parts if part.startswith("<svg")]
     contents = {_PLOT: plots[0]} if plots else {}
     contents["report.html"] = page.substitute(
         title=title, body="".join(part if part in plots else renderer.render(part) for part in parts))
