@@ -228,6 +228,10 @@ def run(
     if settings.do_train:
         earlier_run.check_directory(directory, conditions)
         fine_tuning_data.warn_of_copies(data.examples)
+    elif settings.checkpoint and pretrained.layout_of(directory):
+        origin = os.path.abspath(weights_to_use(settings.checkpoint, directory).origin)
+        if not os.path.samefile(os.path.dirname(origin), directory):
+            raise FlagError(f"--output_dir={directory} holds another model or run: use another directory")
 
     # === Records ===
     sources, unreadable = {}, {}

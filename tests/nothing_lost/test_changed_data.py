@@ -385,6 +385,15 @@ def test_no_command_writes_into_the_directory_of_another_kind(name, started, tmp
     assert "begun holds a run of pretrain_from_text: use another directory" in line
 
 
+def test_results_of_a_checkpoint_go_into_no_other_runs_directory(own, whole, tmp_path, capsys):
+    whole.copy(tmp_path / "other")
+    asked = ["--nodo_train", "--do_eval", f"--checkpoint={tmp_path / 'out'}", f"--output_dir={tmp_path / 'other'}"]
+    with untouched(tmp_path / "other"):
+        assert jobs.classify(*own, *asked) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "other holds another model or run: use another directory" in line
+
+
 # --- Heads that were trained for other labels ---
 
 
