@@ -223,7 +223,7 @@ def run(
         "number of labels": ("several" if data.has_several else "one") if data.labels else None,
         "label_list": data.labels if data.labels is None else list(data.labels),
         "do_lower_case": tokenizer.do_lower_case, "number of options": data.settings.get("num_choices"),
-        "vocabulary or tokenizer setting": tokenizer.sha256, "seed": settings.seed, "training data": training,
+        "vocabulary or tokenizer setting": tokenizer.sha256, "seed": values.seed, "training data": training,
     }
     if settings.do_train:
         earlier_run.check_directory(directory, conditions)

@@ -23,7 +23,7 @@ from albert.cli import answering
 from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import pretrained
-from albert.formats.model_metadata import Metadata
+from albert.formats.metadata import Metadata
 from albert.inference import fine_tuned
 
 LABELS = ("yes", "no")
