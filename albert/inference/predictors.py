@@ -72,7 +72,7 @@ class Predictor:
           progress: a `Progress` over the inputs.
         """
         session, inputs = self.session, iter(inputs)
-        model = session.model(self.class_name)
+        model = session.once(self.class_name, lambda: session.load(self.class_name))
         num_done = num_cut = num_counted = 0
         while chunk := list(itertools.islice(inputs, CHUNK)):
             encoded = list(self.encode(chunk))

@@ -140,7 +140,7 @@ class AnsweringSession:
 
     def _fine_tuned(self, tasks: list[str], top_k: int | None = None) -> Predictor:
         """Returns the predictor for the model's task, which must be one of these."""
-        predictor = self.predictor
+        predictor = self.once("predictor", lambda: fine_tuned.predictor_of(self))
         if predictor.task not in tasks:
             raise FlagError(
                 f"{self.source.path} was fine-tuned for {predictor.task}, not for {' or '.join(tasks)}"
@@ -167,19 +167,10 @@ class AnsweringSession:
         """Pickles the path and the settings: another process opens the model itself."""
         return functools.partial(open_session, **self.opened_with), ()
 
-    @property
-    def predictor(self) -> fine_tuned.TaskPredictor:
-        """The predictor for the model's task."""
-        return self.once("predictor", lambda: fine_tuned.predictor_of(self))
-
     # === For predictors ===
 
-    def model(self, class_name: str) -> Call:
-        """Returns the call of the model as one of albert's classes, which is loaded once."""
-        return self.once(class_name, lambda: self.load(class_name))
-
     def load(self, class_name: str) -> Call:
-        """Loads the model as one of albert's classes; returns its call, see `model`."""
+        """Loads the model as one of albert's classes; returns its call."""
         kind = MODEL_CLASSES[class_name]
         return onnx_graph.opened(onnx_model.model_file(
             kind, self.source, is_int8=self.dtype == "int8", has_positions=kind.head == "masked_lm"

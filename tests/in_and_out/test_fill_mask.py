@@ -22,8 +22,8 @@ CLASSIFIER, PRETRAINED = "AlbertForSequenceClassification", "AlbertForPreTrainin
 def folder(tmp_path_factory):
     """A pretrained and a fine-tuned model."""
     place = tmp_path_factory.mktemp("models")
-    for name in (PRETRAINED, CLASSIFIER):
-        saved(place / name, name)
+    saved(place / PRETRAINED, PRETRAINED)
+    saved(place / CLASSIFIER, CLASSIFIER, 2)
     return place
 
 
