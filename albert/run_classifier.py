@@ -101,7 +101,7 @@ def main(values: flags.FlagValues) -> None:
         settings, of_settings = own_texts.choose_settings(values, settings, encoder, data)
         choices |= of_settings
         for name, choice in choices.items():
-            if name != "texts":  # the log has it of the records
+            if name not in ("file", "columns", "texts"):  # which the log has already
                 flags.log.info("%s: %s", name, choice)
     else:
         encoder = open_encoder(values, settings.max_seq_length)

@@ -227,22 +227,18 @@ def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(worksho
     assert answered(blind(f"--checkpoint={model}")) == answered(trained) != answered(model)
 
 
-def test_a_checkpoint_that_is_copied_alone_keeps_the_threshold_of_its_evaluation(trained, blind, tmp_path):
+def test_a_checkpoint_that_is_copied_alone_keeps_the_threshold_of_its_evaluation_else_it_is_0(
+    trained, blind, tmp_path
+):
     model = tmp_path / "model"
     model.mkdir()
-    for path in trained.glob("model.ckpt-best.*"):
-        shutil.copy(path, model)
-    for name in ("albert_config.json", "spiece.model", "tokenizer_config.json"):
-        shutil.copy(trained / name, model)
+    for pattern in ("model.ckpt-best.*", "albert_config.json", "spiece.model", "tokenizer_config.json"):
+        for path in trained.glob(pattern):
+            shutil.copy(path, model)
     threshold = results_of(trained, "eval_results")["null_score_diff_threshold"]
     assert threshold and pretrained.open_path(str(model)).metadata.settings[
         "null_score_diff_threshold"] == threshold
     assert answered(blind(f"--checkpoint={model}")) == answered(trained)
-
-
-def test_a_checkpoint_without_an_evaluation_has_the_threshold_0(trained, blind, tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(trained, model)
     state = files.read_sealed_json(str(model / "model.ckpt-best.json"))
     del state["metadata"]["settings"]["null_score_diff_threshold"]
     files.write_sealed_json(str(model / "model.ckpt-best.json"), state)
