@@ -43,6 +43,13 @@ MAX_SEED = 2**32 - 1  # of NumPy and Keras
 A_MODEL = ("small_en, a name on Hugging Face's hub such as albert/albert-base-v2, a model's directory, or "
            "a checkpoint")
 
+# Groups of flags in --help, by the module that defines them; the others are those of the command.
+_GROUPS = {
+    "albert.cli.own_texts": "Data", "albert.cli.table_flags": "Data", "albert.cli.corpus_flags": "Data",
+    "albert.finetune": "Model and training", "albert.cli.run_flags": "Checkpoints and machine",
+}
+absl_flags.disclaim_key_flags()  # what calls `define` defines the flag
+
 
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
     """Defines one flag: kind is string, path, integer, float, bool, enum or list.
@@ -258,6 +265,23 @@ def _is_stdout_closed() -> bool:
     return True
 
 
+def help_text(doc: str, values: FlagValues) -> str:
+    """Returns a command's docstring, and its flags in groups, those that it mentions first."""
+    for name in values:
+        group = _GROUPS.get(values.find_module_defining_flag(name), "This command")
+        if re.search(rf"--(no)?{name}\b", doc):
+            group = "Usually needed"
+        elif "No effect" in values[name].help:
+            group = "Without effect"
+        values.register_key_flag_for_module(group, values[name])
+    groups = "Usually needed", "This command", *dict.fromkeys(_GROUPS.values()), "Without effect"
+    # Examples are not wrapped.
+    lines = [line if line.startswith(" ") else absl_flags.text_wrap(line)
+             for line in absl_flags.doc_to_help(doc).splitlines()]
+    return "\n".join([*lines, *filter(None, map(values.module_help, groups)),
+                      "\n--flagfile=FILE reads flags from a file, one per line; --version: the version."])
+
+
 def run_command(
     doc: str,
     define_flags: Callable[[FlagValues], None],
@@ -282,7 +306,7 @@ def run_command(
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if wants_help:
             define_flags(values)
-            print(doc.strip(), values.get_help(), sep="\n\nFlags:\n")
+            print(help_text(doc, values))
         else:
             values, arguments = parse_with_arguments(define_flags, argv)
             if not takes_arguments:

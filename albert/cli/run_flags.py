@@ -69,16 +69,17 @@ def define_masking_flags(values: flags.FlagValues) -> None:
     """Defines how masks are drawn; see `masking.MaskingSettings`."""
     from albert.pretraining_data.masking import MAX_NGRAM
 
+    of_data = {"module_name": "albert.cli.corpus_flags"}  # for --help
     flags.define("bool", values, "do_whole_word_mask", True,
-                 "Mask whole words instead of single tokens.")
+                 "Mask whole words instead of single tokens.", **of_data)
     flags.define("bool", values, "favor_shorter_ngram", True,
-                 "Draw n-gram lengths with p(n) ~ 1/n; if false, reversed.")
+                 "Draw n-gram lengths with p(n) ~ 1/n; if false, reversed.", **of_data)
     flags.define("integer", values, "ngram", 3, "Maximum number of words masked together.",
-                 lower_bound=1, upper_bound=MAX_NGRAM)
+                 lower_bound=1, upper_bound=MAX_NGRAM, **of_data)
     flags.define("float", values, "mask_token_share", 0.8,
                  "Fraction of the chosen tokens that become [MASK], while half of the others stay and "
                  "half become random; 1 did no worse for BERT-large (Wettig et al. 2023), and needs "
-                 "held-out records with 1, too.", lower_bound=0, upper_bound=1)
+                 "held-out records with 1, too.", lower_bound=0, upper_bound=1, **of_data)
 
 
 def check_device_flags(values: flags.FlagValues) -> None:

@@ -28,10 +28,7 @@ def fetch(handle: str, flag: str) -> str:
             import tensorflow_hub
 
             directory = tensorflow_hub.resolve(handle)
-        except ImportError as error:  # of pkg_resources
-            raise CheckpointError(f"{flag}: tensorflow-hub needs an older setuptools ({error}): "
-                                  "pip install 'setuptools<81'") from error
-        except (OSError, RuntimeError, ValueError) as error:
+        except (ImportError, OSError, RuntimeError, ValueError) as error:  # no pkg_resources; no network
             raise CheckpointError(
                 f"{flag}: cannot fetch {handle}: {first_line(error)}; "
                 "download it and give its directory"

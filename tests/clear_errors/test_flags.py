@@ -193,7 +193,7 @@ def test_every_number_has_its_range_held_before_anything_is_done(path, capsys):
     is_ours = path.parent.name == "albert"
     module = importlib.import_module(f"albert.{name}") if is_ours else jobs.script(name)
     assert flags.run_command(module.__doc__ or "", module.define_flags, None, ["x", "--help"]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith((module.__doc__ or "").partition("\n")[0]) and "--flagfile" in shown
     values = flags.FlagValues()
     module.define_flags(values)
@@ -220,6 +220,25 @@ def test_help_prints_one_default_of_a_flag():
         importlib.import_module(f"albert.{path.stem}").define_flags(values)
         for flag in (values[name] for name in values):
             assert flag.default in (None, "", []) or "Default:" not in flag.help, f"{path.stem} --{flag.name}"
+
+
+def test_help_has_each_flag_once_in_a_group_and_fits_a_terminal():
+    for name in (path.stem for path in COMMANDS if path.parent.name == "albert"):
+        module, values = importlib.import_module(f"albert.{name}"), flags.FlagValues()
+        module.define_flags(values)
+        text = flags.help_text(module.__doc__, values)
+        _, *groups = re.split(r"^(\S.*):\n(?=  --)", text, flags=re.M)
+        groups = {title: re.findall(r"^  --(?:\[no\])?(\w+):", shown, re.M)
+                  for title, shown in zip(groups[::2], groups[1::2], strict=True)}
+        assert sorted(sum(groups.values(), [])) == sorted(values) and list(groups)[0] == "Usually needed", name
+        # Examples stay as they are, to be pasted.
+        assert all(len(line) <= 80 or f"\n{line}\n" in module.__doc__ for line in text.splitlines()), name
+        without_effect = {flag for flag in values if "No effect" in values[flag].help}
+        assert set(groups.get("Without effect", ())) == without_effect, name
+        if name == "run_classifier":
+            assert {"train_file", "init_checkpoint", "output_dir"} <= set(groups["Usually needed"])
+            assert "label_column" in groups["Data"] and "optimizer" in groups["Model and training"]
+            assert "engine" in groups["Checkpoints and machine"]
 
 
 def test_an_open_end_of_a_range_is_outside_it(capsys):
