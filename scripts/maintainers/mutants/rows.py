@@ -151,10 +151,6 @@ ROWS = [
     # Metrics, and cloud storage
     ("training/metrics.py", "if value and value[\"step\"] <= step]",
      "if value and value[\"step\"] < step]", "test_fine_tuners"),
-    ("storage/cloud.py", "if self._token and (owner := self._owner(fs, root)) != self._token:", "if False:",
-     "test_remote_runs"),
-    ("storage/cloud.py", "if self._token and self._owner(fs, root) == self._token:", "if self._token:",
-     "test_remote_runs"),
     ("storage/cloud.py", "== (identity := fs.ukey(source)) and", "and (identity := fs.ukey(source)) and",
      "test_remote_paths"),
     # Ranges, help, exit codes
