@@ -8,6 +8,7 @@ import pytest
 from helpers import metrics, run_here, write_config
 from jobs import SPECIALS
 from record_files_made import payloads_of
+from making_records import masked_pairs
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
@@ -232,7 +233,7 @@ def masked_of(task):
     ids = np.full((64, length), 9)
     ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
     segments = np.tile([length // 2 - 1, length - length // 2 - 2], (64, 1))
-    found = task.masks.mask(ids, segments, np.ones_like(ids), np.zeros((64, 1), int),
+    found = masked_pairs(task.masks, ids, segments, np.ones_like(ids), np.zeros((64, 1), int),
                             np.arange(64))
     assert found["masked_lm_weights"].shape[1] == task.max_predictions_per_seq
     return set(found["masked_lm_weights"].sum(axis=1).astype(int).tolist())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import parse_with_tensorflow
-from making_records import read
+from making_records import masked_pairs, read
 from record_files_made import payloads_of
 
 from albert.pretraining_data import dynamic_masking, job, masking
@@ -76,8 +76,8 @@ def dynamic(make, vocabulary, settings):
         RecordFiles([path]), settings["max_seq_length"], MaskingSettings(**chosen), 0
     )
     rows = parse_with_tensorflow(path, masks.feature_spec())
-    features = masks.mask(
-        *(rows[name] for name in ("input_ids", "segment_lengths", "token_boundary",
+    features = masked_pairs(
+        masks, *(rows[name] for name in ("input_ids", "segment_lengths", "token_boundary",
                                   "next_sentence_labels")),
         np.arange(len(rows["input_ids"])),
     )
