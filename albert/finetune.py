@@ -3,13 +3,11 @@
 No TensorFlow at import: a command checks all its input before loading it.
 """
 
-import contextlib
 import dataclasses
-import itertools
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from albert import engines
@@ -18,8 +16,8 @@ from albert.cli.encoder import Encoder
 from albert.errors import FlagError
 from albert.formats import checkpoints, model_card, pretrained, tokenizer_files
 from albert.formats.metadata import read_run_state
-from albert.records.record_files import RecordFiles
-from albert.storage import cloud, files, locks
+from albert.records.record_files import RecordsInMemory
+from albert.storage import cloud, files
 from albert.tasks import fine_tuning_data
 from albert.tasks.fine_tuning_data import FineTuningData
 from albert.training.metrics import log_results, write_results
@@ -66,7 +64,7 @@ def define_ignored_flags(values: flags.FlagValues, *names: str) -> None:
     """Defines the original's flags for record files."""
     for name in names:
         flags.define("string", values, name, None,
-                     "No effect: record files are kept in --cached_dir.")
+                     "No effect: features are kept in memory.")
 
 
 def define_classifier_flags(values: flags.FlagValues, dropout_help: str) -> None:
@@ -84,9 +82,7 @@ def define_training_flags(
     flags.define("bool", values, "do_train", by_default, "Train on the train file.")
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
-    flags.define("path", values, "cached_dir", None,
-                 "Folder to keep the record files made from the data, which contain the texts. Default: "
-                 ".NAME.work next to an --output_dir NAME, until the command is done.", use="directory")
+    flags.define("string", values, "cached_dir", None, "No effect: features are kept in memory.")
     flags.define("integer", values, "train_batch_size", 32, "Examples per training step.",
                  lower_bound=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples per evaluation batch.",
@@ -122,7 +118,6 @@ class Settings:
     do_train: bool
     do_eval: bool
     do_predict: bool
-    cached_dir: str | None
     checkpoint: str | None  # to evaluate, predict with and export instead of the best
     max_seq_length: int | None  # None: the texts decide
     train_batch_size: int
@@ -172,17 +167,6 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> Settings:
     if flags.given(values, "num_train_epochs") is not None:
         decided["train_step"] = None
     return Settings(**flags.select(values, Settings) | decided)
-
-
-def work_directory(settings: Settings) -> str:
-    """Returns the directory of record files, apart from the model's, since they hold the texts."""
-    if settings.cached_dir:
-        return settings.cached_dir
-    path = locks.work_folder_of(settings.output_dir)
-    parent = os.path.dirname(path)
-    if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
-        raise FlagError(f"cannot write to {path}: name a folder for record files with --cached_dir")
-    return path
 
 
 # === The run ===
@@ -236,9 +220,8 @@ def run(
     # === Records ===
     sources, unreadable = {}, {}
     for split, examples in data.examples.items():
-        sources[split] = RecordFiles([fine_tuning_data.keep_records(
-            task, split, examples, tokenizer, work_directory(settings)
-        )])
+        sources[split] = fine_tuning_data.make_records(task, split, examples, tokenizer)
+        log.info("%s: %s sequences", split, f"{sources[split].count:,}")
         if unknown := tokenizer.unknown_tokens():
             unreadable[split] = unknown
     if unreadable:
@@ -284,7 +267,6 @@ def run(
         _write_card(encoder, directory)
         if not (settings.do_eval or settings.do_predict or settings.export_dir):
             log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", directory)
-            _remove_records(settings, sources.values())
             return None
 
         # === Evaluation ===
@@ -315,12 +297,11 @@ def run(
                 examples, evaluations[split].predictions, directory, weights.origin
             )
             log.info("predicted with %s: %s", weights.origin, ", ".join(written))
-        _remove_records(settings, sources.values())
         return Result(weights, evaluations)
 
 
 def _evaluate(
-    task: "Task", config: Any, run_config: Any, source: RecordFiles, weights: "Weights"
+    task: "Task", config: Any, run_config: Any, source: RecordsInMemory, weights: "Weights"
 ) -> "Evaluation":
     """Evaluates a checkpoint; if it is the best, but on other rows, looks for the best on these."""
     from albert.training import evaluate
@@ -340,15 +321,6 @@ def _evaluate(
         if evaluate.keep_if_best(task, run_config, source, other, found.results):
             result = found
     return result
-
-
-def _remove_records(settings: Settings, sources: Iterable[RecordFiles]) -> None:
-    """Removes record files, which hold the texts, unless --cached_dir keeps them."""
-    if not settings.cached_dir:
-        for path in itertools.chain.from_iterable(source.paths for source in sources):
-            files.remove(path, path + files.MANIFEST_SUFFIX)
-        with contextlib.suppress(OSError):
-            os.rmdir(work_directory(settings))
 
 
 def _write_card(encoder: Encoder, directory: str) -> None:

@@ -45,7 +45,7 @@ from albert.formats import pretrained
 from albert.formats.metadata import Metadata, read_run_state
 from albert.formats.tokenizer_files import Vocabulary
 from albert.runtime.seeds import child_seed
-from albert.storage import files
+from albert.storage import files, locks
 from albert.tasks import baselines, glue, table
 from albert.tasks.classification import ClassificationTask
 from albert.tasks.fine_tuning_data import FineTuningData, digest_of
@@ -239,7 +239,7 @@ def cross_validate(
     identity = repr((digest_of(rows), flags.to_dict(values), encoder.tokenizer.sha256,
                      [files.sha256(path) for path in sorted(weights)]))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    folder = os.path.join(finetune.work_directory(settings), f"folds-{digest}")
+    folder = f"{locks.work_folder_of(settings.output_dir)}-{digest}"
     splitter = StratifiedGroupKFold(
         count, shuffle=True, random_state=child_seed(values.seed, "folds") % 2**32)
     with warnings.catch_warnings():  # of rare labels, which are named above

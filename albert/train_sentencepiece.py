@@ -7,8 +7,6 @@ Writes <model_prefix>.model and <model_prefix>.vocab: <pad> 0, <unk> 1, [CLS] 2,
 model's input first. The same text, flags and seed give the same file.
 """
 
-from typing import Any
-
 from albert.cli import corpus_flags, flags
 from albert.runtime import workers
 from albert.storage import files
@@ -63,14 +61,9 @@ def main(values: flags.FlagValues) -> None:
     })
     # In another process, since the library ends its own without a message if memory runs out.
     with workers.Workers(2, "pass a smaller --input_sentence_size") as pool:
-        [model] = pool.map(_train, [(paths, settings, corpus_flags.form_of(values))])
+        [model] = pool.map(corpus_flags.train_vocabulary, [(paths, settings, corpus_flags.form_of(values))])
     size = vocabulary.write(values.model_prefix, model)
     flags.log.info("wrote %s.model and .vocab: %d tokens", values.model_prefix, size)
-
-
-def _train(*arguments: Any) -> bytes:
-    flags.set_up_logging()
-    return vocabulary.train(*arguments)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -1,7 +1,9 @@
 """Flags of the commands that read a corpus: its files and their layout."""
 
+from typing import Any
+
 from albert.cli import flags
-from albert.text import corpus_files
+from albert.text import corpus_files, vocabulary
 
 WHERE = (
     "comma-separated files, globs and folders: plain text (UTF-8), JSON lines or Parquet; optionally "
@@ -31,3 +33,9 @@ def form_of(values: flags.FlagValues) -> corpus_files.Form:
     """Returns the form that the flags describe."""
     language = values.language if getattr(values, "split_sentences", False) else None
     return corpus_files.Form(values.document_layout, values.text_field, language)
+
+
+def train_vocabulary(*arguments: Any) -> bytes:
+    """Calls `vocabulary.train` in a worker process, with the log lines of a command."""
+    flags.set_up_logging()
+    return vocabulary.train(*arguments)

@@ -1,6 +1,5 @@
 """Reports what a model has learned from the text it was pretrained on (pretrain_from_text's report.md)."""
 
-import itertools
 import os
 from collections.abc import Sequence
 
@@ -8,10 +7,9 @@ from albert.cli import report_page
 from albert.formats.model_card import table
 from albert.inference.session import AnsweringSession, open_session
 from albert.pretraining_data.features import SEGMENT_LENGTHS, pair_features
-from albert.records import record_files
-from albert.records.examples import FeatureSpec, decode_examples
+from albert.records.examples import FeatureSpec
 from albert.records.manifests import Manifest
-from albert.records.tfrecord import read_records
+from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tokenization import FullTokenizer
 
@@ -64,13 +62,13 @@ def write(directory: str, model: str, held_out: str, notes: Sequence[str]) -> st
 
 def _segments(held_out: str, tokenizer: FullTokenizer) -> list[list[str]]:
     """Returns the tokens of the first segments of held-out records."""
-    length = len(record_files.first_record(held_out)["input_ids"])
-    first = list(itertools.islice(read_records(held_out), _SEQUENCES))
-    rows = decode_examples(first, FeatureSpec(pair_features(length)))
+    source = RecordFiles([held_out])
+    spec = FeatureSpec(pair_features(source.length_of("input_ids")))
+    rows = source.read_block(0, spec, tokenizer.vocab_size)
     counts = rows[SEGMENT_LENGTHS][:, 0]
     return [
         tokenizer.convert_ids_to_tokens([int(i) for i in ids[1 : 1 + count]])
-        for ids, count in zip(rows["input_ids"], counts, strict=True)
+        for ids, count in zip(rows["input_ids"][:_SEQUENCES], counts[:_SEQUENCES], strict=True)
     ]
 
 

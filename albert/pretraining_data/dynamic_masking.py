@@ -58,18 +58,7 @@ class DynamicMasking:
           positions: int64 [B], position of each record in the run.
         """
         names = ("input_ids", SEGMENT_LENGTHS, "token_boundary", "next_sentence_labels")
-        masked = self.mask(*(batch[name] for name in names), positions)
-        return {k: v for k, v in batch.items() if k not in pair_features(0)} | masked
-
-    def mask(
-        self,
-        ids: np.ndarray,
-        segments: np.ndarray,
-        boundary: np.ndarray,
-        labels: np.ndarray,
-        positions: np.ndarray,
-    ) -> dict[str, np.ndarray]:
-        """Returns the `masked_features`; arguments as in `mask_sequences`."""
+        ids, segments, boundary, labels = (batch[name] for name in names)
         keys = keys_at(self.seed, positions)
         if self.swap_prob:
             number = SequenceRng(keys).uniform(SequenceRng.SWAP, np.arange(len(keys)), 0)
@@ -91,7 +80,7 @@ class DynamicMasking:
             masked["input_ids"][is_whole] = ids[is_whole]
             for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
                 masked[name][is_whole] = 0
-        return masked
+        return {k: v for k, v in batch.items() if k not in pair_features(0)} | masked
 
 
 def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:

@@ -3,11 +3,10 @@
     protobuf        fields of protobuf messages
     tfrecord        TFRecord files: lengths, checksums, payloads
     examples        the features of a record, and its bytes
-    manifests       writing record files, each with its manifest
-    record_files    files that are read together: counts, blocks, manifests
+    manifests       what the manifest of a record file says
+    record_files    records that are read together, from files or in memory
     features        texts to arrays of one length
     windows         the parts of texts that sequences hold
-    feature_cache   record files of features, made only once
     data_order      the order of training records
     packing         shorter sequences, and several examples in one sequence
     batches         record files to batches, in NumPy

@@ -6,10 +6,11 @@ another makes the next batches while a step computes.
 Legend: B examples of a batch.
 """
 
+import functools
 import itertools
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,14 @@ def train_batches(
     """
     if not source.count:
         raise DataError(f"no records in {source}")
-    share, blocks = share or Share(), _Blocks(source, spec, vocab_size)
+    share, read_blocks = share or Share(), _block_reader(source, spec, vocab_size)
 
     def groups() -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
-        for reading in data_order.readings(
+        for blocks, lanes, rows, positions in data_order.readings(
             source.blocks.records, seed, position, share.worker, share.num_workers
         ):
-            columns, starts = blocks.read(reading.blocks)
-            yield columns, starts[reading.lanes] + reading.rows, reading.positions
+            columns, starts = read_blocks(blocks)
+            yield columns, starts[lanes] + rows, positions
 
     def batches() -> Iterator[Batch]:
         parts = _batched(Prefetcher(groups(), 1), batch_size // share.num_replicas)
@@ -94,17 +95,17 @@ class EvalBatches:
     ):
         self._spec, self._batch_size, self._num_batches = spec, batch_size, num_batches
         self._is_cut, self._packed_rows, self._share = is_cut, packed_rows, share or Share()
-        self._blocks = _Blocks(source, spec, vocab_size)
+        self._count, self._read_blocks = len(source.blocks.records), _block_reader(source, spec, vocab_size)
 
     def __iter__(self) -> "Prefetcher":
         return Prefetcher(self._batches(), PREFETCH)
 
     def _groups(self) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
-        starts = range(0, self._blocks.count, _BLOCKS_AT_ONCE)
+        starts = range(0, self._count, _BLOCKS_AT_ONCE)
         position = 0
         for first in itertools.cycle(starts) if self._num_batches else starts:
-            numbers = np.arange(first, min(first + _BLOCKS_AT_ONCE, self._blocks.count))
-            columns, ends = self._blocks.read(numbers)
+            numbers = np.arange(first, min(first + _BLOCKS_AT_ONCE, self._count))
+            columns, ends = self._read_blocks(numbers)
             rows = np.arange(ends[-1])
             yield columns, rows, position + rows
             position += len(rows)
@@ -201,31 +202,24 @@ def _padded(values: np.ndarray, missing: int) -> np.ndarray:
 # === Reading ===
 
 
-class _Blocks:
-    """Reads blocks, only once if all records fit into `CACHE_BYTES`."""
+def _block_reader(
+    source: RecordFiles, spec: FeatureSpec, vocab_size: int
+) -> Callable[[np.ndarray], tuple[Batch, np.ndarray]]:
+    """Returns a function that reads blocks, each only once if all records fit into `CACHE_BYTES`.
 
-    def __init__(self, source: RecordFiles, spec: FeatureSpec, vocab_size: int):
-        self._source, self._arguments = source, (spec, vocab_size)
-        self._fits = source.blocks.size.sum() <= CACHE_BYTES
-        self._cache: dict[int, Batch] = {}
-        self.count = len(source.blocks.records)
+    It takes numbers of blocks, and returns their concatenated columns, and the start of each block; the
+    last start is the number of all records.
+    """
+    read = functools.partial(source.read_block, spec=spec, vocab_size=vocab_size)
+    if source.blocks.size.sum() <= CACHE_BYTES:
+        read = functools.cache(read)
 
-    def read(self, numbers: np.ndarray) -> tuple[Batch, np.ndarray]:
-        """Returns the concatenated columns of some blocks, and the start of each block.
-
-        The last start is the number of all records.
-        """
-        blocks = list(map(self._read, numbers.tolist()))
+    def read_blocks(numbers: np.ndarray) -> tuple[Batch, np.ndarray]:
+        blocks = list(map(read, numbers.tolist()))
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-        return columns, np.append(0, np.cumsum(self._source.blocks.records[numbers]))
+        return columns, np.append(0, np.cumsum(source.blocks.records[numbers]))
 
-    def _read(self, number: int) -> Batch:
-        if number in self._cache:
-            return self._cache[number]
-        block = self._source.read_block(number, *self._arguments)
-        if self._fits:
-            self._cache[number] = block
-        return block
+    return read_blocks
 
 
 def _batched(

@@ -37,22 +37,14 @@ class Share:
         return self.num_replicas // self.count
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """The records that a worker reads of a group; int64 arrays."""
-
-    blocks: np.ndarray  # [S], the numbers of the blocks to read
-    lanes: np.ndarray  # [N], the block of each record, as an index of `blocks`
-    rows: np.ndarray  # [N], its number in the block
-    positions: np.ndarray  # [N], its position in the run
-
-
 def readings(
     sizes: np.ndarray, seed: int, position: int = 0, worker: int = 0, num_workers: int = 1
-) -> Iterator[Reading]:
-    """Yields endlessly what a worker reads, from a position of the run on.
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields endlessly what a worker reads, from a position of the run on, in groups.
 
-    The worker reads every `num_workers`-th record; the one at `position` belongs to worker 0.
+    Yields (numbers of the blocks to read [S], the block of each record as an index of these [N], its number
+    in the block [N], its position in the run [N]), int64. The worker reads every `num_workers`-th record;
+    the one at `position` belongs to worker 0.
 
     Args:
       sizes: int64 [K], records of each block.
@@ -69,7 +61,7 @@ def readings(
                 positions = np.arange(first, end, num_workers)
                 first = int(positions[-1]) + num_workers
                 used, lanes = np.unique(lanes[positions - start], return_inverse=True)
-                yield Reading(blocks[used], lanes, rows[positions - start], positions)
+                yield blocks[used], lanes, rows[positions - start], positions
             start = end
         epoch += 1
 

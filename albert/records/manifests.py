@@ -1,4 +1,4 @@
-"""Writes record files, each with a manifest that describes its content and how it was made.
+"""The manifest of a record file describes its content and how it was made.
 
 A TFRecord file that is truncated exactly between two records reads without an error; only the count
 in the manifest reveals it. Files without a manifest, such as the original's, are read, too.
@@ -6,18 +6,15 @@ in the manifest reveals it. Files without a manifest, such as the original's, ar
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from albert.errors import DataError
-from albert.records.examples import FeatureSpec, frame_examples
+from albert.records.examples import FeatureSpec
 from albert.storage import files
 
 FORMAT_VERSION = 1
 _UNFINISHED = "unfinished"  # key of the manifest of a file that is being replaced
-BATCH = 1024  # records per block, which are serialized together
 # (records, bytes) of all blocks of a file.
 Sizes = Sequence[tuple[int, int]]
 
@@ -33,7 +30,7 @@ class Manifest:
     bytes: int = 0
     features: Mapping[str, tuple[str, int | None]] = dataclasses.field(default_factory=dict)
     info: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # JSON values
-    blocks: Sizes = ()  # none in manifests of early versions
+    blocks: Sizes = ()
 
     @classmethod
     def of(cls, blocks: Sizes, spec: FeatureSpec, info: Mapping[str, Any]) -> "Manifest":
@@ -109,8 +106,7 @@ class Manifest:
     @property
     def shards(self) -> Mapping[str, str | None]:
         """{relative path: SHA-256} of all files that were written together."""
-        shards = self.info.get("shards", {})
-        return shards if isinstance(shards, Mapping) else dict.fromkeys(shards)  # of 0.3
+        return self.info.get("shards", {})
 
 
 def manifest_path(path: str) -> str:
@@ -132,26 +128,6 @@ def is_complete(path: str) -> bool:
 # === Writing ===
 
 
-def write_records(
-    path: str, rows: Iterable[Mapping[str, Any]], spec: FeatureSpec, info: Mapping[str, Any]
-) -> int:
-    """Publishes records as a file with its manifest; returns their number.
-
-    Args:
-      rows: a mapping for each record, {name: values of the spec's length}; may be a generator.
-      info: JSON values for the manifest on how they were made.
-
-    Raises:
-      DataError: a feature is missing or has another length; UserError: cannot write.
-    """
-    with files.atomic_write(path, "wb") as stream:
-        blocks = write_blocks(_frame_rows(rows, spec), stream)
-        mark_unfinished(path)  # so that the manifest of an earlier file never describes this one
-    manifest = Manifest.of(blocks, spec, info)
-    files.write_sealed_json(manifest_path(path), manifest.to_json())
-    return manifest.records
-
-
 def write_blocks(frames: Iterable[tuple[bytes, int]], stream: BinaryIO) -> list[tuple[int, int]]:
     """Writes (bytes, number of records) of successive blocks; returns their `Sizes`."""
     blocks = []
@@ -159,28 +135,6 @@ def write_blocks(frames: Iterable[tuple[bytes, int]], stream: BinaryIO) -> list[
         stream.write(content)
         blocks.append((count, len(content)))
     return blocks
-
-
-def _frame_rows(
-    rows: Iterable[Mapping[str, Any]], spec: FeatureSpec
-) -> Iterator[tuple[bytes, int]]:
-    """Yields (bytes, number of records) of successive blocks; `rows` as in `write_records`."""
-    batch, filled, total = spec.zeros(BATCH), 0, 0
-    for row in rows:
-        for name, (_, length) in spec.features.items():
-            value = np.asarray(row[name]) if name in row else None
-            shape = () if length is None else (length,)
-            if value is None or value.shape != shape:
-                actual = "nothing" if value is None else f"shape {value.shape}"
-                raise DataError(f"record {total:,}: {name} needs shape {shape}, got {actual}")
-            batch[name][filled] = value
-        filled, total = filled + 1, total + 1
-        if filled == BATCH:
-            yield frame_examples(batch, spec), filled
-            filled = 0
-    if filled:
-        rest = {name: values[:filled] for name, values in batch.items()}
-        yield frame_examples(rest, spec), filled
 
 
 def refuse_foreign(path: str) -> None:

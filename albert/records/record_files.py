@@ -1,4 +1,7 @@
-"""Record files that are read together: their manifests, and the locations of their records."""
+"""Records that are read together: files with their manifests, or features in memory.
+
+They consist of blocks of successive records, which are read one at a time.
+"""
 
 import contextlib
 import dataclasses
@@ -8,27 +11,21 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError, UserError
-from albert.records import examples, manifests
+from albert.records import examples
 from albert.records.examples import ExampleError, FeatureSpec
 from albert.records.manifests import Manifest, Sizes
-from albert.records.tfrecord import (
-    HEADER_BYTES,
-    count_records,
-    read_block,
-    read_range,
-    read_records,
-    scan,
-)
+from albert.records.tfrecord import HEADER_BYTES, read_block, read_range, scan
 from albert.storage import files
 
 log = logging.getLogger("albert")
 
+BLOCK = 1024  # records
 _FINGERPRINT_PARTS = 16  # of a file without a manifest, of which are read
 _FINGERPRINT_BYTES = 64 << 10  # of each
 
@@ -155,25 +152,6 @@ class RecordFiles:
             raise _in_file(path, error, first) from error
         return features
 
-    def mean_fill(self, spec: FeatureSpec, sample: int = 512) -> float:
-        """Returns the fraction of sequence positions that hold a token, in the first records.
-
-        Args:
-          sample: total number of records to read; files hold records in random order.
-        """
-        used = count = 0
-        for path in self.paths[:sample]:
-            first = itertools.islice(read_records(path), -(-sample // len(self.paths)))
-            for number, record in enumerate(first):
-                features = _features_of(path, record, number)
-                if "segment_lengths" in features:  # of A and B, without [CLS] and two [SEP]
-                    used += int(features["segment_lengths"].sum()) + 3
-                elif "input_mask" in features:
-                    used += int(features["input_mask"].sum())
-                count += 1
-        length = (spec.features.get("input_mask") or spec.features["input_ids"])[1]
-        return used / (count * length) if count else 1.0
-
     # === Checks ===
 
     def check(self, expected: FeatureSpec, vocab_size: int | None = None) -> "RecordFiles":
@@ -192,12 +170,11 @@ class RecordFiles:
             if manifest:
                 _check_manifest(path, manifest, expected)
         self._check_shards()
-        for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
-            if not count:
+        for number, path in enumerate(self.paths):
+            if not self.counts[number]:
                 raise DataError(f"{path} holds no records")
-            if not manifest:
-                lengths = {name: len(values) for name, values in first_record(path).items()}
-                _check_features(path, lengths, expected)
+            if not self._manifests[number]:
+                _check_features(path, _first_lengths(path, *self._sizes[number][0]), expected)
         return self
 
     def _check_shards(self) -> None:
@@ -270,16 +247,13 @@ def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_s
                 raise ExampleError(int(is_good.argmin()), f"{name} outside the {what}")
 
 
-def first_record(path: str) -> dict[str, np.ndarray]:
-    """Returns {feature: values} of the first record, without a spec."""
-    return _features_of(path, next(read_records(path)), 0)
-
-
-def _features_of(path: str, record: bytes, number: int) -> dict[str, np.ndarray]:
+def _first_lengths(path: str, count: int, size: int) -> dict[str, int]:
+    """Returns {feature: length} of a file's first record, whose block has `count` in `size` bytes."""
+    first = read_block(path, 0, size, 0, count)[0]
     try:
-        return examples.feature_values(record)
+        return {name: len(values) for name, values in examples.feature_values(first).items()}
     except ExampleError as error:
-        raise _in_file(path, error, number) from error
+        raise _in_file(path, error, 0) from error
 
 
 @contextlib.contextmanager
@@ -301,15 +275,15 @@ def _in_file(path: str, error: ExampleError, first: int) -> DataError:
 
 def _scanned_blocks(path: str) -> Sizes:
     starts, _ = scan(path)
-    begins = np.append(starts[:: manifests.BATCH] - HEADER_BYTES, os.path.getsize(path))
-    counts = np.diff(np.append(np.arange(0, len(starts), manifests.BATCH), len(starts)))
+    begins = np.append(starts[:: BLOCK] - HEADER_BYTES, os.path.getsize(path))
+    counts = np.diff(np.append(np.arange(0, len(starts), BLOCK), len(starts)))
     return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
 
 
 def _check_manifest(path: str, manifest: Manifest, expected: FeatureSpec) -> None:
     size = os.path.getsize(path)
     if size != manifest.bytes:
-        count = count_records(path)
+        count = len(scan(path)[0])
         raise DataError(
             f"{path}: {count:,} records in {size:,} bytes, its manifest says "
             f"{manifest.records:,} in {manifest.bytes:,}: write it again"
@@ -335,3 +309,63 @@ def _check_features(path: str, lengths: Mapping[str, int], expected: FeatureSpec
             f"{path} has {flag} {actual} ({name} of length {length}), expected {wanted}: "
             f"pass --{flag}={actual}"
         )
+
+
+# === In memory ===
+
+
+class RecordsInMemory:
+    """Records that were made for this process, which are read like `RecordFiles`.
+
+    Args:
+      rows: a mapping for each record, {name: values of the spec's length}; may be a generator.
+      name: what they are, for messages.
+    """
+
+    paths: tuple[str, ...] = ()
+    error: UserError | None = None  # the last one of a `tf.data` pipeline
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], spec: FeatureSpec, name: str):
+        self._name, self._blocks, rows = name, [], iter(rows)
+        while block := list(itertools.islice(rows, BLOCK)):
+            self._blocks.append({
+                name: _narrow(np.array([row[name] for row in block], examples.DTYPES[dtype]))
+                for name, (dtype, _) in spec.features.items()
+            })
+        counts = [len(next(iter(block.values()))) for block in self._blocks]
+        records = np.array(counts, np.int64)
+        self.count, self.blocks = sum(counts), Blocks(*np.zeros((4, len(records)), np.int64), records)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def read_block(self, number: int, spec: FeatureSpec, vocab_size: int) -> dict[str, np.ndarray]:
+        """Returns the features of a block's records; see `RecordFiles.read_block`."""
+        features = {name: self._blocks[number][name] for name in spec.features}
+        try:
+            _check_ranges(features, spec, vocab_size)
+        except ExampleError as error:
+            raise _in_file(self._name, error, BLOCK * number) from error
+        return features
+
+    def check(self, expected: FeatureSpec, vocab_size: int | None = None) -> "RecordsInMemory":
+        """Returns itself; a DataError if there are no records."""
+        if not self.count:
+            raise DataError(f"no {self}")
+        return self
+
+    def fingerprints(self) -> list[list[Any]]:
+        """Returns [name, number of records, digest of all]."""
+        digest = hashlib.sha256()
+        for values in itertools.chain.from_iterable(block.values() for block in self._blocks):
+            digest.update(values.tobytes())
+        return [[self._name, self.count, digest.hexdigest()[:16]]]
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Returns integers in the smallest type that fits all."""
+    for dtype in (np.uint8, np.uint16, np.int32) if values.dtype == np.int64 else ():
+        limits = np.iinfo(dtype)
+        if values.min(initial=0) >= limits.min and values.max(initial=0) <= limits.max:
+            return values.astype(dtype)
+    return values

@@ -4,10 +4,11 @@ Many records are processed at once, without TensorFlow.
 """
 
 import functools
+import io
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -16,7 +17,6 @@ from albert.errors import DataError
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
-_CHUNK_BYTES = 256 << 10  # read at once
 
 
 # === Checksums ===
@@ -63,16 +63,6 @@ def _header_of(size: int) -> bytes:
 # === Reading ===
 
 
-def read_records(path: str) -> Iterator[bytes]:
-    """Yields the payload of every record after checking it.
-
-    Raises:
-      DataError: a record is damaged; names its number and byte.
-    """
-    for content, starts, sizes, offset, first in _chunks(path):
-        yield from _payloads(path, content, starts, sizes, offset, first)
-
-
 def read_block(path: str, offset: int, size: int, first: int, count: int) -> list[bytes]:
     """Returns the payloads of `count` successive records in `size` bytes, after checking them.
 
@@ -84,9 +74,15 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
       DataError: the block cannot be read or is damaged; names record and byte.
     """
     content = read_range(path, offset, size)
-    starts, sizes = _split(path, content, offset, first)
-    payloads = _payloads(path, content, starts, sizes, offset, first)
-    end = int(starts[-1] + sizes[-1]) + FOOTER_BYTES if len(starts) else 0
+    starts, sizes, end = _frames(path, io.BytesIO(content), len(content), offset, first)
+    stops = starts + sizes
+    spans = zip(starts.tolist(), stops.tolist(), strict=True)
+    payloads = [content[start:stop] for start, stop in spans]
+    stored = np.frombuffer(content, np.uint8)[stops[:, None] + np.arange(FOOTER_BYTES)]
+    bad = np.flatnonzero(_masked_crcs(payloads) != stored.view("<u4")[:, 0])
+    if len(bad):
+        number = int(bad[0])
+        raise _damaged(path, "corrupt", first + number, offset + int(starts[number]) - HEADER_BYTES)
     if len(starts) != count or end != size:
         how = "cut" if len(content) < size else "corrupt"
         raise _damaged(path, how, first + len(starts), offset + end)
@@ -102,54 +98,44 @@ def read_range(path: str, offset: int, size: int) -> bytes:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
-def count_records(path: str) -> int:
-    """Returns the number of records, from the lengths alone; see `scan`."""
-    return len(scan(path)[0])
-
-
 def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the start and size of every payload, from the lengths alone; int64 [N] each.
 
     Raises:
       DataError: the file cannot be read, ends inside a record, or a length is damaged.
     """
-    starts, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for _, begins, lengths, offset, _ in _chunks(path):
-        starts.append(begins + offset)
-        sizes.append(lengths)
-    return np.concatenate(starts), np.concatenate(sizes)
+    try:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            starts, sizes, end = _frames(path, stream, size)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if end != size:
+        raise _damaged(path, "cut", len(starts), end)
+    return starts, sizes
 
 
-def _chunks(path: str) -> Iterator[tuple[bytes, np.ndarray, np.ndarray, int, int]]:
-    """Yields (content, starts, sizes, first byte, first record) of successive chunks of records."""
-    offset, first, size = 0, 0, _CHUNK_BYTES
-    while content := read_range(path, offset, size):
-        starts, sizes = _split(path, content, offset, first)
-        if not len(starts):
-            if len(content) < size:
-                raise _damaged(path, "cut", first, offset)
-            size *= 2  # a record is larger than the chunk
-            continue
-        yield content, starts, sizes, offset, first
-        offset += int(starts[-1] + sizes[-1]) + FOOTER_BYTES
-        first, size = first + len(starts), _CHUNK_BYTES
+def _frames(
+    path: str, stream: BinaryIO, size: int, offset: int = 0, first: int = 0
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns the start and size of the payload of each complete record in a stream, and their end.
 
-
-def _split(
-    path: str, content: bytes, offset: int, first: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the start and size of the payload of each complete record in `content`."""
-    starts, sizes, at, end = [], [], 0, len(content)
-    while at + HEADER_BYTES <= end:
-        size = _size_in(content[at : at + HEADER_BYTES])
-        if size is None:
+    Args:
+      size: bytes of the stream.
+      offset, first: byte of the file and number of the record with which it begins, for messages.
+    """
+    starts, sizes, at = [], [], 0
+    while at + _FRAME_BYTES <= size:
+        stream.seek(at)
+        length = _size_in(stream.read(HEADER_BYTES))
+        if length is None:
             raise _damaged(path, "corrupt", first + len(starts), offset + at)
-        if at + _FRAME_BYTES + size > end:
+        if at + _FRAME_BYTES + length > size:
             break
         starts.append(at + HEADER_BYTES)
-        sizes.append(size)
-        at += _FRAME_BYTES + size
-    return np.array(starts, np.int64), np.array(sizes, np.int64)
+        sizes.append(length)
+        at += _FRAME_BYTES + length
+    return np.array(starts, np.int64), np.array(sizes, np.int64), at
 
 
 @functools.lru_cache(maxsize=1 << 14)  # few lengths differ
@@ -157,23 +143,6 @@ def _size_in(header: bytes) -> int | None:
     """Returns the payload's size in a header, None if the checksum is wrong."""
     size, crc = struct.unpack("<QI", header)
     return size if masked_crc32c(header[:8]) == crc else None
-
-
-def _payloads(
-    path: str, content: bytes, starts: np.ndarray, sizes: np.ndarray, offset: int, first: int
-) -> list[bytes]:
-    """Returns the payloads of `_split` after checking them."""
-    ends = starts + sizes
-    spans = zip(starts.tolist(), ends.tolist(), strict=True)
-    payloads = [content[start:end] for start, end in spans]
-    stored = np.frombuffer(content, np.uint8)[ends[:, None] + np.arange(FOOTER_BYTES)]
-    bad = np.flatnonzero(_masked_crcs(payloads) != stored.view("<u4")[:, 0])
-    if len(bad):
-        number = int(bad[0])
-        raise _damaged(
-            path, "corrupt", first + number, offset + int(starts[number]) - HEADER_BYTES
-        )
-    return payloads
 
 
 def _damaged(path: str, how: str, record: int, byte: int) -> DataError:

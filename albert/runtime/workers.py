@@ -5,7 +5,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -61,7 +63,8 @@ class Workers:
         waiting: collections.deque = collections.deque()
         try:
             for task in tasks:
-                waiting.append(self._pool.submit(function, *task))
+                with _no_main_module():
+                    waiting.append(self._pool.submit(function, *task))
                 # A few in reserve, since results are yielded in order; not many, since tasks hold text.
                 if len(waiting) > self.count + max(2, self.count // 2):
                     yield waiting.popleft().result()
@@ -71,6 +74,19 @@ class Workers:
             raise UserError(
                 f"a worker process died, perhaps for lack of memory: {self._remedy}"
             ) from error
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Spawns processes in the block that don't import the main module before anything else.
+
+    With its libraries that takes seconds, in which they would not notice that this process has ended.
+    """
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _end_with(pipe: Connection) -> None:

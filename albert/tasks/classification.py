@@ -244,9 +244,6 @@ class MultipleChoiceTask(ClassificationTask):
         parts = collections.Counter(example.level for example in examples)
         return dataclasses.replace(self, parts=tuple(parts.items()))
 
-    def record_settings(self):
-        return {"max_qa_length": self.max_qa_length}
-
     def rows(self, examples, tokenizer, split):
         return race.question_rows(
             examples, tokenizer, self.max_seq_length, self.max_qa_length, self.num_labels,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from albert.errors import some
-from albert.records import feature_cache
+from albert.records.record_files import RecordsInMemory
 
 if TYPE_CHECKING:
     from albert.tasks.task import Task
@@ -88,15 +88,9 @@ def _each(labels: Iterable[Any]) -> Iterator[Any]:
         yield from label if isinstance(label, tuple) else (label,)
 
 
-def keep_records(
-    task: "Task", split: str, examples: Sequence[Any], tokenizer: "FullTokenizer", directory: str
-) -> str:
-    """Returns the record file of a split's examples in `directory`, written if it does not exist."""
+def make_records(
+    task: "Task", split: str, examples: Sequence[Any], tokenizer: "FullTokenizer"
+) -> RecordsInMemory:
+    """Returns the records of a split's examples."""
     spec = (task if split == "train" else task.for_evaluation()).feature_spec()
-    return feature_cache.cached_records(
-        directory, f"{task.name}_{split}", task.rows(examples, tokenizer, split), spec, {
-            "task": task.name, "split": split, "labels": list(getattr(task, "labels", ())),
-            "examples": digest_of(examples), "tokenizer": tokenizer.sha256,
-            "max_seq_length": task.max_seq_length, **task.record_settings(),
-        },
-    )
+    return RecordsInMemory(task.rows(examples, tokenizer, split), spec, f"{split} examples")

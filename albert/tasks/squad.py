@@ -271,9 +271,6 @@ class SquadTask(Task):
             row_length=self.max_seq_length if self.with_negative else None,
         )
 
-    def record_settings(self):
-        return {"doc_stride": self.doc_stride, "max_query_length": self.max_query_length}
-
     def rows(self, examples, tokenizer, split):
         windows = self.windows
         if split == "train":
@@ -290,7 +287,8 @@ class SquadTask(Task):
 
     def _windows(self, questions, tokenizer) -> Iterator[Window]:
         return make_windows(
-            questions, tokenizer, max_seq_length=self.max_seq_length, **self.record_settings()
+            questions, tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
         )
 
     def build_model(self, config, **options):

@@ -109,10 +109,6 @@ class Task(abc.ABC):
         """Yields the records of the examples of train, dev or test."""
         raise NotImplementedError
 
-    def record_settings(self) -> dict[str, Any]:
-        """Returns what `rows` depend on, besides examples, labels, tokenizer and length."""
-        return {}
-
     def scoring(self, examples: Sequence[Any]) -> "Task":
         """Returns the task that scores the predictions of these examples."""
         return self

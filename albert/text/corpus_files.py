@@ -7,7 +7,6 @@ blank lines separate documents; where there are none, each line is a document.
 import dataclasses
 import os
 import re
-from collections.abc import Iterable
 
 from albert.errors import DataError
 from albert.storage import files
@@ -57,14 +56,11 @@ def find(patterns: str, flag: str) -> list[str]:
     return files.expand_globs(patterns, flag, _expand)
 
 
-def _expand(pattern: str, flag: str) -> list[str]:
+def _expand(directory: str, flag: str) -> list[str]:
     """Returns the files of a name, glob or directory."""
-    if os.path.isdir(pattern):
-        return [files.require_file(path, flag) for path in _files_below(pattern, flag)]
-    return files.find_files(pattern, flag)
+    if not os.path.isdir(directory):
+        return files.find_files(directory, flag)
 
-
-def _files_below(directory: str, flag: str) -> list[str]:
     def refuse(error: OSError) -> None:
         raise DataError(f"{flag}: cannot read {error.filename}: {error.strerror}") from error
 
@@ -76,16 +72,8 @@ def _files_below(directory: str, flag: str) -> list[str]:
             continue
         seen.add(os.path.realpath(parent))
         directories[:] = sorted(name for name in directories if not name.startswith("."))
-        paths += (os.path.join(parent, name) for name in names if not name.startswith("."))
-    return _visible(paths, directory, flag)
-
-
-def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
-    """Returns the text files below a directory, sorted; a DataError if there are none."""
-    visible = sorted(
-        path for path in paths if not path.endswith(files.BESIDE_RECORDS)
-        and "/." not in path.removeprefix(directory)
-    )
-    if not visible:
+        paths += (os.path.join(parent, name) for name in names
+                  if not (name.startswith(".") or name.endswith(files.BESIDE_RECORDS)))
+    if not paths:
         raise DataError(f"{flag}: no file below the directory {directory}")
-    return visible
+    return [files.require_file(path, flag) for path in sorted(paths)]

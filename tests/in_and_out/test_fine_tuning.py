@@ -1,6 +1,5 @@
 """The common behaviour of the fine-tuning commands: one run of each, refusals."""
 
-import os
 import re
 
 import jobs
@@ -54,7 +53,7 @@ def test_a_named_checkpoint_is_evaluated_and_predicts_as_its_run_did(name, tuned
             "--eval_batch_size=3"]  # which pads the last batch differently
     if name == "tokens":
         more.append("--pad_to_max_seq_length")  # must make no difference
-    assert tuner.run(*whole.flags, *more, f"--cached_dir={tmp_path / 'records'}") == 0
+    assert tuner.run(*whole.flags, *more) == 0
     found, expected = results_of(tmp_path / "new"), results_of(whole.out)
     for results in (found, expected):
         results.pop("loss", None)  # a mean over batches
@@ -145,17 +144,6 @@ def test_flags_and_files_that_cannot_work_are_refused_in_one_line(name, tmp_path
         assert tuner.run(*flags, *(a.replace("{}", str(tmp_path)) for a in arguments)) == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)
         assert not list((tmp_path / "out").glob("*")), message
-
-
-def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_run(
-    tmp_path, monkeypatch, capsys
-):
-    given = jobs.classifier_flags(tmp_path)
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
-    assert jobs.classify(*given, "--do_train") == 2
-    assert "/.out.work: name a folder" in assert_one_clear_line(capsys.readouterr().err)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", jobs.TUNERS)

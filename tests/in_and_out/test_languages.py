@@ -13,7 +13,6 @@ from helpers import assert_one_clear_line, parse_with_tensorflow, run_here, writ
 import albert
 from albert import train_sentencepiece
 from albert.formats import tokenizer_files
-from albert.records import features
 from albert.text import spm_model
 from albert.text.cleaning import LostMarks
 from albert.tokenization import FullTokenizer
@@ -92,11 +91,7 @@ def test_marks_are_kept_from_the_vocabulary_to_the_answers(tmp_path):
         f"--train_file={tmp_path / 'my.csv'}", f"--dev_file={tmp_path / 'dev.csv'}",
         f"--init_checkpoint={tmp_path / 'pretrained'}", f"--output_dir={tmp_path / 'out'}",
         "--train_step=2", "--warmup_step=0", "--save_checkpoints_steps=2", "--learning_rate=0.01",
-        f"--cached_dir={tmp_path / 'records'}",
     ) == 0
-    (written,) = (tmp_path / "records").glob("tsv_train*.tf_record")
-    rows = ids_of(written, features.classification_spec(32, False))
-    assert rows == {(2, *ids, 3) for ids in expected.values()}
     session = albert.open_session(tmp_path / "out")
     for folder in ("pretrained", "out"):
         assert albert.AlbertTokenizer.from_pretrained(tmp_path / folder).tokenizer.sha256 == sha256

@@ -75,13 +75,12 @@ def test_a_regression_reports_its_correlations_and_predicts_values(tmp_path):
         rows = ["x\t" * 7 + f"{a}\t{b}" + f"\t{i % 6}" * (split != "test") for i, (a, b) in enumerate(pairs)]
         (tmp_path / f"STS-B/{split}.tsv").write_text("\n".join(["h\t" * 9 + "score", *rows]))
     given = jobs.classifier_flags(tmp_path, task_name="sts-b", train_step=2, max_seq_length=12)
-    assert jobs.classify(*given, *RUN, f"--cached_dir={tmp_path}/cache") == 0
+    assert jobs.classify(*given, *RUN) == 0
     out = tmp_path / "out"
     results = results_of(out)
     assert set(results) == {"pearson", "spearman", "MSE", "eval_loss", "loss", "global_step"}
     best = results_of(out, "best")
     assert best["value"] == results[best["metric"]] and best["metric"] == "pearson"
-    assert len(list((tmp_path / "cache").glob("sts-b_*.tf_record"))) == 3
     predicted = read_rows(out / "test_results.tsv")[:, 0]
     assert np.mean((predicted - np.arange(11) % 6) ** 2) == pytest.approx(results["MSE"], rel=1e-4)
     answers = albert.open_session(str(out)).classify(pairs)
@@ -97,8 +96,7 @@ def test_every_file_of_an_output_directory_is_told(tuned):
         for name in re.findall(r"`([\w.*<>-]+)`", told)
     ]
     names = [path.name for path in out.iterdir() if path.is_file()]
-    names += [path.name.removesuffix(".manifest.json") for path in (out.parent / ".out.work").iterdir()]
-    assert len(names) > 12
+    assert len(names) > 10
     for name in names:
         assert any(re.fullmatch(pattern, name) for pattern in patterns), name
 

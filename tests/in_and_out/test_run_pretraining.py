@@ -16,12 +16,13 @@ from helpers import (
 )
 from jobs import pretrain, tensors
 from tensorflow.core.util import event_pb2
+from record_files_made import payloads_of, write_records
 
 from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import checkpoints
 from albert.training import costs
-from albert.records import batches, manifests, tfrecord
+from albert.records import batches, manifests
 from albert.records.record_files import RecordFiles
 from albert.runtime import processor, progress
 from albert.tasks.pretraining import PretrainingTask
@@ -40,7 +41,7 @@ def test_evaluation_of_the_golden_checkpoint_reports_the_originals_numbers(golde
     task = PretrainingTask(length, inputs["masked_lm_ids"].shape[1])
     path = str(tmp_path / "golden.tfrecord")
     each = ({k: v[i] for k, v in inputs.items()} for i in range(rows))
-    manifests.write_records(path, each, task.feature_spec(), {})
+    write_records(path, each, task.feature_spec(), {})
     assert 0 == jobs.pretrain(
         f"--input_file={path}", f"--albert_config_file={folder / 'albert_config.json'}",
         f"--init_checkpoint={folder / 'model.ckpt-best'}", f"--output_dir={tmp_path / 'out'}",
@@ -91,7 +92,7 @@ def test_a_run_leaves_the_files_that_the_originals_own_test_expects(whole):
 def test_tensorboard_finds_the_same_scalars_as_metrics_jsonl(whole):
     found = {}
     [events] = (whole.out / "summaries/train").glob("events.*")
-    for record in tfrecord.read_records(str(events)):
+    for record in payloads_of(str(events)):
         event = event_pb2.Event.FromString(record)
         for value in event.summary.value:
             found[value.tag, event.step] = value.simple_value
@@ -109,7 +110,7 @@ def test_each_evaluation_reports_the_accuracy_of_the_most_frequent_answer(whole,
         row["next_sentence_labels"] = [number % 3 == 0]  # 5 of 13
         row["masked_lm_weights"] = [1.0, 1.0, number % 2]
         row["masked_lm_ids"] = [7 if number < 11 else 9, 8, 7]
-    manifests.write_records(str(tmp_path / "held.tfrecord"), rows, SPEC, {})
+    write_records(str(tmp_path / "held.tfrecord"), rows, SPEC, {})
     assert 0 == pretrain(
         *whole.flags, "--nodo_train", "--do_eval", f"--eval_input_file={tmp_path}/held.tfrecord",
         "--max_eval_steps=0", f"--init_checkpoint={whole.out}", f"--output_dir={tmp_path}/out",
@@ -207,7 +208,7 @@ def write_foreign_records(path, change):
         row["masked_lm_weights"] = np.array([1.0, 1.0, 0.0], "float32")
         row["masked_lm_ids"] = np.array([row["masked_lm_ids"][0], 7, 0])
         change(number, row)
-    manifests.write_records(str(path), rows, SPEC, {})
+    write_records(str(path), rows, SPEC, {})
     os.unlink(manifests.manifest_path(str(path)))
     return str(path)
 

@@ -54,7 +54,7 @@ def test_a_feature_file_of_the_original_has_no_effect_and_is_left_as_it_is(tuned
     features = tmp_path / "dev.tfrecord"
     features.write_bytes(b"x")
     out = race("a", f"--eval_file={features}", "--do_predict")
-    assert "--eval_file: no effect: record files are kept in --cached_dir" in capsys.readouterr().err
+    assert "--eval_file: no effect: features are kept in memory" in capsys.readouterr().err
     assert features.read_bytes() == b"x"
     # The best result of a run is reported with its checkpoint, wherever that predicts.
     predicted = "predict_results.txt"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jobs
 import keras
+import numpy as np
 import pytest
 from helpers import metrics, train_pieces, write_config, write_pretraining_records
 
@@ -21,7 +22,7 @@ from albert import run_classifier, run_pretraining, run_race, run_squad, run_tok
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, pretrained
-from albert.records import record_files
+from albert.records.examples import FeatureSpec
 from albert.tokenization import FullTokenizer
 from albert.training import loop, steps
 from albert.training.run import current
@@ -56,10 +57,16 @@ class Seen:
     def tokenizer(self) -> FullTokenizer:
         return pretrained.open_path(str(self.out), "model").vocabulary.open()
 
+    def ids_of(self, records) -> np.ndarray:
+        """The ids of the first block of records."""
+        spec = self.task.feature_spec()
+        only_ids = FeatureSpec({"input_ids": spec.features["input_ids"]})
+        return records.read_block(0, only_ids, 1 << 31)["input_ids"]
+
     @property
     def first_text(self) -> str:
         """The tokens of the first record that is trained on."""
-        ids = record_files.first_record(self.train.paths[0])["input_ids"]
+        [ids, *_] = self.ids_of(self.train)
         return "".join(self.tokenizer.convert_ids_to_tokens([int(i) for i in ids]))
 
     @property
@@ -86,7 +93,7 @@ def option(name: str) -> Callable[[Seen], object]:
 
 
 def lengths(seen: Seen) -> list[int]:
-    return [files.length_of("input_ids") for files in (seen.train, seen.dev)]
+    return [seen.ids_of(records).shape[1] for records in (seen.train, seen.dev)]
 
 
 # Peak 0.004 in 5 steps, of which the rate rises in 2: t / 2, then 1 - t / 5.

@@ -122,6 +122,5 @@ def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(classif
     make_unbeatable(run.out)
     jobs.write_task(tmp_path)
     (tmp_path / "SST-2/dev.tsv").write_text("text\tlabel\nabc\t0\nabc\t1\n")
-    data = (f"--data_dir={tmp_path}", f"--cached_dir={tmp_path / 'c'}")
-    assert jobs.classify(*run.flags, "--do_train", "--do_eval", *data) == 0
+    assert jobs.classify(*run.flags, "--do_train", "--do_eval", f"--data_dir={tmp_path}") == 0
     assert evaluate.read_best(str(run.out))["value"] == 0.5

@@ -11,6 +11,7 @@ from helpers import (
 )
 from hf_models import random_model, save
 from invariants import untouched
+from record_files_made import write_records
 
 import albert
 from albert import convert_hf, pretrain_from_text
@@ -18,7 +19,6 @@ from albert.cli import classifier_report, earlier_run
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoints, metadata, pretrained
 from albert.model.weights import named_weights
-from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import loop
 
@@ -271,7 +271,7 @@ def test_ids_of_another_meaning_are_refused_before_the_first_step(
     if name == "pretraining":
         pretend(out, {"vocabulary or tokenizer setting": "one"})
         spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-        manifests.write_records(str(tmp_path / "train.tfrecord"), pretraining_rows(12), spec,
+        write_records(str(tmp_path / "train.tfrecord"), pretraining_rows(12), spec,
                               {"vocab_size": VOCAB, "tokenizer_sha256": "two"})
     inputs = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for change, more, message in cases:

@@ -5,7 +5,6 @@ import os
 import shutil
 
 import jobs
-import numpy as np
 import pytest
 import stores
 from helpers import run_here
@@ -14,8 +13,7 @@ from power_cuts import power_cuts
 
 from albert import convert_hf, export_checkpoints, export_model, export_to_tfhub
 from albert.formats import checkpoints, metadata
-from albert.records import manifests, tfrecord
-from albert.records.examples import FeatureSpec
+from albert.records import manifests
 from albert.storage import files, locks
 from albert.training import store
 
@@ -58,27 +56,6 @@ def test_a_power_cut_in_keeping_the_best_leaves_a_whole_one_or_none(out, tmp_pat
             assert (best.read("bert/a") == seen[-1]).all()
             assert metadata.read_run_state(best.origin)["step"] == seen[-1]
     assert set(seen) == {1, None, 2} and seen[-1] == 2
-
-
-def test_a_power_cut_in_writing_records_leaves_records_with_their_manifest_or_none(out, tmp_path):
-    spec = FeatureSpec({"x": ("int64", 2)})
-
-    def write(folder, value, count):
-        rows = ({"x": np.array([value, value])} for _ in range(count))
-        manifests.write_records(str(folder / "x.tfrecord"), rows, spec, {"value": value})
-
-    write(out, 1, 5)
-    for cut in power_cuts(out, lambda: write(out, 2, 7), tmp_path / "cuts"):
-        path = str(cut / "x.tfrecord")
-        manifest = manifests.Manifest.read(path) if manifests.is_complete(path) else None
-        count = len(list(tfrecord.read_records(path)))
-        assert count in (5, 7)
-        if manifest:
-            assert manifest.records == count
-            assert manifest.info["value"] == {5: 1, 7: 2}[count]
-        write(cut, 3, 1)
-        assert_tidy(cut)
-    assert manifest and count == 7
 
 
 @pytest.mark.parametrize("is_used", [True, False], ids=["used", "new"])

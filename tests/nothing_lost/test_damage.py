@@ -4,16 +4,15 @@ import json
 import os
 
 import jobs
-import numpy as np
 import pytest
 from damage import flipped
 from helpers import LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows
 from invariants import nothing_lost, untouched
+from record_files_made import write_records
 
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, metadata
-from albert.records import feature_cache, manifests, tf_dataset, tfrecord
-from albert.records.examples import FeatureSpec
+from albert.records import tf_dataset
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
@@ -158,9 +157,9 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_else_warned_about(
 ):
     shards = [tmp_path / f"{name}.tfrecord" for name in "abc"]
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    together = {"vocab_size": VOCAB, "shards": [shard.name for shard in shards]}
+    together = {"vocab_size": VOCAB, "shards": dict.fromkeys(shard.name for shard in shards)}
     for shard in shards:
-        manifests.write_records(str(shard), pretraining_rows(8), spec, together)
+        write_records(str(shard), pretraining_rows(8), spec, together)
     shards[1].unlink()
     named = f"--input_file={shards[0]},{shards[1]}"
     assert jobs.pretrain(*job, named) == 2
@@ -175,13 +174,13 @@ def test_a_shard_of_another_run_is_refused_without_its_manifest_too(tmp_path):
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     shards = [tmp_path / f"{name}.tfrecord" for name in "ab"]
     for shard in shards:
-        manifests.write_records(str(shard), pretraining_rows(8), spec, {"vocab_size": VOCAB})
+        write_records(str(shard), pretraining_rows(8), spec, {"vocab_size": VOCAB})
     together = {"vocab_size": VOCAB, "shards": {shard.name: files.sha256(str(shard)) for shard in shards}}
-    manifests.write_records(str(shards[0]), pretraining_rows(8), spec, together)
+    write_records(str(shards[0]), pretraining_rows(8), spec, together)
     (tmp_path / "b.tfrecord.manifest.json").unlink()
     source = RecordFiles.of_flag(f"{tmp_path}/[ab].tfrecord", "input_file")
     source.check(spec, VOCAB)
-    manifests.write_records(str(shards[1]), pretraining_rows(8, seed=1), spec, {})  # of an older run
+    write_records(str(shards[1]), pretraining_rows(8, seed=1), spec, {})  # of an older run
     (tmp_path / "b.tfrecord.manifest.json").unlink()
     with pytest.raises(DataError, match="were written by different runs"):
         RecordFiles.of_flag(f"{tmp_path}/[ab].tfrecord", "input_file").check(spec, VOCAB)
@@ -193,62 +192,11 @@ def test_records_that_differ_only_in_the_middle_are_other_data(has_manifest, tmp
     for seed in (0, 0, 1):
         rows = [*pretraining_rows(600), *pretraining_rows(600, seed=seed), *pretraining_rows(600)]
         spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-        manifests.write_records(str(path), rows, spec, {})
+        write_records(str(path), rows, spec, {})
         info = {"shards": {path.name: files.sha256(str(path))}}
-        manifests.write_records(str(path), rows, spec, info)
+        write_records(str(path), rows, spec, info)
         if not has_manifest:
             (tmp_path / "a.tfrecord.manifest.json").unlink()
         prints.append(RecordFiles([str(path)]).fingerprints())
         os.utime(path, ns=(len(prints), len(prints)))  # as if written later
     assert prints[0] == prints[1] != prints[2]
-
-
-# --- Feature caches ---
-
-
-def make_cache(folder, value=1, rows=3):
-    spec = FeatureSpec({"x": ("int64", 2)})
-    made = []
-
-    def each():
-        made.append(True)
-        for _ in range(rows):
-            yield {"x": np.array([value, value])}
-
-    path = feature_cache.cached_records(str(folder), "dev", each(), spec, {"value": value})
-    return path, bool(made)
-
-
-def test_a_cache_of_other_origin_or_without_manifest_or_cut_is_made_anew(tmp_path):
-    path, made = make_cache(tmp_path)
-    assert made and not make_cache(tmp_path)[1]
-    other, made = make_cache(tmp_path, value=2)
-    assert made and other != path
-    whole = open(path, "rb").read()
-    for damage in (
-        lambda: os.unlink(manifests.manifest_path(path)),
-        lambda: os.truncate(path, len(whole) // 2),
-        lambda: open(manifests.manifest_path(path), "w").close(),
-        lambda: flip(tmp_path / os.path.basename(manifests.manifest_path(path))),
-        lambda: os.unlink(path),
-    ):
-        damage()
-        assert make_cache(tmp_path) == (path, True)
-        assert open(path, "rb").read() == whole
-    assert not make_cache(tmp_path)[1]
-
-
-def test_two_processes_that_want_one_cache_make_it_once(tmp_path):
-    children = []
-    for _ in range(4):
-        child = os.fork()
-        if child == 0:
-            try:
-                os._exit(10 + make_cache(tmp_path, rows=2000)[1])
-            finally:
-                os._exit(1)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    assert sorted(codes) == [10, 10, 10, 11]
-    [path] = [n for n in os.listdir(tmp_path) if n.endswith(".tf_record")]
-    assert len(list(tfrecord.read_records(str(tmp_path / path)))) == 2000

@@ -134,16 +134,14 @@ def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path, job, capsys)
 
 
 @pytest.mark.parametrize("name", [
-    "conversion", "features", *(pytest.param(n, marks=pytest.mark.slow) for n in ("served", "hub"))
+    "conversion", *(pytest.param(n, marks=pytest.mark.slow) for n in ("served", "hub"))
 ])
 def test_what_does_not_fit_on_the_disk_leaves_nothing(name, classified, whole, tmp_path, capsys):
     trained = classified.copy(tmp_path / "classifier").flags
     model = (f"--albert_directory={whole.out}", f"--vocab_file={jobs.write_vocabulary(tmp_path)}")
-    out, many = tmp_path / "new", jobs.write_task(tmp_path, 200)
+    out = tmp_path / "new"
     command, *flags = {
         "conversion": (functools.partial(jobs.command, convert_hf), *model, f"--output_dir={out}"),
-        "features": (jobs.classify, *trained, "--do_train", f"--cached_dir={tmp_path / 'c'}",
-                     f"--data_dir={many}", f"--output_dir={out}"),
         "served": (jobs.classify, *trained, f"--export_dir={out}"),
         "hub": (jobs.export_hub, *model, f"--export_path={out}"),
     }[name]

@@ -14,10 +14,10 @@ from helpers import (
     strict_json,
 )
 from invariants import nothing_lost
+from record_files_made import write_records
 
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, metadata
-from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
 from albert.training.metrics import History
@@ -33,7 +33,7 @@ def write_odd_records(path, weight, odd=range(40)):
     for number in odd:
         rows[number]["masked_lm_weights"] = np.array([weight, 0, 0], "float32")
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    manifests.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+    write_records(str(path), rows, spec, {"vocab_size": VOCAB})
     return f"--input_file={path}"
 
 

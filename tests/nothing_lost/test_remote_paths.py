@@ -157,7 +157,7 @@ def test_a_classifier_begins_with_data_and_weights_in_cloud_storage(memory, whol
               "albert_config_file": "/albert_config.json", "init_checkpoint": "/run/model.ckpt-best"}
     remote = [f"--{name}=memory://data{path}" for name, path in remote.items()]
     (*_, records), options = begin(jobs.classify, *given, *remote, "--do_train")
-    assert records.counts == [12] and "bert/pooler/dense/bias" in options["init"].shapes
+    assert records.count == 12 and "bert/pooler/dense/bias" in options["init"].shapes
 
 
 def test_bad_addresses_are_one_line_before_anything_is_done(memory, tmp_path, capfd, monkeypatch):

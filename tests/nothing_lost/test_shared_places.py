@@ -14,6 +14,7 @@ import pytest
 import stores
 from helpers import REPO, assert_one_clear_line
 from invariants import assert_tidy, nothing_lost, snapshot
+from record_files_made import write_records
 
 import albert
 from albert import (
@@ -279,7 +280,7 @@ def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
     """A process that died between two renames leaves a file that its manifest calls unfinished."""
     path, spec = str(tmp_path / "x.tfrecord"), manifests.FeatureSpec({"x": ("int64", 1)})
     for value in range(2):
-        manifests.write_records(path, [{"x": [value]}], spec, {})
+        write_records(path, [{"x": [value]}], spec, {})
         manifests.refuse_foreign(path)
     assert manifests.is_complete(path)
     manifests.mark_unfinished(path)

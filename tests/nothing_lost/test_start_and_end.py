@@ -82,7 +82,7 @@ def test_ctrl_c_while_the_engine_is_imported_ends_the_command_in_a_line(seconds,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     said = ""
-    while "wrote features" not in said:
+    while "dev: " not in said:
         assert (line := process.stderr.readline()), said
         said += line
     time.sleep(seconds)

@@ -9,11 +9,12 @@ import time
 import numpy as np
 import pytest
 from damage import flipped
+from record_files_made import payloads_of, write_records
 
 from albert.errors import DataError
 from albert.pretraining_data import dynamic_masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
-from albert.records import batches, examples, features, manifests, packing, record_files, tfrecord
+from albert.records import batches, examples, features, packing, record_files, tfrecord
 from albert.records.data_order import Share
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
@@ -73,7 +74,7 @@ def source_of(folder, name, counts=(23, 1, 9, 14, 5, 8)) -> RecordFiles:
     for number, count in enumerate(counts):
         paths.append(str(folder / f"{name}-{number}.tfrecord"))
         some = itertools.islice(rows, count)
-        manifests.write_records(paths[-1], some, FeatureSpec(SPECS[name].features), {})
+        write_records(paths[-1], some, FeatureSpec(SPECS[name].features), {})
     return RecordFiles(paths)
 
 
@@ -136,7 +137,7 @@ def test_an_evaluation_reads_all_records_in_file_order_or_as_many_as_asked_for(t
     for first, count in ((0, 3), (3, 4)):
         paths.append(str(tmp_path / f"{first}.tfrecord"))
         rows = ({"number": number} for number in range(first, first + count))
-        manifests.write_records(paths[-1], rows, spec, {})
+        write_records(paths[-1], rows, spec, {})
     source = RecordFiles(paths)
     assert numbers_of(source, batch_size=5) == [
         ([0, 1, 2, 3, 4], [1] * 5), ([5, 6, 0, 0, 0], [1, 1, 0, 0, 0])
@@ -146,7 +147,7 @@ def test_an_evaluation_reads_all_records_in_file_order_or_as_many_as_asked_for(t
 
 
 def test_every_record_of_an_evaluation_has_masks_of_its_own_position(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifests, "BATCH", 2)  # records per block, several of which are read at once
+    monkeypatch.setattr(record_files, "BLOCK", 2)  # records per block, several of which are read at once
     source, options = source_of(tmp_path, "pairs"), {"batch_size": 60, "vocab_size": VOCAB}
     [found] = batches.EvalBatches(source, SPECS["pairs"], **options)
     [plain] = batches.EvalBatches(source, FeatureSpec(SPECS["pairs"].features), **options)
@@ -288,7 +289,7 @@ def test_damage_and_ids_outside_of_the_vocabulary_are_reported_with_file_and_rec
 ])
 def test_no_feature_out_of_its_range_is_trained_on(engine, name, value, tmp_path):
     good = source_of(tmp_path, "masked", (20,))
-    rows = examples.decode_examples(list(tfrecord.read_records(good.paths[0])), MASKED)
+    rows = examples.decode_examples(payloads_of(good.paths[0]), MASKED)
     rows = {key: values.astype(MASKED.features[key][0]) for key, values in rows.items()}
     rows[name][7].flat[0] = value
     path = tmp_path / "bad.tfrecord"
@@ -300,7 +301,7 @@ def test_no_feature_out_of_its_range_is_trained_on(engine, name, value, tmp_path
 
 def test_a_file_without_records_is_refused(tmp_path):
     source = RecordFiles([str(tmp_path / "x")])
-    manifests.write_records(source.paths[0], [], FeatureSpec(MASKED.features), {})
+    write_records(source.paths[0], [], FeatureSpec(MASKED.features), {})
     for make in (batches.train_batches, tf_dataset.train_batches):
         with pytest.raises(DataError, match="no records in"):
             make(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)

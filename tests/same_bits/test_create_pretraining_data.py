@@ -11,12 +11,13 @@ import jobs
 import numpy as np
 import pytest
 from making_records import flags_of, make, published, read, take, write_corpus
+from record_files_made import payloads_of
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
 from albert.errors import DataError, FlagError, UserError
 from albert.pretraining_data import job, pipeline
-from albert.records import manifests, tfrecord
+from albert.records import manifests
 from albert.storage import files
 from albert.text import documents, text_files
 from albert.text.corpus_files import Form
@@ -61,7 +62,7 @@ def test_text_is_passed_over_forty_times_by_default_and_once_without_masks(tiny)
 def test_records_are_spread_evenly_and_shuffled_over_the_files_of_a_manifest(tiny):
     outputs = [tiny / f"out-{i}.tfrecord" for i in range(3)]
     make(tiny, output_file=",".join(map(str, outputs)))
-    counts = [tfrecord.count_records(str(path)) for path in outputs]
+    counts = [len(payloads_of(path)) for path in outputs]
     assert max(counts) - min(counts) <= 3 and min(counts) > 10
     first = read(outputs[0])["input_ids"][:, 1]
     assert (np.diff(first) < 0).sum() > len(first) / 4  # not in the order of the corpus

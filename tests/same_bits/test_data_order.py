@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from record_files_made import write_records
 
 from albert.errors import DataError
 from albert.records import batches as numpy_batches
@@ -25,7 +26,7 @@ EPOCHS = 3
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Files of numbered records, in many groups."""
-    monkeypatch.setattr(manifests, "BATCH", 8)
+    monkeypatch.setattr(record_files, "BLOCK", 8)
     monkeypatch.setattr(data_order, "LANES", 8)
     monkeypatch.setattr(data_order, "GROUP_RECORDS", 100)
     return write(tmp_path, COUNTS)
@@ -44,7 +45,7 @@ def write(folder, counts):
     for index, count in enumerate(counts):
         paths.append(str(folder / f"{index}.tfrecord"))
         rows = ({"number": next(number)} for _ in range(count))
-        manifests.write_records(paths[-1], rows, SPEC, {})
+        write_records(paths[-1], rows, SPEC, {})
     return paths
 
 
@@ -145,7 +146,7 @@ def test_blocks_that_are_not_the_file_are_refused(files):
 
 def test_the_order_is_what_it_was(tmp_path, monkeypatch):
     # A run that is resumed with a later version keeps this order.
-    monkeypatch.setattr(manifests, "BATCH", 2)
+    monkeypatch.setattr(record_files, "BLOCK", 2)
     monkeypatch.setattr(data_order, "LANES", 2)
     paths = write(tmp_path, (7, 2, 5))
     golden = {
@@ -162,7 +163,7 @@ def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
     tmp_path, monkeypatch
 ):
     for owner, name, value in (
-        (manifests, "BATCH", 64), (data_order, "LANES", 16), (data_order, "GROUP_RECORDS", 400),
+        (record_files, "BLOCK", 64), (data_order, "LANES", 16), (data_order, "GROUP_RECORDS", 400),
         (numpy_batches, "CACHE_BYTES", 0),
     ):
         monkeypatch.setattr(owner, name, value)

@@ -14,11 +14,11 @@ from helpers import (
     LENGTH, NEEDS_JAX, PREDICTIONS, REPO, SIZES, VOCAB, assert_one_clear_line, metrics,
     pretraining_rows, run, run_here, start, write_config, write_weights,
 )
+from record_files_made import write_records
 
 from albert import run_pretraining
 from albert.errors import FlagError
 from albert.formats import checkpoints
-from albert.records import manifests
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
@@ -30,13 +30,13 @@ CONFIG = SIZES | {
 }
 
 
-def write_records(path, rows) -> str:
+def records_of(path, rows) -> str:
     """Writes rows that alternate between one masked token and three."""
     for row in rows[1::2]:
         row |= {"masked_lm_positions": np.array([2, 4, 7]), "masked_lm_ids": np.array([9, 20, 31]),
                 "masked_lm_weights": np.ones(3, "float32")}
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    manifests.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+    write_records(str(path), rows, spec, {"vocab_size": VOCAB})
     return str(path)
 
 
@@ -44,7 +44,7 @@ def write_records(path, rows) -> str:
 def job(tmp_path_factory):
     """The arguments of a short run without dropout: its numbers depend only on the data."""
     folder = tmp_path_factory.mktemp("job")
-    written = write_records(folder / "records.tfrecord", list(pretraining_rows(60, least=4)))
+    written = records_of(folder / "records.tfrecord", list(pretraining_rows(60, least=4)))
     return [
         f"--albert_config_file={write_config(folder, **CONFIG)}", f"--input_file={written}",
         f"--init_checkpoint={write_weights(folder / 'first', CONFIG)}", "--do_train", "--do_eval",
@@ -204,7 +204,7 @@ def test_workers_of_jax_share_the_batches_of_one_device(tmp_path, monkeypatch):
     rows = list(pretraining_rows(32, least=LENGTH))
     for number, row in enumerate(rows):
         row["input_ids"][1] = 5 + number
-    source = RecordFiles([write_records(tmp_path / "records.tfrecord", rows)])
+    source = RecordFiles([records_of(tmp_path / "records.tfrecord", rows)])
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
 
     def batches(worker: int, workers: int, position: int = 0, devices: int = 2) -> list[list[int]]:

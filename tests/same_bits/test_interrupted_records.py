@@ -5,10 +5,12 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
-from helpers import start
+from helpers import REPO, start
 from invariants import snapshot
 from making_records import files_made, flags_of, make, take
 
@@ -80,6 +82,26 @@ def worker_of(process) -> int:
             if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
                 return int(path.name)
     raise AssertionError("no worker")
+
+
+def test_workers_that_are_being_started_end_with_a_killed_command(tmp_path):
+    """They import nothing of the main module, here the sleep, before they watch for its end."""
+    (tmp_path / "command.py").write_text(
+        "import time\n"
+        "if __name__ != '__main__': time.sleep(60)\n"
+        "from albert.runtime.workers import Workers\n"
+        "if __name__ == '__main__':\n"
+        "    with Workers(2) as pool:\n"
+        "        print(*pool.map(abs, [(-1,), (2,)]), *pool._pool._processes, flush=True)\n"
+        "        print(*pool.map(time.sleep, [(60,)]))\n"
+    )
+    process = subprocess.Popen([sys.executable, tmp_path / "command.py"], stdout=subprocess.PIPE, cwd=REPO,
+                               env=os.environ | {"PYTHONPATH": str(REPO)}, text=True)
+    one, two, *workers = process.stdout.readline().split()
+    assert [one, two] == ["1", "2"] and workers
+    process.kill()
+    process.communicate()  # until the workers, which hold its standard output, have ended
+    assert not any(os.path.exists(f"/proc/{pid}/exe") for pid in workers)
 
 
 def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(tiny):

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from making_records import masked_pairs
 
 from albert.pretraining_data import dynamic_masking, masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
@@ -199,7 +200,7 @@ def test_swapped_segments_keep_their_words_and_borders():
     ids = np.array([[2, 10, 11, 12, 3, 20, 21, 3, 0, 0], [2, 10, 3, 20, 21, 22, 23, 24, 25, 3]])
     segments, boundary = np.array([[3, 2], [1, 6]]), (ids % 10 < 2).astype(int)
     masks = masks_of(10, MaskingSettings(2, 0.0), swap_prob=1.0)
-    out = masks.mask(ids, segments, boundary, np.zeros((2, 1), int), np.arange(2))
+    out = masked_pairs(masks, ids, segments, boundary, np.zeros((2, 1), int), np.arange(2))
     assert out["input_ids"].tolist() == [
         [2, 20, 21, 3, 10, 11, 12, 3, 0, 0], [2, 20, 21, 22, 23, 24, 25, 3, 10, 3]
     ]
@@ -208,12 +209,12 @@ def test_swapped_segments_keep_their_words_and_borders():
     ]
     assert out["input_mask"].sum(axis=1).tolist() == [8, 10]
     assert out["next_sentence_labels"].tolist() == [[1], [1]]
-    random_b = masks.mask(ids, segments, boundary, np.ones((2, 1), int), np.arange(2))
+    random_b = masked_pairs(masks, ids, segments, boundary, np.ones((2, 1), int), np.arange(2))
     assert (random_b["input_ids"] == ids).all()  # its label would not change
     # A single sentence is never swapped.
     ids = np.array([[2, 10, 11, 12, 3, 0, 0, 0, 0, 0]])
-    out = masks.mask(
-        ids, np.array([[3, 0]]), np.ones_like(ids), np.zeros((1, 1), int), np.arange(1)
+    out = masked_pairs(
+        masks, ids, np.array([[3, 0]]), np.ones_like(ids), np.zeros((1, 1), int), np.arange(1)
     )
     assert out["input_ids"].tolist() == ids.tolist()
     assert out["next_sentence_labels"].tolist() == [[0]]
@@ -223,7 +224,7 @@ def masked_rows(settings, count=3000):
     ids = np.tile([CLS, *[10] * 30, SEP, *[10] * 30, SEP], (count, 1))
     segments, labels = np.full((count, 2), 30), np.zeros((count, 1), int)
     masks = masks_of(63, settings)
-    return masks.mask(ids, segments, np.ones_like(ids), labels, np.arange(count))
+    return masked_pairs(masks, ids, segments, np.ones_like(ids), labels, np.arange(count))
 
 
 def kinds_of(rows):

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from helpers import metrics, run_here, write_config
 from jobs import SPECIALS
+from record_files_made import payloads_of
+from making_records import masked_pairs
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
 from albert.pretraining_data import dynamic_masking, features
 from albert.pretraining_data.masking import MaskingSettings
 from albert.records import batches as numpy_batches
-from albert.records import data_order, examples, tf_dataset, tfrecord
+from albert.records import data_order, examples, tf_dataset
 from albert.records.data_order import Share
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
@@ -83,7 +85,7 @@ def test_forty_masked_copies_take_thirty_times_the_disk_of_the_pairs(corpus):
 
 def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(corpus):
     path = str(corpus / "pairs.tfrecord")
-    count = tfrecord.count_records(path)
+    count = len(payloads_of(path))
     epochs = [joined(batches(path, 1, count, position=epoch * count)) for epoch in range(2)]
     names = features.masked_features(LENGTH, 5)
     for epoch in epochs:
@@ -162,7 +164,7 @@ def test_labels_cannot_be_read_off_the_lengths_of_segments_that_were_cut(tmp_pat
 def test_pairs_that_are_swapped_when_read_have_their_share_of_labels(corpus, objective, share):
     path = make(corpus, objective, f"--sentence_objective={objective}", "--nostatic_masks",
                 "--dupe_factor=30", "--strict_sentence_order", dynamic=True)
-    found = joined(batches(path, 1, tfrecord.count_records(path)))["next_sentence_labels"]
+    found = joined(batches(path, 1, len(payloads_of(path))))["next_sentence_labels"]
     # Passes over a text repeat its pairs, so fewer of them are independent.
     assert abs(np.mean(found) - share) <= (0.06 if share else 0)
     assert dynamic_masking.sentence_objectives(RecordFiles([path])) == (objective,)
@@ -173,10 +175,10 @@ def test_each_line_can_be_a_row_by_itself(corpus, static):
     path = make(corpus, f"single-{static}", "--single_sentences", "--sentence_objective=none",
                 f"--static_masks={static}", "--dupe_factor=1", dynamic=True)
     lines = [line for line in (corpus / "corpus.txt").read_text().splitlines() if line]
-    assert tfrecord.count_records(path) == len(lines)
+    assert len(payloads_of(path)) == len(lines)
     if static:
         spec = PretrainingTask(LENGTH, 20).feature_spec()
-        rows = examples.decode_examples(list(tfrecord.read_records(path)), spec)
+        rows = examples.decode_examples(payloads_of(path), spec)
     else:
         rows = joined(batches(path, 1, len(lines)))
     places = originals(rows)
@@ -231,7 +233,7 @@ def masked_of(task):
     ids = np.full((64, length), 9)
     ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
     segments = np.tile([length // 2 - 1, length - length // 2 - 2], (64, 1))
-    found = task.masks.mask(ids, segments, np.ones_like(ids), np.zeros((64, 1), int),
+    found = masked_pairs(task.masks, ids, segments, np.ones_like(ids), np.zeros((64, 1), int),
                             np.arange(64))
     assert found["masked_lm_weights"].shape[1] == task.max_predictions_per_seq
     return set(found["masked_lm_weights"].sum(axis=1).astype(int).tolist())

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import parse_with_tensorflow
-from making_records import read
+from making_records import masked_pairs, read
+from record_files_made import payloads_of
 
 from albert.pretraining_data import dynamic_masking, job, masking
 from albert.pretraining_data.job import Recipe
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import PairSettings
-from albert.records import tfrecord
 from albert.records.record_files import RecordFiles
 from albert.tokenization import TextSettings
 
@@ -76,8 +76,8 @@ def dynamic(make, vocabulary, settings):
         RecordFiles([path]), settings["max_seq_length"], MaskingSettings(**chosen), 0
     )
     rows = parse_with_tensorflow(path, masks.feature_spec())
-    features = masks.mask(
-        *(rows[name] for name in ("input_ids", "segment_lengths", "token_boundary",
+    features = masked_pairs(
+        masks, *(rows[name] for name in ("input_ids", "segment_lengths", "token_boundary",
                                   "next_sentence_labels")),
         np.arange(len(rows["input_ids"])),
     )
@@ -209,7 +209,7 @@ def test_tokens_of_a_wordpiece_word_are_masked_together(tmp_path):
         "--short_seq_prob=0", "--max_predictions_per_seq=4", "--masked_lm_prob=0.4",
     )
     whole = set()
-    for record in tfrecord.read_records(str(out)):
+    for record in payloads_of(str(out)):
         feature = tf.train.Example.FromString(record).features.feature
         ids, boundary, positions, labels = (
             list(feature[name].int64_list.value)

@@ -6,11 +6,11 @@ import jobs
 import numpy as np
 import pytest
 from helpers import assert_one_clear_line
+from record_files_made import write_records
 
 from albert.formats import checkpoints
 from albert.pretraining_data import cooccurrence
 from albert.pretraining_data.features import masked_features, pair_features
-from albert.records import manifests
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 
@@ -31,7 +31,7 @@ def pairs(count: int = 30) -> list[dict]:
 
 def written(path, rows, features) -> tuple[RecordFiles, FeatureSpec]:
     spec = FeatureSpec(features, row_length=LENGTH)
-    manifests.write_records(str(path), rows, spec, {})
+    write_records(str(path), rows, spec, {})
     return RecordFiles([str(path)]), spec
 
 

@@ -14,10 +14,11 @@ import pytest
 import tensorflow as tf
 from helpers import pretraining_rows
 from tensorflow.python.eager import context
+from record_files_made import write_records
 
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
-from albert.records import batches, manifests, packing
+from albert.records import batches, packing
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
@@ -155,7 +156,7 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     # A quarter of them are long, so that the number of rows varies between batches.
     rows = [*pretraining_rows(240, least=5, most=6), *pretraining_rows(80, least=LENGTH)]
     path = str(tmp_path / "rows.tfrecord")
-    manifests.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     run = RunConfig("", pack_rows=True, use_xla=use_xla)
     options = row_options(run, TASK.feature_spec(), RecordFiles([path]), size)
     found = batches.train_batches(
@@ -171,7 +172,7 @@ def test_large_packed_batches_have_few_shapes_and_little_padding(tmp_path):
     # Multiples of an eighth of the batch's size would leave a quarter of the positions empty.
     size, path = 1024, str(tmp_path / "rows.tfrecord")
     rows = pretraining_rows(2048, least=4, most=5)
-    manifests.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     run = RunConfig("", pack_rows=True, use_xla=True)
     source = RecordFiles([path])
     found = batches.train_batches(

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from record_files_made import write_records
 
 from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig
-from albert.records import features, manifests, packing, tf_dataset
+from albert.records import features, packing, tf_dataset
 from albert.records.record_files import RecordFiles
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
 from albert.training import evaluate, loop
@@ -37,7 +38,7 @@ def write(path, name, used):
         return {**arrays, "label_ids": number % 3, "is_real_example": 1}
 
     rows = (row(number, count) for number, count in enumerate(used))
-    manifests.write_records(str(path), rows, TASKS[name].feature_spec(), {})
+    write_records(str(path), rows, TASKS[name].feature_spec(), {})
     return RecordFiles([str(path)])
 
 

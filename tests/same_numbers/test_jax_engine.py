@@ -18,12 +18,12 @@ from helpers import (
     LENGTH, PREDICTIONS, REPO, SIZES, VOCAB, assert_one_clear_line, metrics, pretraining_rows, run,
     run_here, write_config, write_pretraining_records, write_weights,
 )
+from record_files_made import write_records
 
 from albert import engines, predict, run_pretraining
 from albert.cli import flags, run_flags
 from albert.errors import FlagError
 from albert.formats import checkpoints
-from albert.records import manifests
 from albert.tasks.pretraining import PretrainingTask
 
 pytest.importorskip("jax")
@@ -103,7 +103,7 @@ def write_equal_records(path) -> str:
     """Writes copies of one row: steps differ only in their dropout."""
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     rows = [next(pretraining_rows(1, least=LENGTH))] * 8
-    manifests.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+    write_records(str(path), rows, spec, {"vocab_size": VOCAB})
     return str(path)
 
 
@@ -136,7 +136,7 @@ def test_what_jax_computes_is_what_tensorflow_computes_and_a_weight_that_no_loss
 ):
     """Also under decay: the pooler, where the records have no sentence objective."""
     spec, path = PretrainingTask(LENGTH, PREDICTIONS).feature_spec(), tmp_path / "none.tfrecord"
-    manifests.write_records(str(path), pretraining_rows(60), spec,
+    write_records(str(path), pretraining_rows(60), spec,
                             {"vocab_size": VOCAB, "sentence_objective": "none"})
     settings = [*job, "--num_train_steps=4", "--optimizer=adamw", "--remat",
                 "--mixed_precision=float16", f"--input_file={path}"]

@@ -9,9 +9,10 @@ import pytest
 from helpers import parse_with_tensorflow
 from hypothesis import settings
 from hypothesis import strategies as st
+from record_files_made import payloads_of, write_records
 
 from albert.errors import DataError, UserError
-from albert.records import examples, manifests, tfrecord
+from albert.records import examples, manifests
 from albert.tasks import glue, race, squad
 from albert.text import text_files
 from albert.text.documents import ReadingCounts, read_documents
@@ -156,10 +157,10 @@ def test_windows_lead_back_into_the_passage(kind, context, question, request, tm
 def test_any_numbers_come_back_from_records(rows, value, tmp_path):
     spec = manifests.FeatureSpec({"x": ("int64", 3), "y": ("float32", None)})
     path = str(tmp_path / "x.tfrecord")
-    manifests.write_records(
+    write_records(
         path, ({"x": np.array(r, np.int64), "y": np.float32(value)} for r in rows), spec, {}
     )
-    ours = examples.decode_examples(list(tfrecord.read_records(path)), spec)
+    ours = examples.decode_examples(payloads_of(path), spec)
     for parsed in (ours, parse_with_tensorflow(path, spec)):
         np.testing.assert_array_equal(parsed["x"], rows)
         np.testing.assert_array_equal(parsed["y"], np.full(len(rows), value, "float32"))

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 
 import jobs
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import REPO
+from record_files_made import payloads_of, write_records
 
 from albert.errors import DataError
-from albert.records import manifests, tfrecord
-from albert.tasks.fine_tuning_data import keep_records
 from albert.tasks.squad import SquadTask, known_answers, make_windows, read_questions
 from albert.tasks.squad_answers import Question
 from albert.tokenization import FullTokenizer
@@ -124,7 +122,7 @@ def test_an_answer_that_ends_at_the_edge_of_a_window_is_in_it_and_one_token_late
 
 def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path, monkeypatch):
     def messages(path) -> list[tf.train.Example]:
-        return [tf.train.Example.FromString(r) for r in tfrecord.read_records(str(path))]
+        return [tf.train.Example.FromString(r) for r in payloads_of(str(path))]
 
     def rows(path):
         """Without the ids, which number the windows in order."""
@@ -139,31 +137,17 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path, mo
         questions = [q for q in read_questions(file, True) if q.qas_id not in SKIPPED_THERE]
         ours = str(tmp_path / f"{folder.name}.tf_record")
         task = SquadTask(**S96)
+        path = str(tmp_path / f"{folder.name}.shuffled")
+        write_records(path, task.rows(questions, tokenizer, "train"), task.feature_spec(), {})
         with monkeypatch.context() as patch:  # the command shuffles questions first
             patch.setattr(random.Random, "shuffle", lambda *_: None)
             rows_in_order = list(task.rows(questions, tokenizer, "train"))
-        manifests.write_records(ours, rows_in_order, task.feature_spec(), {})
+        write_records(ours, rows_in_order, task.feature_spec(), {})
         moved = [one for one, other in zip(messages(ours), messages(theirs), strict=True) if one != other]
         assert len(moved) <= 1  # an answer between two zero-width spaces
-        path = keep_records(task, "train", questions, tokenizer, str(tmp_path / folder.name))
         assert messages(path) != messages(ours)
         differ = [one for one, other in zip(rows(path), rows(theirs), strict=True) if one != other]
         assert len(differ) <= 2
-
-
-def test_records_for_prediction_are_kept_and_those_of_other_settings_not_used(golden_path, tokenizer, tmp_path):
-    origin = str(golden_path("squad_odd/dev-v1.1.json"))
-    questions = read_questions(origin, False)
-
-    def records_of(**changes):
-        task = SquadTask(**S96 | changes).predicting(questions, tokenizer)
-        return keep_records(task, "dev", questions, tokenizer, str(tmp_path))
-
-    first = records_of()
-    written = os.stat(first).st_mtime_ns
-    assert records_of() == first
-    assert os.stat(first).st_mtime_ns == written
-    assert records_of(doc_stride=17) != first
 
 
 # --- Where windows and answers are ---

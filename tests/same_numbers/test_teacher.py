@@ -9,6 +9,7 @@ import pytest
 from helpers import (
     NEEDS_JAX, SIZES, assert_one_clear_line, metrics, run, train_pieces, write_config,
 )
+from making_records import masked_pairs
 
 import albert
 from albert.formats import checkpoints, pretrained
@@ -240,7 +241,7 @@ def test_masks_that_are_drawn_leave_half_of_the_sequences_whole():
     masking = DynamicMasking(16, MaskingSettings(3, mask_token_share=1), SpecialIds(2, 3, 4, 40), 1, whole_prob=0.5)
     ids = np.random.default_rng(0).integers(5, 40, (400, 16)).astype(np.int32)
     ids[:, 0], ids[:, 15] = 2, 3
-    masked = masking.mask(ids, np.full((400, 2), (14, 0), np.int32), np.ones_like(ids),
+    masked = masked_pairs(masking, ids, np.full((400, 2), (14, 0), np.int32), np.ones_like(ids),
                           np.zeros((400, 1), np.int32), np.arange(400))
     is_whole = masked["masked_lm_weights"].sum(1) == 0
     assert 160 < is_whole.sum() < 240

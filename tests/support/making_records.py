@@ -70,3 +70,10 @@ def take(folder) -> dict[str, bytes]:
 
 def words_in(features) -> set:
     return set(np.unique(features["input_ids"])) - set(range(len(SPECIALS)))
+
+
+def masked_pairs(masking, ids, segments, boundary, labels, positions):
+    """Returns what a `DynamicMasking` makes of pairs."""
+    pairs = {"input_ids": ids, "segment_lengths": segments, "token_boundary": boundary,
+             "next_sentence_labels": labels}
+    return masking(pairs, positions)

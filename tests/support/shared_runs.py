@@ -95,7 +95,7 @@ def tuned(run_once) -> Callable[[str], jobs.Run]:
     def get(name: str) -> jobs.Run:
         tuner = jobs.TUNERS[name]
         return run_once(f"tuned-{name}", tuner.run, lambda f: [
-            *tuner.flags(f), *tuner.asked, f"--cached_dir={f / '.out.work'}"])
+            *tuner.flags(f), *tuner.asked])
 
     return get
 

@@ -131,17 +131,14 @@ def _pretrain(spec, rows):
 
 def _classification(spec, rows):
     """Returns a task and its records, as the commands would make them."""
-    from albert.records import manifests
-    from albert.records.record_files import RecordFiles
+    from albert.records.record_files import RecordsInMemory
     from albert.tasks.classification import ClassificationTask
 
     length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1
     task = ClassificationTask("benchmark", length, tuple(map(str, range(labels))), 0.0)
-    path = spec["outputs"] + ".tfrecord"
     examples = ({name: value[i] for name, value in rows.items()} | {"is_real_example": 1}
                 for i in range(len(rows["label_ids"])))
-    manifests.write_records(path, examples, task.feature_spec(), {})
-    return task, RecordFiles([path])
+    return task, RecordsInMemory(examples, task.feature_spec(), "examples")
 
 
 def _finetune(spec, rows):
