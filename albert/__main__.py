@@ -12,14 +12,16 @@ def main() -> None:
     if sys.argv[1:] not in ([], ["--help"], ["--version"]):
         print(f"error: not {sys.argv[1]}, but python -m albert.NAME runs a command", file=sys.stderr)
         sys.exit(2)
-    print(f"albert {albert.__version__}")
+    lines = [f"albert {albert.__version__}"]
     if "--version" not in sys.argv:
-        print("\nRun each as albert-NAME or, with underscores, python -m albert.NAME; --help lists its flags.\n")
+        lines.append(
+            "\nRun each as albert-NAME or, with underscores, python -m albert.NAME; --help lists its flags.\n")
         for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
             source = path.read_text("utf-8")
             if "\ncli = " in source:
                 summary = ast.get_docstring(ast.parse(source)).partition("\n")[0]
-                print(f"  {path.stem.replace('_', '-'):25}{summary}")
+                lines.append(f"  {path.stem.replace('_', '-'):25}{summary}")
+    sys.stdout.write("\n".join([*lines, ""]))  # at once, so that `| head` does not interrupt it
 
 
 if __name__ == "__main__":
