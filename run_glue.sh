@@ -10,9 +10,9 @@
 # command, such as --train_batch_size=16. The
 # hyper-parameters are in configs/glue. INIT_CHECKPOINT is a checkpoint, or any pretrained model, as
 # small_en (with --max_seq_length=128). Its architecture and its vocabulary are used, unless
-# ALBERT_CONFIG_FILE and SPM_MODEL_FILE or VOCAB_FILE name others. The same command again goes on
-# where it stopped; finished tasks are not repeated. PYTHON is used as it is if it has TensorFlow;
-# otherwise .venv is made.
+# ALBERT_CONFIG_FILE and SPM_MODEL_FILE or VOCAB_FILE name others. Rerun the command to resume it;
+# finished tasks are not repeated. PYTHON is used as it is if it has TensorFlow; otherwise .venv is
+# made.
 #
 # Results: DIR/<task>, DIR/submission (for the benchmark's server), DIR/glue_results.md.
 set -euo pipefail
