@@ -210,7 +210,7 @@ def run(
         "vocabulary or tokenizer setting": tokenizer.sha256, "seed": values.seed, "training data": training,
     }
     if settings.do_train:
-        earlier_run.check_directory(directory, conditions)
+        earlier_run.check_directory(directory, config, conditions)
         fine_tuning_data.warn_of_copies(data.examples)
     elif settings.checkpoint and pretrained.layout_of(directory):
         origin = os.path.abspath(weights_to_use(settings.checkpoint, directory).origin)

@@ -239,7 +239,7 @@ def cross_validate(
     identity = repr((digest_of(rows), flags.to_dict(values), encoder.tokenizer.sha256,
                      [files.sha256(path) for path in sorted(weights)]))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    folder = f"{locks.work_folder_of(settings.output_dir)}-{digest}"
+    folder = f"{locks.work_folder_of(settings.output_dir)}.folds-{digest}"
     splitter = StratifiedGroupKFold(
         count, shuffle=True, random_state=child_seed(values.seed, "folds") % 2**32)
     with warnings.catch_warnings():  # of rare labels, which are named above

@@ -207,7 +207,7 @@ def main(values: flags.FlagValues) -> None:
             {"input_file": flags.as_typed(values, "input_file")},
         )
         last_step = min(values.until_step or values.num_train_steps, values.num_train_steps)
-        earlier_run.check_directory(values.output_dir, conditions, may_continue_to=last_step)
+        earlier_run.check_directory(values.output_dir, config, conditions, may_continue_to=last_step)
 
     # === Engine: it takes seconds to import, so everything else is checked first ===
     engines.start(engines.choose(values))

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
 from albert.formats import checkpoints
 from albert.formats.metadata import read_run_state
@@ -72,7 +73,9 @@ def check(
         log.warning("%s was trained on other data (%s), which may have the evaluated rows", origin, what)
 
 
-def check_directory(directory: str, conditions: Mapping[str, Any], may_continue_to: int = 0) -> None:
+def check_directory(
+    directory: str, config: AlbertConfig, conditions: Mapping[str, Any], may_continue_to: int = 0
+) -> None:
     """Refuses to train in a directory with another model, or with a run whose ids mean other things.
 
     Call it before writing anything, so that the directory stays unchanged.
@@ -93,6 +96,7 @@ def check_directory(directory: str, conditions: Mapping[str, Any], may_continue_
         )
     for prefix in _comparable(best, *reversed(steps.values())):
         check(prefix, conditions, is_resumed=True, may_continue_to=may_continue_to)
+        checkpoints.check_architecture(read_run_state(prefix), config, prefix)
 
 
 def _comparable(best: str, *newest_first: str) -> Iterator[str]:

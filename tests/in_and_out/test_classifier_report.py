@@ -277,7 +277,7 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
     assert re.search(r"\|  \| \d+ held-out rows \| 61 rows in 2 folds \|", report)
     assert re.search(r"\| accuracy \| [\d.]+ \| [\d.]+ \|", report)
     assert "on 61 rows" in report and "--cross_validation" not in report
-    assert not [*(tmp_path / "out").rglob("*.tf_record*")] and not [*tmp_path.glob(".out.work/folds*")]
+    assert not [*(tmp_path / "out").rglob("*.tf_record*")] and not [*tmp_path.glob(".out.work*")]
     assert jobs.classify(*given, "--cross_validation=2", "--do_train=false", "--do_eval") == 2
     assert jobs.classify(*given, "--cross_validation=1") == 2
 

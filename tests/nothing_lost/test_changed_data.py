@@ -218,12 +218,12 @@ def shuffle_vocabulary(folder):
     path.write_text("\n".join([*others, two, one]))
 
 
-def pretend(out, conditions, **metadata) -> None:
+def pretend(out, conditions, **known) -> None:
     """Changes the conditions and the metadata in a run's checkpoints."""
     for path in out.glob("model.ckpt-*.json"):
         state = metadata.read_run_state(str(path)[:-5])
         flags = state["flags"] | {"conditions": state["flags"]["conditions"] | conditions}
-        jobs.change_json(path, flags=flags, metadata=state["metadata"] | metadata)
+        jobs.change_json(path, flags=flags, metadata=state["metadata"] | known)
 
 
 @pytest.fixture
