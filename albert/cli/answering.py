@@ -12,6 +12,7 @@ from albert.formats import pretrained
 from albert.inference.session import DTYPES, AnsweringSession
 from albert.storage import files
 from albert.text import text_files
+
 STDIN = "-"
 
 

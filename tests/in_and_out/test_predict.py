@@ -301,8 +301,10 @@ def test_a_directory_without_vocabulary_is_told(classifier, capsys, tmp_path):
 
 @pytest.mark.parametrize("name", ["-", pytest.param("/dev/stdin", marks=pytest.mark.slow)])
 def test_a_process_reads_its_standard_input_and_answers_in_utf_8(classifier, tmp_path, name):
-    assert 0 == run_here(convert_hf, f"--albert_directory={classifier}",
-                         f"--output_dir={tmp_path}/named", "--label_list=schön,日本")
+    assert 0 == run_here(convert_hf, f"--albert_directory={classifier}", f"--output_dir={tmp_path}/named")
+    names = {"schön": 0, "日本": 1}
+    by_id = {str(i): name for name, i in names.items()}
+    jobs.change_json(tmp_path / "named/config.json", label2id=names, id2label=by_id)
     process = helpers.start("albert.predict", f"--model={tmp_path}/named", f"--input_file={name}", stdin=-1,
                             env={"PYTHONIOENCODING": "latin-1"}, encoding="utf-8")
     out, err = process.communicate("w1\tw2\nw3\t\n", timeout=300)
