@@ -209,6 +209,11 @@ def main(values: flags.FlagValues) -> None:
         last_step = min(values.until_step or values.num_train_steps, values.num_train_steps)
         earlier_run.check_directory(values.output_dir, config, conditions, may_continue_to=last_step)
 
+    init, mode = None, "encoder"
+    if values.init_checkpoint:
+        init = start.weights() if start else pretrained.open_any_weights(values.init_checkpoint)
+        mode = "group0" if values.init_from_group0 else "partial" if values.allow_partial_init else mode
+
     # === Engine: it takes seconds to import, so everything else is checked first ===
     engines.start(engines.choose(values))
     from albert.optimization import OptimizerConfig
@@ -232,7 +237,6 @@ def main(values: flags.FlagValues) -> None:
             )
 
         # === Weights to start from ===
-        init, mode = None, "encoder"
         if values.init_embeddings == "cooccurrence":
             counted = cooccurrence.Start(
                 train_files, task.feature_spec(), tokenizer.special_ids, config, values.seed
@@ -240,9 +244,6 @@ def main(values: flags.FlagValues) -> None:
             init, mode = Weights("co-occurrence", counted), "any"
         elif values.init_from_teacher and not checkpoints.newest_or_best(values.output_dir):
             init, mode = teachers.initial_weights(task.teacher, config, train_files), "any"
-        elif values.init_checkpoint:
-            init = start.weights() if start else pretrained.open_any_weights(values.init_checkpoint)
-            mode = "group0" if values.init_from_group0 else "partial" if values.allow_partial_init else mode
 
         # === Train ===
         last = None
