@@ -17,7 +17,6 @@ With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
 
 import collections
-import dataclasses
 import functools
 import itertools
 import os
@@ -164,14 +163,10 @@ def job_of(values: flags.FlagValues) -> Job:
     ).text
     form = corpus_flags.form_of(values)
 
-    def settings(kind, **others):
-        names = {field.name for field in dataclasses.fields(kind)} - set(others)
-        return kind(**flags.select(values, names), **others)
-
     recipe = Recipe(
-        pairs=settings(PairSettings, is_swapped_later=not values.static_masks,
-                       sentence_objective=objective),
-        masking=settings(MaskingSettings),
+        pairs=PairSettings(**flags.select(values, PairSettings) | {
+            "is_swapped_later": not values.static_masks, "sentence_objective": objective}),
+        masking=MaskingSettings(**flags.select(values, MaskingSettings)),
         vocab_file=values.vocab_file,
         spm_model_file=values.spm_model_file,
         vocabulary_sha256=files.sha256(vocabulary),

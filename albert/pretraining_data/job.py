@@ -50,19 +50,11 @@ class Recipe:
         return child_seed(self.random_seed, *purpose)
 
 
-_tokenizers: dict[tuple, FullTokenizer] = {}  # the last one, by the content of its vocabulary
-
-
+@functools.lru_cache(maxsize=1)
 def load_tokenizer(recipe: Recipe) -> FullTokenizer:
     """Returns the tokenizer, loaded once per process."""
-    key = recipe.vocabulary_sha256, recipe.text, bool(recipe.spm_model_file)
-    if key not in _tokenizers:
-        _tokenizers.clear()
-        vocab_file = None if recipe.spm_model_file else recipe.vocab_file
-        _tokenizers[key] = FullTokenizer(
-            vocab_file, spm_model_file=recipe.spm_model_file, **dataclasses.asdict(recipe.text)
-        )
-    return _tokenizers[key]
+    vocab_file = None if recipe.spm_model_file else recipe.vocab_file
+    return FullTokenizer(vocab_file, spm_model_file=recipe.spm_model_file, **dataclasses.asdict(recipe.text))
 
 
 @functools.lru_cache(maxsize=1)
