@@ -11,13 +11,14 @@ import json
 import logging
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from albert.errors import DataError, UserError, first_line
+from albert.errors import DataError, RunDirBusyError, UserError, first_line
 from albert.storage import shipped
-from albert.storage.temporary import temporary_dir
+from albert.storage.temporary import temporary_dir, this_process
 
 log = logging.getLogger("albert")
 
@@ -100,6 +101,7 @@ class Folder:
             raise DataError(f"{url}: an address must not contain . or ..")
         self.url, self.start = url, start
         self.path = os.path.join(cache_directory(), tree, scheme.lower(), *parts)
+        self._token = ""  # what this process wrote to show that it is the one that writes there
 
     @contextlib.contextmanager
     def _copying(self, verb: str) -> Iterator[tuple[Any, str, dict[str, Any]]]:
@@ -157,12 +159,20 @@ class Folder:
             log.info("copied %d file(s) of %s (%.1f MB)", len(sizes), self.url, sum(sizes) / 1e6)
 
     def push(self) -> None:
-        """Copies changed files out, in the order of publication, and removes there those removed here."""
+        """Copies changed files out, in the order of publication, and removes there those removed here.
+
+        Raises:
+          RunDirBusyError: another process has taken the directory over; DataError: cannot copy.
+        """
         paths = [os.path.join(parent, name) for parent, _, names in os.walk(self.path) for name in names]
         here = {os.path.relpath(path, self.path): path for path in paths}
         here = {name: path for name, path in here.items() if "/." not in f"/{name}"
                 and (name.startswith(self.start) or "/" not in name)}  # of this output, or next to it
         with self._copying("write") as (fs, root, state):
+            if self._token and (owner := self._owner(fs, root)) != self._token:
+                raise RunDirBusyError(f"{self.url} was taken over by {owner or 'another process, which has ended'}"
+                                      ": this one stops, and writes nothing more there")
+
             def remove(names: Iterable[str]) -> None:
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
@@ -178,6 +188,33 @@ class Folder:
                 state[name] = [fs.ukey(f"{root}/{name}"), stamp]
             removed = [name for name in state if name not in here and name.startswith(self.start)]
             remove(sorted(removed, key=lambda name: not name.endswith(_MARKERS)))
+
+    def own(self) -> None:
+        """Takes the directory over: a process that has done so before stops before it writes again."""
+        if not self._token:
+            self._token = f"{this_process()} ({uuid.uuid4().hex})"
+            with open_storage(self.url, "write") as (fs, root):
+                before = self._owner(fs, root)
+                fs.pipe_file(f"{root}/{self._token_name}", self._token.encode())
+            if before:
+                log.warning("took over %s from %s: if that process is alive, it stops before it writes there "
+                            "again", self.url, before)
+            self.pull()
+
+    def give_up(self) -> None:
+        """Removes the token of this process."""
+        with contextlib.suppress(DataError), open_storage(self.url, "write") as (fs, root):
+            if self._token and self._owner(fs, root) == self._token:
+                fs.rm_file(f"{root}/{self._token_name}")
+
+    @property
+    def _token_name(self) -> str:
+        return f".{self.start}.owner" if self.start else ".owner"
+
+    def _owner(self, fs: Any, root: str) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return fs.cat_file(f"{root}/{self._token_name}").decode("utf-8", "replace")
+        return ""
 
 
 def _stamp(path: str) -> list[int]:
@@ -258,7 +295,7 @@ def output(path: str, is_directory: bool = False) -> Iterator[str]:
     """Yields the local path at which to make an output, which is copied out after the block.
 
     Args:
-      is_directory: whether it may be a directory that another process holds, as that of a run is.
+      is_directory: whether to continue with the files in it; `own` takes it over.
 
     Raises:
       UserError: something could not be copied (names where it is).
@@ -269,13 +306,12 @@ def output(path: str, is_directory: bool = False) -> Iterator[str]:
     url = path.rstrip("/")
     parent, _, name = url.rpartition("/")
     folder = Folder(url, "outputs") if is_directory else Folder(parent, "outputs", name)
-    with open_storage(folder.url, "write") as (fs, root):  # now, not when all is made
-        fs.pipe_file(f"{root}/.albert", b"")
-        fs.rm_file(f"{root}/.albert")
     _outputs.append(folder)
     try:
-        folder.pull()
-        if not is_directory:
+        if is_directory:
+            folder.pull()
+        else:
+            folder.own()  # now, since that shows whether it can be written
             folder.push()  # what an earlier process could not
         yield folder.path if is_directory else os.path.join(folder.path, name)
         try:
@@ -284,10 +320,22 @@ def output(path: str, is_directory: bool = False) -> Iterator[str]:
             raise UserError(f"{error}; what was not uploaded is in {cache_directory()}/outputs") from error
     finally:
         _outputs.remove(folder)
+        folder.give_up()
+
+
+def own(path: str) -> None:
+    """Takes over the directory whose output a local path is, if it is one."""
+    for folder in _outputs:
+        if folder.path == os.path.abspath(path):
+            folder.own()
 
 
 def push() -> None:
-    """Copies out what has changed in the outputs of this process; a failure is logged, and retried later."""
+    """Copies out what has changed in the outputs of this process; a failure is logged, and retried later.
+
+    Raises:
+      RunDirBusyError: another process has taken a directory over.
+    """
     for folder in _outputs:
         try:
             folder.push()

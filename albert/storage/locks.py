@@ -1,7 +1,7 @@
 """Exclusive access to directories, and the work folders of jobs.
 
-A directory is locked by a lock file (`filelock`). For one in cloud storage that is the local copy's, so
-no process of another machine is refused.
+A directory is locked by a lock file (`filelock`). For one in cloud storage that is the local copy's; a
+process of another machine is stopped by `cloud.own`.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from albert.errors import RunDirBusyError, UserError
+from albert.storage import cloud
 from albert.storage.temporary import fsync, remove_dead, this_process
 
 _LOCK_FILE = ".lock"
@@ -38,6 +39,7 @@ def hold(directory: str) -> Iterator[None]:
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(this_process())
         remove_dead(glob.glob(os.path.join(glob.escape(directory), ".*.tmp-????????")))
+        cloud.own(directory)
         yield
     finally:
         lock.release()

@@ -1,4 +1,4 @@
-"""Runs in cloud storage: kills at any call, and uploads that fail, all in memory."""
+"""Runs in cloud storage: their owner, kills at any call, and uploads that fail, all in memory."""
 
 import contextlib
 import json
@@ -14,6 +14,7 @@ import stores
 from helpers import REPO, assert_one_clear_line, write_pretraining_records
 from record_files_made import payloads_of
 
+from albert.errors import RunDirBusyError
 from albert.formats import checkpoints
 from albert.records.record_files import RecordFiles
 from albert.storage import cloud, files, locks
@@ -22,6 +23,9 @@ from albert.training.metrics import MetricsWriter
 
 pytestmark = pytest.mark.usefixtures("memory")
 RUN = "memory://data/run"
+
+
+OWNER = "/data/run/.owner"
 
 
 @contextlib.contextmanager
@@ -53,6 +57,49 @@ def test_a_second_run_of_this_machine_is_refused_while_the_first_is_alive(whole,
     assert not memory.find("/data/run")
 
 
+def test_a_run_that_another_one_fenced_off_stops_and_uploads_nothing_more(memory, caplog, tmp_path):
+    message = f"{RUN} was taken over by pid 7 on host elsewhere: this one stops, and writes nothing more"
+    with pytest.raises(RunDirBusyError, match=message), held_run() as local:
+        files.write_json(os.path.join(local, "a.json"), {})
+        cloud.push()
+        memory.pipe_file(OWNER, b"pid 7 on host elsewhere")
+        files.write_json(os.path.join(local, "b.json"), {})
+        cloud.push()
+    assert memory.find("/data/run") == [OWNER, "/data/run/a.json"]
+    with held_run(tmp_path / "elsewhere") as local:  # which has what the others have written
+        assert [name for name in os.listdir(local) if name[0] != "."] == ["a.json"]
+    assert f"took over {RUN} from pid 7 on host elsewhere" in caplog.text
+    assert memory.find("/data/run") == ["/data/run/a.json"]
+
+
+def test_a_training_run_that_is_fenced_off_ends_with_one_line(memory, whole, monkeypatch, capfd):
+    real = type(memory).put_file
+
+    def put_file(system, path, name):
+        real(system, path, name)
+        if name.endswith(".index"):
+            memory.pipe_file(OWNER, b"pid 7 on host elsewhere")
+
+    monkeypatch.setattr(type(memory), "put_file", put_file)
+    assert jobs.pretrain(*whole.flags, f"--output_dir={RUN}") == 2
+    line = capfd.readouterr().err.strip().splitlines()[-1]
+    assert f"error: {RUN} was taken over by pid 7 on host elsewhere: this one stops" in line
+    [index] = (name for name in memory.find("/data/run") if name.endswith(".index"))
+    assert memory.cat_file(OWNER) == b"pid 7 on host elsewhere"
+
+
+def test_of_two_that_start_at_the_same_time_one_goes_on(memory):
+    two = [cloud.Folder(RUN, tree) for tree in ("one", "two")]
+    for folder in two:
+        folder.own()
+    two[1].push()
+    with pytest.raises(RunDirBusyError, match=f"taken over by pid {os.getpid()} on host"):
+        two[0].push()
+    two[1].give_up()
+    with pytest.raises(RunDirBusyError, match="taken over by another process, which has ended"):
+        two[0].push()
+
+
 # === Killed at any call ===
 
 
@@ -81,6 +128,7 @@ def killed_at_each_call(monkeypatch, system, work, least: int):
                 patch.setattr(type(system), name, dying(getattr(type(system), name)))  # noqa: B023
 
         with monkeypatch.context() as patch, contextlib.suppress(Dead):
+            patch.setattr(cloud.Folder, "give_up", lambda _: None)  # as in a process that was killed
             work(begin_to_count)
         yield
         if calls[0] <= number:
@@ -154,12 +202,13 @@ def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest
             assert manifest.records == len(payloads_of(source.paths[0])) in (3, 5)
 
 
-def test_what_a_killed_process_has_not_copied_out_is_copied_by_the_next_one(memory):
-    with pytest.raises(Dead), held_run() as local:
+def test_what_a_killed_process_has_not_copied_out_is_copied_by_the_next_one(memory, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Dead), held_run() as local:
         files.write_json(os.path.join(local, "a.json"), {})
         cloud.push()
         files.write_json(os.path.join(local, "b.json"), {})
         os.unlink(os.path.join(local, "a.json"))
+        patch.setattr(cloud.Folder, "give_up", lambda _: None)
         raise Dead
     memory.pipe_file("/data/run/of_another.json", b"{}")
     with held_run() as local:

@@ -150,6 +150,10 @@ ROWS = [
      "test_shared_places"),
     # Metrics, and cloud storage
     ("training/metrics.py", 'line["step"] <= step', 'line["step"] < step', "test_fine_tuners"),
+    ("storage/cloud.py", "if self._token and (owner := self._owner(fs, root)) != self._token:", "if False:",
+     "test_remote_runs"),
+    ("storage/cloud.py", "if self._token and self._owner(fs, root) == self._token:", "if self._token:",
+     "test_remote_runs"),
     ("storage/cloud.py", "== (identity := fs.ukey(source)) and", "and (identity := fs.ukey(source)) and",
      "test_remote_paths"),
     # Ranges, help, exit codes
