@@ -114,8 +114,11 @@ class TensorFlowEngine(Engine):
             with islands.islands():
                 return steps.eval_step(batch, task, model)
 
+        # Traced once for all replicas.
+        of_replica = tf.function(of_batch, reduce_retracing=True, autograph=False)
+
         def of_replicas(batch):
-            *numbers, predictions = strategy.run(of_batch, args=(batch,))
+            *numbers, predictions = strategy.run(of_replica, args=(batch,))
 
             def total(value):
                 return strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
