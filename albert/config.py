@@ -180,7 +180,7 @@ class AlbertConfig:
         Raises:
           DataError: no architecture has this name.
         """
-        return cls.from_json_file(config_file(name))
+        return cls.from_json_file(architectures().get(name) or config_file(name))
 
     def check_length(self, max_seq_length: int | None, origin: str) -> None:
         """Raises a FlagError if `max_seq_length` exceeds the maximum of `origin`'s model."""

@@ -33,8 +33,8 @@ def main(values: flags.FlagValues) -> None:
     flags.require(values, "output_file")
     if not values.output_file.endswith((".jsonl", ".npz")):
         raise FlagError(f"--output_file={values.output_file} ends neither in .jsonl nor in .npz")
-    texts = answering.read_texts(values.input_file)
     embedder = Embedder(answering.open_model(values), values.pooling)
+    texts = answering.read_texts(values.input_file)
     vectors = embedder.predict(texts, Progress("embedded", len(texts), "lines"))
     if values.output_file.endswith(".npz"):
         with files.atomic_write(values.output_file, "wb") as stream:

@@ -26,9 +26,9 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
     if texts and values.input_file != answering.STDIN:
         raise FlagError("give texts as arguments or in --input_file, not both")
     are_lines, name = not texts, answering.source_name(values.input_file)
+    filler = MaskFiller(answering.open_model(values), values.top_k)
     if are_lines:
         texts = answering.read_texts(values.input_file)
-    filler = MaskFiller(answering.open_model(values), values.top_k)
     inputs = {}
     for number, text in enumerate(texts, start=1):
         origin = f"{name}:{number}" if are_lines else f"argument {number}"

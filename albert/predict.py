@@ -69,7 +69,6 @@ def main(values: flags.FlagValues) -> None:
                         "*.jsonl, or give a table as --input_file")
 
     # === Model ===
-    texts = [] if is_table else answering.read_texts(path)
     session = answering.open_model(values)
     task, labels = fine_tuned.task_of(session.source, values.task), ()
     if values.label_list:
@@ -101,7 +100,7 @@ def main(values: flags.FlagValues) -> None:
         inputs = [row if row[0].strip() else None for row in rows]
     else:
         name, inputs = answering.source_name(path), []
-        for number, line in enumerate(texts, start=1):
+        for number, line in enumerate(answering.read_texts(path), start=1):
             is_empty = predictor.min_texts > 1 and not line.strip(" ")
             columns = line.split(predictor.separator)
             inputs.append(None if is_empty else predictor.read(columns, f"{name}:{number}, split at tabs"))

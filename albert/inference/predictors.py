@@ -16,6 +16,7 @@ import numpy as np
 from albert.albert_tokenizer import MASK, AlbertTokenizer
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats import sentence_files
+from albert.formats.model_classes import MODEL_CLASSES
 from albert.inference.onnx_model import INPUTS
 from albert.records import features
 
@@ -218,6 +219,8 @@ class MaskFiller(Predictor):
     class_name = "AlbertForMaskedLM"
 
     def __init__(self, session: Any, top_k: int):
+        if MODEL_CLASSES[self.class_name].weight not in session.source.weights().shapes:
+            raise CheckpointError(f"{session.source.path} has no masked-LM head: it was trained for something else")
         vocab_size = session.tokenizer.vocab_size  # the model may have further rows
         if not 1 <= top_k <= vocab_size:
             raise FlagError(f"top_k={top_k}: the vocabulary has {vocab_size} tokens")

@@ -47,10 +47,6 @@ def pretraining_dataset(
 
     Raises:
       DataError: the files cannot be read, or not together.
-
-    Example:
-      >>> data = albert.pretraining_dataset("pairs.tfrecord", batch_size=32)
-      >>> inputs, labels, weights = next(iter(data))
     """
     source = RecordFiles.of_flag(pattern, "pattern")
     spec = cooccurrence.feature_spec(source)

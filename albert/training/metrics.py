@@ -145,6 +145,7 @@ class MetricsWriter:
 
     def __init__(self, directory: str, step: int):
         self._path = os.path.join(directory, "metrics.jsonl")
+        files.open_to_append(self._path).close()  # refuses a link
         lines = [line for line in read_metrics(directory) if line["step"] <= step]
         with files.atomic_write(self._path) as stream:
             stream.writelines(json.dumps(line) + "\n" for line in lines)

@@ -109,7 +109,7 @@ NO_MASKS = [
     (PRETRAINED, ["--top_k=41", "[MASK]"], "the vocabulary has 40 tokens"),
     (PRETRAINED, ["--input_file=/nowhere"], "no such file"),
     (PRETRAINED, ["--input_file=/nowhere", "[MASK]"], "not both"),
-    (CLASSIFIER, ["[MASK]"], "has no trained cls/predictions"),
+    (CLASSIFIER, ["[MASK]"], "has no masked-LM head"),
     ("", ["[MASK]"], "holds neither albert_config.json"),
     ("none", ["[MASK]"], "--model: no directory"),
     (PRETRAINED, ["--model=", "[MASK]"], "--model"),

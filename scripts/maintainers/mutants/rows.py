@@ -359,7 +359,7 @@ ROWS = [
     # From flags to records, vocabularies, answers and exports
     ("create_pretraining_data.py", "passes = 1 if not (values.static_masks or", "passes = 1 if (False and",
      "test_create_pretraining_data"),
-    ("create_pretraining_data.py", "masking=settings(MaskingSettings),",
+    ("create_pretraining_data.py", "masking=MaskingSettings(**flags.select(values, MaskingSettings)),",
      "masking=MaskingSettings(values.max_predictions_per_seq, 0.15),", "test_record_statistics"),
     ("create_pretraining_data.py", "random_seed=values.random_seed,", "random_seed=12345,",
      "test_create_pretraining_data"),
