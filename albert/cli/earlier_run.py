@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from albert.config import AlbertConfig
@@ -94,18 +94,13 @@ def check_directory(
             f"--output_dir={directory} holds a model that is not a run's checkpoint: use another "
             "directory, or that model would be overwritten, or opened instead of the new one"
         )
-    for prefix in _comparable(best, *reversed(steps.values())):
-        check(prefix, conditions, is_resumed=True, may_continue_to=may_continue_to)
-        checkpoints.check_architecture(read_run_state(prefix), config, prefix)
-
-
-def _comparable(best: str, *newest_first: str) -> Iterator[str]:
-    """Yields the best and the newest checkpoint whose run state is readable."""
-    for group in ([best], newest_first):
+    for group in ([best], reversed(steps.values())):
         for prefix in group:
             try:
-                if read_run_state(prefix):
-                    yield prefix
-                    break
+                run_state = read_run_state(prefix)
             except DataError:
                 continue  # resuming renames it
+            if run_state:
+                check(prefix, conditions, is_resumed=True, may_continue_to=may_continue_to)
+                checkpoints.check_architecture(run_state, config, prefix)
+                break

@@ -237,10 +237,12 @@ def _open_parquet(path: str, flag: str) -> Table:
         values, size = [], 0
         with text_files.open_text(path, flag) as stream, structured_files.open_parquet(stream, path) as file:
             for batch in file.iter_batches(128, columns=[names[column]], use_threads=False):
-                if (size := size + batch.nbytes) > lines.MAX_BYTES:
+                found = batch.column(0)  # of a dictionary, each row gets a copy, which counts
+                found = found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
+                if (size := size + found.nbytes) > lines.MAX_BYTES:
                     raise lines.too_large(path)
                 try:
-                    values += batch.column(0).to_pylist()
+                    values += found.to_pylist()
                 except (ValueError, OverflowError) as error:  # no text, or dates that Python lacks
                     raise DataError(f"{path}: a value after row {len(values)} cannot be read: "
                                     f"{first_line(error)}") from error

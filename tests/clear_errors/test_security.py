@@ -238,9 +238,12 @@ def test_a_table_of_no_date_or_of_gigabytes_is_refused(tmp_path, monkeypatch):
     assert tables.read_table(str(path), "train_file").texts(0) == ["a"]  # the other column is not read
     monkeypatch.setattr(lines, "MAX_BYTES", 8 << 20)
     parquet.write_table(pyarrow.table({"text": ["a" * 1_000_000] * 30}), path, compression="zstd")
+    shared = tmp_path / "b.parquet"  # one text, to which each row refers
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 30, pyarrow.int32()), ["a" * 1_000_000])
+    parquet.write_table(pyarrow.table({"text": texts}), shared)
     packed = tmp_path / "a.csv.gz"
     packed.write_bytes(gzip.compress(b"text,label\n" + b"a" * 30_000_000))
-    for path in (path, packed):
+    for path in (path, shared, packed):
         assert path.stat().st_size < 1 << 20
         with pytest.raises(DataError, match=f"{path.name}: more than 8 MB when it is unpacked"):
             tables.read_table(str(path), "train_file").texts(0)
