@@ -11,7 +11,6 @@ memory counts.
 
 import argparse
 import bz2
-import contextlib
 import gzip
 import io
 import json
@@ -27,6 +26,7 @@ import struct
 import sys
 import tempfile
 import time
+import traceback
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
@@ -264,9 +264,8 @@ def outcome(read, folder: pathlib.Path, is_long: bool) -> str:
         except albert.errors.UserError as error:
             code = 1 if "\n" in str(error) or len(str(error)) > 2000 else 2
             os.write(2, str(error).encode(errors="replace"))
-        except BaseException:
-            with contextlib.suppress(Exception):
-                os.write(2, __import__("traceback").format_exc().encode())
+        except Exception:
+            traceback.print_exc()
         finally:
             os._exit(code if isinstance(code, int) else 1)
     end = time.monotonic() + SECONDS * (1 if is_long else 6)  # six: for a busy machine
