@@ -41,8 +41,9 @@ CONTENTS = """
 def add_contents(app, page, source):
     """Adds the side bar to the first page, where GitHub would show its markup."""
     if page == root_doc:
-        for folder in ("guides", "reference", "notebooks", "evidence"):
-            source[0] += CONTENTS % (folder.title(), f"docs/{folder}/*")
+        for folder in ("start", "guides", "reference", "notebooks", "evidence"):
+            title = "How to" if folder == "guides" else folder.title()
+            source[0] += CONTENTS % (title, f"docs/{folder}/*")
         source[0] += CONTENTS % ("Project", "CONTRIBUTING\nCHANGELOG\nalbert/models/*/README")
 
 

@@ -28,8 +28,6 @@ from albert.formats import model_card, pretrained  # noqa: E402
 from albert.storage import files  # noqa: E402
 from albert.tasks import baselines  # noqa: E402
 
-# The results in the documentation: of both starts, and of epochs.
-EVIDENCE = "fine_tuning_gains.json", "fine_tuning_epochs.json"
 # Folder of GLUE: columns of the text, of the second text and of the label.
 TASKS = {
     "SST-2": ("sentence", None, "label"), "MRPC": ("#1 String", "#2 String", "Quality"),

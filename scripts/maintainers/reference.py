@@ -130,8 +130,8 @@ def commands() -> str:
         "[Exit codes](exit_codes.md) are the same everywhere.",
         ", ".join(f"[{name}](#{_anchor(name)})" for name in lines),
         "## Flags that name a model",
-        "The value is a directory, an archive, a checkpoint's prefix, a name on the hub or `small_en`, "
-        "unless the table says otherwise ([released models](../guides/released_models.md)).",
+        "The value is a directory, a checkpoint's prefix, a name on the hub or `small_en`, "
+        "unless the table says otherwise ([what can be opened](../start/old_checkpoints.md#what-can-be-opened)).",
         _model_flags(lines),
         "## Shared flags", "Several commands have these; each lists its own below.",
         _flag_table(shared[flag] for flag in sorted(shared)),

@@ -11,7 +11,7 @@ import albert
 from albert.modeling import named_weights
 from albert.tokenization import FullTokenizer
 
-PAGE = (REPO / "docs/guides/coming_from.md").read_text("utf-8")
+PAGE = (REPO / "docs/start/old_checkpoints.md").read_text("utf-8")
 SIZES = SIZES | {"vocab_size": 8, "num_hidden_layers": 1}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "text", "another"]
 IDS = np.array([[2, 5, 6, 3]])

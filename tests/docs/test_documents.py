@@ -20,11 +20,10 @@ PAGES = [*(REPO / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING
          *sorted((REPO / "docs").rglob("*.md"))]
 # The pages with examples, in the order in which they build on each other.
 GUIDES = [
-    "docs/guides/pretrain.md", "docs/guides/classify.md", "docs/guides/tune_classifier.md",
-    "docs/guides/keras_head.md", "README.md", "docs/guides/records.md",
-    "docs/guides/another_language.md", "docs/guides/serve.md", "docs/guides/tasks.md",
-    "docs/guides/embeddings.md",
-    "docs/guides/released_models.md", "docs/guides/accelerators.md", "docs/guides/coming_from.md",
+    "docs/guides/pretrain.md", "docs/start/first_classifier.md", "docs/guides/tune_classifier.md",
+    "README.md", "docs/guides/records.md", "docs/guides/another_language.md", "docs/guides/serve.md",
+    "docs/guides/tasks.md", "docs/guides/embeddings.md", "docs/guides/which_model.md",
+    "docs/start/old_checkpoints.md", "docs/guides/accelerators.md",
 ]
 # Enough to see that a command works; the last flag wins.
 SMALLER = {
@@ -158,7 +157,7 @@ def test_the_examples_that_need_other_packages_run(workshop):
     packages = {name for name in NEEDS.values() if importlib.util.find_spec(name)}
     if not packages:
         pytest.skip("onnxruntime not installed (extra: onnx)")
-    run_examples(["docs/guides/pretrain.md", "docs/guides/classify.md", "docs/guides/serve.md"],
+    run_examples(["docs/guides/pretrain.md", "docs/start/first_classifier.md", "docs/guides/serve.md"],
                  workshop, packages)
 
 
@@ -182,7 +181,8 @@ def test_the_python_of_the_first_pages_runs_and_prints_what_they_show(
 ):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(classified.out, "work/classifier")
-    for page in ("README.md", *(f"docs/guides/{name}.md" for name in ("embeddings", "classify", "keras_head"))):
+    for page in ("README.md", "docs/guides/embeddings.md", "docs/start/first_classifier.md",
+                 "docs/guides/tune_classifier.md"):
         for code in [code for language, code in examples(page) if language == "python"]:
             exec(code, {})
             printed = capsys.readouterr().out

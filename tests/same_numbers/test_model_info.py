@@ -3,6 +3,7 @@
 import collections
 import json
 import math
+import pathlib
 import re
 import shlex
 
@@ -156,7 +157,7 @@ def quoted(text: str) -> list[str]:
 
 
 def test_the_released_sizes_side_by_side_as_published_and_as_the_page_shows(info):
-    page = (REPO / "docs/guides/released_models.md").read_text(encoding="utf-8")
+    page = (REPO / "docs/guides/which_model.md").read_text(encoding="utf-8")
     out = info("--albert_config_file=configs/albert_*_v1.json")
     assert out.splitlines()[0].split() == [f"albert_{size}_v1" for size in COSTS]
     assert columns(out, "backbone  ") == ["11,683,584", "17,683,968", "58,724,864", "222,595,584"]
@@ -198,12 +199,15 @@ def test_the_guides_sizes_and_its_choice_of_one_are_those_that_are_printed(info)
     cost = {name: model["training"]["training_flops_per_token"] for name, model in models.items()}
     assert len(table) == 8
     for config, cells in table.items():
-        shape, vocabulary, parameters, flops = cells.split(" | ")
+        shape, vocabulary, parameters, flops, batch, optimizer = cells.split(" | ")
         sizes = models[config]["architecture"]
         assert shape == f"{sizes['num_hidden_layers']} x {sizes['hidden_size']}"
         assert vocabulary == f"{sizes['vocab_size']:,}"
         assert parameters == f"{models[config]['parameters']['total']:,}"
         assert float(flops) == pytest.approx(cost[config] / cost["base_v2"], rel=0.05)
+        size = text_plan.size_of(pathlib.Path(config).stem)
+        assert batch == f"{size.batch} x {size.length}"
+        assert optimizer.lower() == f"{size.optimizer}, {size.rate}"
     # The rule is the one by which pretrain_from_text chooses.
     budgets = [1e11 * 3600 * hours for hours in (1 / 12, 1, 10, 100)]
     budgets += [3e14 * 36_000 * devices for devices in (1, 8)]
