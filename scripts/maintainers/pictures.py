@@ -2,7 +2,7 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for report, speed, cost, small_en, own_text,
+docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for report, speed, small_en, own_text,
 cooccurrence and quarter_hour. report.json has the beginning of the report.md that the README's
 first commands write. The last two are the results.json of grids: cooccurrence, and one_hour with a
 quarter of its tokens. pipeline.svg and model.svg were written by hand; the colours and the rules
@@ -111,26 +111,6 @@ def report(results: dict, path: pathlib.Path) -> None:
         + "\n".join([frame, *shapes]) + "\n</svg>\n", "utf-8")
 
 
-def cost(results: dict, path: pathlib.Path) -> None:
-    """Cost of a token as one dimension grows, 12 layers = 1; both axes are logarithmic."""
-    one = results["layers"]["12"]
-    names = {"length": "tokens in a sequence", "batch": "sequences in a batch", "layers": "layers"}
-    figure, axes = pyplot.subplots(1, 3, figsize=(9, 3), sharey=True)
-    for axis, (name, label) in zip(axes, names.items(), strict=True):
-        points = {int(k): v / one for k, v in results[name].items()}
-        axis.loglog(list(points), list(points.values()), "o-", color=OURS, label="measured")
-        axis.set_xticks(list(points), [str(x) for x in points])
-        axis.minorticks_off()
-        axis.set_xlabel(label)
-    first, *_, last = points  # of the layers
-    axes[2].plot([first, last], [points[first], points[first] * last / first], ":", color=MUTED,
-                 label="in proportion to the layers")
-    axes[0].set_yticks([0.25, 0.5, 1, 2], ["0.25", "0.5", "1", "2"])
-    axes[0].set_ylabel("cost of a token,\n12 layers = 1")
-    _legend(figure, axes[2])
-    _save(figure, path)
-
-
 def small_en(results: dict, path: pathlib.Path) -> None:
     """Learning curves of small_en: masked tokens predicted, and its nearness to the teacher."""
     names = {"masked_lm_accuracy": "masked tokens predicted", "teacher_similarity": "cosine to the teacher",
@@ -218,7 +198,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (report, speed, cost, small_en, own_text, cooccurrence, quarter_hour):
+        for draw in (report, speed, small_en, own_text, cooccurrence, quarter_hour):
             results = json.loads((DOCS / f"evidence/{draw.__name__}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{draw.__name__}.svg")
 
