@@ -212,10 +212,14 @@ def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: f
              f"--{kind}={vocabulary_file}", f"--do_lower_case={str(is_lower).lower()}",
              f"--output_file={train}", f"--eval_output_file={held_out}",
              f"--held_out_fraction={text_plan.held_out_fraction(tokens)}",
-             f"--max_seq_length={size.length}", "--nostatic_masks", "--full_sequences",
-             f"--random_seed={values.seed}")
+             f"--max_seq_length={size.length}", "--nostatic_masks", f"--random_seed={values.seed}",
+             # A teacher of sentences was not trained on pairs.
+             *(["--single_sentences", "--sentence_objective=none"] if teacher else ["--full_sequences"]))
         cloud.push()
-    tokens = Manifest.read(train).records * size.length
+    manifest = Manifest.read(train)
+    used = manifest.info["report"]["tokens"] / manifest.info["report"]["records"] + 2  # with [CLS] and [SEP]
+    tokens = round(manifest.records * used)
+    counted = dataclasses.replace(size, length=round(used))  # steps and speed count no padding
 
     # === Training, of which the first half minute shows how fast this machine is ===
     model = os.path.join(out, "model")
@@ -237,21 +241,21 @@ def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: f
         minimum = _MIN_TRAINED * values.hours * 3600
         if seconds_left() < minimum:
             log.warning("preparing the data took most of --hours; training takes another %s", duration(minimum))
-        assumed = text_plan.assumed_flops() / text_plan.token_flops(size, config)
-        training = text_plan.training_flags(size, tokens, assumed, max(_TRAINED * seconds_left(), minimum))
-        until = text_plan.measured_steps(size, training, assumed)
+        assumed = text_plan.assumed_flops() / text_plan.token_flops(counted, config)
+        training = text_plan.training_flags(counted, tokens, assumed, max(_TRAINED * seconds_left(), minimum))
+        until = text_plan.measured_steps(counted, training, assumed)
         train_model(training, f"--until_step={until}")
         *_, last = (line for line in read_metrics(model, "train") if line.get("tokens_per_second"))
         plan.tokens_per_second = round(last["tokens_per_second"])
-        trained = until * training["train_batch_size"] * size.length / plan.tokens_per_second
+        trained = until * training["train_batch_size"] * counted.length / plan.tokens_per_second
         seconds = max(_TRAINED * seconds_left(), minimum) + trained
-        plan.training = text_plan.training_flags(size, tokens, plan.tokens_per_second, seconds)
+        plan.training = text_plan.training_flags(counted, tokens, plan.tokens_per_second, seconds)
         plan.save(out)
-    epochs = plan.training["num_train_steps"] * plan.training["train_batch_size"] * size.length / tokens
+    epochs = plan.training["num_train_steps"] * plan.training["train_batch_size"] * counted.length / tokens
     planned = (
         f"{config.num_hidden_layers} x {config.hidden_size} (layers x width), {config.vocab_size:,} "
         f"vocabulary entries; {plan.training['num_train_steps']:,} steps of "
-        f"{plan.training['train_batch_size']} x {size.length} tokens: "
+        f"{plan.training['train_batch_size']} sequences of {counted.length} tokens: "
         f"{epochs:.1f} epochs of {plan.text_bytes / 1e6:,.1f} MB of text, "
         f"{duration(epochs * tokens / plan.tokens_per_second)} at {plan.tokens_per_second:,} tokens/s"
     )

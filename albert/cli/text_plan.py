@@ -88,7 +88,7 @@ def size_of(name: str) -> Size:
 def student_of(teacher: AlbertConfig) -> AlbertConfig:
     """Returns the architecture of a student: its teacher's layers, and narrower embeddings."""
     return dataclasses.replace(
-        teacher.with_dropout(0.0), embedding_size=min(STUDENT_WIDTH, teacher.embedding_size),
+        teacher, embedding_size=min(STUDENT_WIDTH, teacher.embedding_size),
         num_hidden_groups=teacher.num_hidden_layers, extra={},
     )
 

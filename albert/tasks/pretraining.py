@@ -74,9 +74,9 @@ class PretrainingTask(Task):
     def build_model(
         self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
     ) -> keras.Model:
-        if self.teacher:  # which compares all states
+        if self.teacher:  # All its states are compared; dropout is for fine-tuning: they are exact.
             options = dataclasses.replace(encoder_options, needed_outputs_only=False)
-            return Student(config, self.teacher.width, encoder_options=options)
+            return Student(config.with_dropout(0.0), self.teacher.width, encoder_options=options)
         return AlbertForPreTraining(config, encoder_options=encoder_options)
 
     def outputs(self, model, batch, **options):

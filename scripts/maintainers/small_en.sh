@@ -30,10 +30,8 @@ records() { # the file name, then what distinguishes these records
 records sentences --single_sentences --split_sentences
 records paragraphs --single_sentences
 records pairs --split_sentences
-# Dropout is for fine-tuning: the states to learn are exact.
-sed 's/_dropout_prob": 0.1/_dropout_prob": 0/' albert/models/small_en/albert_config.json > "$folder/albert_config.json"
 python -m albert.run_pretraining "--flagfile=$recipe/run_pretraining.flags" "--teacher=$teacher" \
-  "--albert_config_file=$folder/albert_config.json" \
+  --albert_config_file=albert/models/small_en/albert_config.json \
   "--input_file=$folder/sentences.tfrecord,$folder/paragraphs.tfrecord,$folder/pairs.tfrecord" \
   "--eval_input_file=$folder/sentences.heldout.tfrecord" "--output_dir=$folder/pretrained"
 python - "$folder" << 'END'
@@ -51,4 +49,3 @@ pretrained.write(f"{folder}/small_en", model, source.required_tokenizer(), dtype
 END
 # transformers computes in the type that this names: in bfloat16, its answers would differ.
 sed -i 's/"dtype": "bfloat16"/"dtype": "float32"/' "$folder/small_en/config.json"
-sed -i 's/\(hidden\|attention_probs\)_dropout_prob": 0,/\1_dropout_prob": 0.1,/' "$folder"/small_en/*config.json

@@ -122,7 +122,7 @@ def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(tmp_p
     keras.utils.set_random_seed(1)
     config = albert.AlbertConfig(**SIZES | {
         "vocab_size": len(words) + 5, "embedding_size": 16, "num_hidden_groups": 2,
-        "max_position_embeddings": 64})
+        "max_position_embeddings": 64, "hidden_dropout_prob": 0.1})
     albert.AlbertModel(config).save_pretrained(tmp_path / "teacher")
     (tmp_path / "teacher/vocab.txt").write_text("\n".join([*SPECIALS, *words]))
     out = tmp_path / "out"
@@ -130,9 +130,11 @@ def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(tmp_p
     assert run_here(pretrain_from_text, *command, f"--teacher={tmp_path / 'teacher'}") == 0
     model = albert.from_pretrained(out / "model")
     assert (model.config.num_hidden_groups, model.config.hidden_size) == (2, 16)
+    assert model.config.hidden_dropout_prob == 0.1  # to be fine-tuned with
     vocabulary = (out / "model/vocab.txt").read_text().split()
     assert vocabulary == [*SPECIALS, *(word for word in words if word != "zebra")]
     report = (out / "report.md").read_text()
+    assert "sentence order" not in report  # a teacher of sentences was not trained on pairs
     assert float(re.search(r"\| similarity to the teacher \| ([\d.]+) \|", report)[1]) > 0.5
     assert run_here(pretrain_from_text, *command, "--teacher=small_en") == 2  # not the one it began with
 
