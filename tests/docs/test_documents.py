@@ -252,6 +252,6 @@ def test_each_notebook_runs_from_top_to_bottom_on_its_own(tmp_path):
     pictures = sorted(tmp_path.glob("*.png"))
     assert len(pictures) == 2 and all(path.stat().st_size > 5000 for path in pictures)
     results = json.loads((tmp_path / "tour/classifier/eval_results.json").read_text())
-    assert results["eval_accuracy"] > 0.6  # chance is 0.5, since the sets are balanced
+    assert results["eval_accuracy"] > 0.35  # chance is 0.2: five labels, all as frequent
     assert len((tmp_path / "tour/answers.jsonl").read_text().splitlines()) == 3
     assert (tmp_path / "own_labels/own_labels/config.json").exists()
