@@ -30,24 +30,6 @@ def test_each_mutation_is_of_one_place_and_names_tests_that_there_are():
             assert "def " + test.split("[")[0] in names[module], tests
 
 
-def test_every_fuzzed_reader_answers_its_seeds_and_other_errors_are_let_through(
-    tmp_path, monkeypatch, capsys
-):
-    script = jobs.script("fuzz_readers")
-    odd = [b"", b"{}", b"[]", b"\xff\xfe", b"\0" * 40, b'{"data": []}', b"\x1f\x8b\x08junk"]
-    for reader in script.READERS:
-        paths = []
-        for number, seed in enumerate([*script.seeds(reader), *odd]):
-            paths.append(tmp_path / str(number))
-            paths[-1].write_bytes(seed)
-        assert script.main(["fuzz_readers", reader, "--replay", *map(str, paths)]) == 0
-        assert capsys.readouterr().out == f"passed: {len(paths)} inputs\n"
-
-    monkeypatch.setitem(script.READERS, "tsv", lambda path, tokenizer: {}["a bug"])
-    with pytest.raises(KeyError):
-        script.main(["fuzz_readers", "tsv", "--replay", str(tmp_path / "0")])
-
-
 # --- The quickstart's text ---
 
 DOCSTRING = """\

@@ -17,6 +17,7 @@ from typing import Any
 import forked
 import numpy as np
 import pytest
+import traced_once
 from record_files_made import write_records
 
 from albert.cli import flags
@@ -159,7 +160,12 @@ def program(path, *arguments, cwd=None, **environment: str) -> subprocess.Comple
     )
 
 
-use_plain_graphs = functools.cache(forked.use_plain_graphs)
+@functools.cache
+def use_plain_graphs() -> None:
+    """Leaves out what takes longer than a tiny run; see forked.py and traced_once.py."""
+    forked.use_plain_graphs()
+    if sys.modules["keras"].backend.backend() == "tensorflow":
+        traced_once.share_steps()
 
 
 def setup_module() -> dict[str, Any]:
