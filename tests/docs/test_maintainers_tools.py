@@ -32,44 +32,6 @@ def test_each_mutation_is_of_one_place_and_names_tests_that_there_are():
 
 # --- The quickstart's text ---
 
-DOCSTRING = """\
-Return the ``value`` of the :func:`~os.path.join` call as it is.
-
-    >>> join('a', 'b')
-
-Heading here
-============
-
-* The first item says what the *name* of the file is [1]_.
-
-def join(a, b):
-    return a
-
-+-----+------+
-| a b | of c |
-+-----+------+
-
-join(path, *paths)
-   See https://example.org for what this is about in detail.
-   The result is never an empty string.
-"""
-
-
-def test_prose_is_read_from_docstrings_without_importing_their_modules(tmp_path):
-    assert list(quickstart.sentences_of(DOCSTRING)) == [
-        "Return the value of the os.path.join call as it is.",
-        "The result is never an empty string.",
-    ]
-    text = '"""This module has some words in it.\n\nIt also has a second sentence here."""\n'
-    (tmp_path / "loud.py").write_text(text + "raise SystemExit('imported')\n")
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test/hidden.py").write_text(text.replace("module", "fixture"))
-    (tmp_path / "python2.py").write_text("print 'no'\n")
-    reference, library = quickstart.python_docs(str(tmp_path))
-    assert library == [["This module has some words in it.", "It also has a second sentence here."]]
-    assert len(reference) > 50
-
-
 def test_the_quickstarts_task_is_of_sentences_that_its_corpus_lacks_the_same_for_a_seed(tmp_path):
     source = tmp_path / "in.txt"
     source.write_text("\n\n".join(

@@ -41,6 +41,27 @@ def quickstart(repository: pathlib.Path, *arguments) -> subprocess.CompletedProc
     )
 
 
+def test_each_step_gets_the_settings_and_what_the_steps_before_it_made(repository):
+    out, task = "out/text", "out/text/classification/SST-2"
+    made = (f"{out}/corpus.txt", f"{task}/train.tsv", f"{task}/dev.tsv",
+            "out/pretrained/model/model.ckpt-best.index", "out/pretrained/model/model.ckpt-best.data-00000-of-00001",
+            *(f"out/{name}/report.md" for name in ("pretrained", "classifier_hub", "classifier_small_en")))
+    (repository / ".venv/bin/python").write_text(
+        f'#!/bin/sh\ncase "$1" in -c | -V) exec "{sys.executable}" "$@" ;; esac\necho "$*" >>calls\n'
+        + "".join(f"mkdir -p {pathlib.Path(name).parent}; touch {name}\n" for name in made))
+    (repository / "my.txt").write_text("A text.\n")
+    done = quickstart(repository, "--input_file=my.txt", "--hours=3", "--output_dir=out")
+    assert done.returncode == 0, done.stderr
+    classified = f"-m albert.run_classifier --train_file={task}/train.tsv --dev_file={task}/dev.tsv --output_dir=out/"
+    assert (repository / "calls").read_text().splitlines() == [
+        f"scripts/quickstart/text.py --input_file=my.txt --output_dir={out}",
+        f"-m albert.pretrain_from_text --input_file={out}/corpus.txt --hours=3 --output_dir=out/pretrained",
+        "-m albert.export_to_tfhub --albert_directory=out/pretrained/model --export_path=out/hub_module",
+        f"{classified}classifier_hub --albert_hub_module_handle=out/hub_module",
+        f"{classified}classifier_small_en --init_checkpoint=small_en",
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # a minute and a half of computing
 def test_quickstart_goes_from_a_text_to_reports_and_repeats_no_step(repository):

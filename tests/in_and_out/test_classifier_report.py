@@ -263,12 +263,13 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
 
     monkeypatch.setattr(finetune, "run", run)
     monkeypatch.setattr(baselines, "tfidf_answers", answers)
-    assert jobs.classify(*given, "--cross_validation=2") == 0
+    assert jobs.classify(*given, "--cross_validation=2", "--warmup_step=4") == 0
     (one, rows), (two, others), (whole, last) = runs
     assert rows["train"] == others["dev"] and rows["dev"] == others["train"]
     assert {len(rows["dev"]), len(rows["train"])} == {30, 31}
     for settings in (one, two):
         assert settings.save_checkpoints_steps == settings.train_step < whole.train_step
+        assert settings.warmup_step == 2 and whole.warmup_step == 4
         assert not settings.do_predict
     for (train, texts), of_run in zip(fitted, (rows, others, last), strict=True):
         assert ([a for a, _ in train], [a for a, _ in texts]) == (of_run["train"], of_run["dev"])
@@ -283,9 +284,9 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
 
 
 @pytest.mark.parametrize("change", [
-    "nothing", "--learning_rate=0.5", "--init_checkpoint", "--seed=3", "the data",
+    "nothing", "--learning_rate=0.5", "--init_checkpoint", "--seed=3", "the data", "the vocabulary",
 ])
-def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_weights(
+def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_files(
     change, own_table, tmp_path, monkeypatch
 ):
     path, given = own_table
@@ -307,6 +308,9 @@ def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_wei
     if change == "the data":
         with path.open("a") as stream:
             stream.write("w9 w8 w7,bad\n")
+    if change == "the vocabulary":
+        *others, one, two = (tmp_path / "vocab.txt").read_text().split()
+        (tmp_path / "vocab.txt").write_text("\n".join([*others, two, one]) + "\n")
     if change == "--init_checkpoint":
         [start] = [one for one in given if one.startswith("--albert_config_file")]
         config = AlbertConfig.from_json_file(start.partition("=")[2])

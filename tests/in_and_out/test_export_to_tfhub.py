@@ -88,6 +88,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(hub_module):
     source, path = hub_module
     code = (path / "README.md").read_text().split("```python\n")[1].split("```")[0]

@@ -168,11 +168,11 @@ def test_fit_takes_bare_arrays_what_the_tokenizer_makes_and_a_tf_data_set(tmp_pa
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path / "vocab.txt"))
     texts = [f"word{i} word{i + 1}" for i in range(ROWS)]
     encoded = tokenizer(texts, padding=True, return_tensors="np", return_offsets_mapping=True)
-    for used in (make(FAST), model):  # not yet built by Keras, and built
-        used.compile("adam", sparse(), jit_compile=False, run_eagerly=ON_TENSORFLOW)
-        used.fit(encoded, labels, verbose=0)
-        expected = np.asarray(used(encoded)["logits"])
-        np.testing.assert_allclose(used.predict(encoded, verbose=0)["logits"], expected, atol=1e-5)
+    used = make(FAST)  # not yet built by Keras
+    used.compile("adam", sparse(), jit_compile=False, run_eagerly=ON_TENSORFLOW)
+    used.fit(encoded, labels, verbose=0)
+    expected = np.asarray(used(encoded)["logits"])
+    np.testing.assert_allclose(used.predict(encoded, verbose=0)["logits"], expected, atol=1e-5)
     if ON_TENSORFLOW:
         import tensorflow as tf
 
@@ -206,7 +206,9 @@ def test_a_model_made_of_several_of_ours_is_saved_and_may_return_all_outputs(tmp
             assert_same(arrays(found[name]), arrays(part(ids)), atol=1e-5)
 
 
-@pytest.mark.parametrize("copy", ["save", "deepcopy", "clone_model", "from_config"])
+@pytest.mark.parametrize("copy", [
+    "save", "clone_model", pytest.param("deepcopy", marks=pytest.mark.slow),
+])
 def test_what_was_frozen_is_frozen_in_every_copy(copy, tmp_path):
     def freeze_bert(model):
         model.bert.trainable = False
@@ -235,10 +237,8 @@ def test_what_was_frozen_is_frozen_in_every_copy(copy, tmp_path):
             again = keras.models.load_model(tmp_path / "model.keras")
         elif copy == "deepcopy":
             again = deepcopy(model)
-        elif copy == "clone_model":
-            again = keras.models.clone_model(model)
         else:
-            again = type(model).from_config(model.get_config())
+            again = keras.models.clone_model(model)
         assert {v.path for v in again.trainable_variables} == names
         assert [p.trainable for p in again._parts().values()] == [
             p.trainable for p in model._parts().values()]
@@ -251,7 +251,9 @@ def test_what_was_frozen_is_frozen_in_every_copy(copy, tmp_path):
             assert moved == {"output_weights", "output_bias"}
 
 
-@pytest.mark.parametrize("copy", ["save", "deepcopy", "clone_model", "save_pretrained"])
+@pytest.mark.parametrize("copy", [
+    "save", "save_pretrained", *(pytest.param(c, marks=pytest.mark.slow) for c in ("deepcopy", "clone_model")),
+])
 def test_lora_is_merged_in_every_copy_whose_weights_are_all_trained_again(copy, tmp_path):
     model = make(FAST)
     count = len(model.trainable_variables)
@@ -303,7 +305,7 @@ def test_a_users_subclass_is_saved_with_its_own_arguments(tmp_path):
 
 
 def test_a_model_that_is_built_again_keeps_its_weights():
-    for kind in KINDS:
+    for kind in (FAST, "AlbertForPreTraining"):
         model = make(kind)
         before = model.get_weights()
         model.build((None, LENGTH))

@@ -5,14 +5,12 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
-from helpers import REPO, assert_one_clear_line, run_here, start
+from helpers import REPO, assert_one_clear_line, run_here
 
 import albert
 from albert import convert_hf, export_model, extract_features, modeling, predict, run_classifier
@@ -120,17 +118,6 @@ def test_importing_albert_imports_no_tensorflow():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           env=os.environ | {"PYTHONPATH": str(REPO)})
     assert done.stdout == "module 'albert' has no attribute 'Nothing'\n", done.stderr
-
-
-@pytest.mark.parametrize("seconds", [0.4, 0.8])
-def test_ctrl_c_while_a_command_is_starting_is_one_line(seconds):
-    # It then waits for texts, so that it cannot be done before the signal.
-    process = start("albert.fill_mask", "--model=small_en", env={"PYTHONHASHSEED": "0"}, stdin=subprocess.PIPE)
-    time.sleep(seconds)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=100)
-    if process.returncode != -signal.SIGINT:  # Python itself was still starting
-        assert (process.returncode, out, err) == (130, "", "stopped by SIGINT\n")
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):

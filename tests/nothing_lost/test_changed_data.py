@@ -396,11 +396,14 @@ def test_results_of_a_checkpoint_go_into_no_other_runs_directory(own, whole, tmp
 
 # --- Heads that were trained for other labels ---
 
+FAST_HEADS = {("command", "good,bad"), ("prefix", "bad,best"), ("python", "good,bad"), ("python", "bad,fine,good")}
 
-@pytest.mark.parametrize("labels, is_kept", [
-    ("bad,good", True), ("good,bad", True), ("bad,best", False), ("bad,fine,good", False),
+
+@pytest.mark.parametrize("by, labels, is_kept", [
+    pytest.param(by, *case, marks=() if (by, case[0]) in FAST_HEADS else pytest.mark.slow)
+    for by in ("command", "prefix", "python") for case in (
+        ("bad,good", True), ("good,bad", True), ("bad,best", False), ("bad,fine,good", False))
 ])
-@pytest.mark.parametrize("by", ["command", "prefix", "python"])
 def test_a_head_answers_only_for_the_labels_that_it_was_trained_for(
     by, labels, is_kept, own, tmp_path, capsys, caplog
 ):

@@ -1,5 +1,6 @@
 """Checkpoints: the original's format, nothing half-written, nothing silently wrong."""
 
+import dataclasses
 import os
 import pathlib
 
@@ -10,7 +11,7 @@ import pytest
 import stores
 import tensorflow as tf
 from damage import flipped
-from helpers import REPO, write_config
+from helpers import REPO, SIZES, write_config
 from invariants import untouched
 from stores import save
 
@@ -98,10 +99,18 @@ def test_an_encoder_variable_that_is_absent_or_of_another_shape_is_an_error(tmp_
         shapes, weights_of(tmp_path / "d", bert__a=(2, 3)), "partial"
     )
     assert (list(tensors), account["new"]) == (["bert/a"], ["bert/b", "head"])
-    with pytest.raises(CheckpointError, match="does not fit the model"):  # no match is not a partial match
-        checkpoints.warm_start(
-            shapes, weights_of(tmp_path / "e", other__x=(3,)), "partial"
-        )
+    for name, theirs in (("e", {"other__x": (3,)}), ("f", {"head": (1,)})):  # no match of the encoder
+        with pytest.raises(CheckpointError, match="does not fit the model: bert/a"):
+            checkpoints.warm_start(shapes, weights_of(tmp_path / name, **theirs), "partial")
+
+
+def test_another_initial_deviation_or_dropout_is_the_same_architecture():
+    config = AlbertConfig(**SIZES)
+    changed = dataclasses.replace(config.with_dropout(0.3), initializer_range=0.5)
+    checkpoints.check_architecture({"config": config.to_dict()}, changed, "x")
+    with pytest.raises(checkpoints.MismatchError, match="hidden_act"):
+        checkpoints.check_architecture(
+            {"config": config.to_dict()}, dataclasses.replace(config, hidden_act="relu"), "x")
 
 
 def test_a_model_without_a_pooler_starts_a_training(tmp_path, caplog):

@@ -2,11 +2,14 @@
 
 import json
 import os
+import pathlib
 
 import jobs
 import pytest
 from damage import flipped
-from helpers import LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows
+from helpers import (
+    LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows, write_pretraining_records,
+)
 from invariants import nothing_lost, untouched
 from record_files_made import write_records
 
@@ -16,7 +19,6 @@ from albert.records import tf_dataset
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import evaluate
 
 DATA = ".data-00000-of-00001"
 
@@ -104,12 +106,6 @@ def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_
             assert str(path) in str(refused.value)
 
 
-def test_a_damaged_best_json_is_refused_by_name(tmp_path):
-    (tmp_path / "best.json").write_text('{"step": "20"')
-    with pytest.raises(DataError, match="best.json"):
-        evaluate.read_best(str(tmp_path))
-
-
 # --- Records ---
 
 
@@ -143,6 +139,14 @@ def test_damaged_records_end_the_run_with_file_and_place(job, tmp_path, capsys, 
     monkeypatch.setattr(tf_dataset, "train_batches", vanish)
     assert jobs.pretrain(*job) == 2
     assert "train.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_damaged_records_to_evaluate_on_are_refused_before_the_first_step(job, tmp_path, capsys):
+    held_out = pathlib.Path(write_pretraining_records(tmp_path / "held_out.tfrecord", 12))
+    cut(held_out)
+    assert jobs.pretrain(*job, "--do_eval", f"--eval_input_file={held_out}") == 2
+    assert "held_out.tfrecord: " in assert_one_clear_line(capsys.readouterr().err)
+    assert not list(tmp_path.glob("out/model.ckpt*"))
 
 
 def test_the_same_file_given_twice_is_refused(job, tmp_path, capsys):

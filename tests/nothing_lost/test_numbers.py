@@ -19,7 +19,7 @@ from record_files_made import write_records
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, metadata
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import steps
+from albert.training import evaluate, loop, steps
 from albert.training.metrics import History
 from albert.training.run import RunConfig
 
@@ -89,6 +89,21 @@ def test_averages_leave_skipped_steps_and_overflows_out_and_the_rate_a_processs_
         "tokens_per_second": 14.0, "seconds": 2.0, "data_wait": 0.5,
     })]
     assert history.records_seen == 20
+
+
+def test_the_speed_is_that_of_training_alone(begun, monkeypatch):
+    clock, measure = itertools.count(), evaluate.measure
+
+    def slow(*given, **options):
+        for _ in range(10_000):
+            next(clock)
+        return measure(*given, **options)
+
+    monkeypatch.setattr(evaluate, "measure", slow)
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    assert jobs.pretrain(*begun.flags, "--do_eval") == 0
+    lines = map(json.loads, (begun.out / "metrics.jsonl").read_text().splitlines())
+    assert max(line["seconds"] for line in lines if line["kind"] == "train") < 1000
 
 
 def test_eleven_bad_steps_in_a_row_end_the_run(begun, tmp_path, capsys):

@@ -57,6 +57,11 @@ def test_a_second_signal_kills_by_its_default_action():
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_worker_processes_leave_ctrl_c_to_the_command():
+    with workers.Workers(2) as pool:
+        assert list(pool.map(signal.getsignal, [(signal.SIGINT,)])) == [signal.SIG_IGN]
+
+
 @pytest.mark.parametrize("step", [13, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 10))])
 def test_a_run_stopped_at_any_step_or_evaluation_resumes_to_the_same_bits(
     step, begun, whole, monkeypatch

@@ -237,6 +237,14 @@ def test_a_change_of_the_same_size_is_copied_and_what_was_removed_goes(memory):
     assert cloud.local_copy("file:///x/y") == "/x/y"
 
 
+def test_a_file_that_is_replaced_while_it_is_copied_is_not_used(memory, monkeypatch):
+    memory.pipe_file("/bucket/v.txt", b"all of it")
+    monkeypatch.setattr(
+        type(memory), "get_file", lambda _, source, target, **__: pathlib.Path(target).write_bytes(b"half"))
+    with pytest.raises(DataError, match="memory://bucket/v.txt was replaced while it was copied"):
+        cloud.local_copy("memory://bucket/v.txt")
+
+
 def test_errors_of_file_systems_are_one_line_with_the_address():
     for error, message in (
         (PermissionError("no"), "permission denied: no"), (ConnectionError("reset\nby peer"), "reset"),

@@ -72,22 +72,6 @@ def test_a_run_that_another_one_fenced_off_stops_and_uploads_nothing_more(memory
     assert memory.find("/data/run") == ["/data/run/a.json"]
 
 
-def test_a_training_run_that_is_fenced_off_ends_with_one_line(memory, whole, monkeypatch, capfd):
-    real = type(memory).put_file
-
-    def put_file(system, path, name):
-        real(system, path, name)
-        if name.endswith(".index"):
-            memory.pipe_file(OWNER, b"pid 7 on host elsewhere")
-
-    monkeypatch.setattr(type(memory), "put_file", put_file)
-    assert jobs.pretrain(*whole.flags, f"--output_dir={RUN}") == 2
-    line = capfd.readouterr().err.strip().splitlines()[-1]
-    assert f"error: {RUN} was taken over by pid 7 on host elsewhere: this one stops" in line
-    [index] = (name for name in memory.find("/data/run") if name.endswith(".index"))
-    assert memory.cat_file(OWNER) == b"pid 7 on host elsewhere"
-
-
 def test_of_two_that_start_at_the_same_time_one_goes_on(memory):
     two = [cloud.Folder(RUN, tree) for tree in ("one", "two")]
     for folder in two:

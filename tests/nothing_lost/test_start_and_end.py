@@ -24,6 +24,22 @@ def python(*arguments, **options):
     )
 
 
+def interruptible(module, *flags, path=str(REPO)) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *flags], cwd=REPO, text=True, env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A shell that starts the tests in the background makes them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def wait_until_said(process: subprocess.Popen, words: str) -> None:
+    said = ""
+    while words not in said:
+        assert (line := process.stderr.readline()), said
+        said += line
+
+
 def test_sequences_of_several_lengths_bring_no_advice_of_tensorflows():
     engines.import_tensorflow()
     import tensorflow as tf
@@ -73,18 +89,29 @@ def test_commands_run_outside_the_main_thread(begun, tmp_path):
     assert codes == [0, 0]
 
 
+@pytest.mark.parametrize("command, module", [
+    ("fill_mask", "absl"), ("fill_mask", "onnxruntime"), ("run_classifier", "tensorflow"),
+])
+def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(command, module, tmp_path):
+    (tmp_path / "late" / module).mkdir(parents=True)
+    (tmp_path / "late" / module / "__init__.py").write_text(
+        "import sys, time; print('importing', file=sys.stderr, flush=True); time.sleep(100)")
+    flags = ["--model=small_en", "A [MASK]."]
+    if command == "run_classifier":
+        flags = [*jobs.classifier_flags(tmp_path), "--do_train"]
+    process = interruptible(f"albert.{command}", *flags, path=f"{tmp_path / 'late'}:{REPO}")
+    wait_until_said(process, "importing\n")
+    process.send_signal(signal.SIGINT)
+    out, rest = process.communicate(timeout=100)
+    assert (process.returncode, out, rest) == (130, "", "stopped by SIGINT\n")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 0.4, 1, 2])
 def test_ctrl_c_while_the_engine_is_imported_ends_the_command_in_a_line(seconds, tmp_path):
     flags = [*jobs.classifier_flags(tmp_path), "--do_train", "--do_eval"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "albert.run_classifier", *flags], cwd=REPO, stderr=subprocess.PIPE, text=True,
-        # A shell that starts the tests in the background makes them ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    said = ""
-    while "dev: " not in said:
-        assert (line := process.stderr.readline()), said
-        said += line
+    process = interruptible("albert.run_classifier", *flags)
+    wait_until_said(process, "dev: ")
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)

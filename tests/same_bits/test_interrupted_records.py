@@ -235,7 +235,7 @@ def test_only_the_blocks_of_a_corrected_line_are_made_again(tiny, monkeypatch):
     assert take(tiny) == resumed
 
 
-@pytest.mark.parametrize("change", ["flag", "text", "damage", "layout"])
+@pytest.mark.parametrize("change", ["flag", "text", "vocabulary", "damage", "layout"])
 def test_the_work_of_another_job_or_a_damaged_one_is_not_resumed(change, tiny, monkeypatch):
     monkeypatch.setattr(job, "_BLOCK", (1500, 1500))
     with monkeypatch.context() as patch:
@@ -248,6 +248,9 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_resumed(change, tiny, m
     elif change == "text":
         text = (tiny / "corpus.txt").read_text()
         (tiny / "corpus.txt").write_text(re.sub(r"\d", lambda digit: str(9 - int(digit[0])), text))
+    elif change == "vocabulary":  # of the same path
+        *special, one, two = (tiny / "vocab.txt").read_text().split()
+        (tiny / "vocab.txt").write_text("\n".join([*special, two, one]) + "\n")
     elif change == "damage":
         for path in (tiny / WORK).glob("*.part"):
             path.write_bytes(path.read_bytes()[:-1])

@@ -83,6 +83,16 @@ def test_masked_records_give_the_vectors_of_the_text_below_the_masks(tmp_path):
     np.testing.assert_array_equal(*found)
 
 
+def test_tokens_that_do_not_occur_have_random_embeddings_of_the_runs_seed(tmp_path, begin):
+    assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
+    run = [*jobs.pretraining_flags(tmp_path, input_file=tmp_path / "out.tfrecord"),
+           f"--vocab_file={jobs.write_vocabulary(tmp_path)}", "--init_embeddings=cooccurrence"]
+    one, again, other = (
+        begin(jobs.pretrain, *run, f"--seed={seed}")[1]["init"].read(cooccurrence.NAME) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (one[1] != other[1]).all()  # [UNK], which no record has
+
+
 @pytest.mark.slow
 def test_pretraining_starts_with_them_and_resumes_without_counting_again(tmp_path, monkeypatch, capsys):
     assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0

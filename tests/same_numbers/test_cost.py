@@ -3,17 +3,14 @@
 Nothing here is timed; `scripts/maintainers/benchmark.py` does that.
 """
 
-import collections
 import dataclasses
 import itertools
 
-import forked
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import pretraining_rows
-from tensorflow.python.eager import context
 from record_files_made import write_records
 
 from albert.config import AlbertConfig
@@ -22,7 +19,7 @@ from albert.records import batches, packing
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
-from albert.training.run import RunConfig, TrainState, current, row_options
+from albert.training.run import RunConfig, TrainState, build_model, current, row_options
 
 # All different, so that a shape identifies its tensor.
 VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
@@ -60,57 +57,10 @@ def same_batch() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch_of(pretraining_rows(BATCH))).repeat()
 
 
-class StepGraph:
-    """The graph of a training step in half precision, as traced and as TensorFlow runs it."""
-
-    def __init__(self, config: AlbertConfig = CONFIG):
-        train = train_step(config, mixed_precision="bfloat16")
-        forked.use_plain_graphs(False)  # TensorFlow's graph optimisation is part of the cost
-        context.context().enable_graph_collection()
-        try:
-            take_steps(train, same_batch(), 2)
-            metadata = context.context().export_run_metadata()
-        finally:
-            context.context().disable_graph_collection()
-            forked.use_plain_graphs()
-        [step] = train._step._list_all_concrete_functions()
-        graphs = [f.graph for f in step.graph._functions.values() if f.graph]
-        self.traced = max((g.get_operations() for g in graphs), key=len)  # with the gradients
-        self.products = [op.outputs[0].shape for op in self.traced if op.type == "MatMul"]
-        graphs = [g.post_optimization_graph for g in metadata.function_graphs]
-        self.run = max((g.node for g in graphs), key=len)
-        self.counts = collections.Counter(node.op for node in self.run)
-
-
-@pytest.fixture(scope="module")
-def graph():
-    return StepGraph()
-
-
-def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
-    # A layer occurs once, and the last one separately; the metrics reuse the losses.
-    assert graph.counts["Softmax"] == graph.counts["SparseSoftmaxCrossEntropyWithLogits"] == 2
-    # The last layer, where it is read: forward, and the gradients of its output, of the inner
-    # weights and of their bias, by a product with ones; loops are separate graphs.
-    inner = collections.Counter(
-        shape[0] for shape in graph.products if shape[-1] == CONFIG.intermediate_size
-    )
-    assert inner == {BATCH * (1 + PREDICTIONS): 2, CONFIG.hidden_size: 1, 1: 1}
-    # The vocabulary: scores for the positions that have a weight, and the table's gradient.
-    assert {shape[0] for shape in graph.products if shape[-1] == VOCAB} == {None, EMBEDDING}
-    assert [op for op in graph.traced if op.type == "Where"]
-    # The word table is cast only for the projection, and never transposed.
-    casts = [
-        op for op in graph.traced
-        if op.type == "Cast" and op.inputs[0].shape == (VOCAB, EMBEDDING)
-        and op.inputs[0].dtype == tf.float32
-    ]
-    assert len(casts) == 1
-    # A product takes its factor without transposing it.
-    turned = [node.name for node in graph.run if node.op == "Transpose"]
-    assert turned and not [
-        name for name in turned if "predictions" in name and "gradient_tape" not in name
-    ]
+def test_all_positions_are_computed_only_if_sequences_are_padded_to_their_full_length():
+    for is_padded in (False, True):
+        model = build_model(TASK, CONFIG, RunConfig("", pad_to_max_seq_length=is_padded))
+        assert model.encoder_options.needed_outputs_only != is_padded
 
 
 def test_each_micro_batch_draws_its_own_dropout():
@@ -196,6 +146,7 @@ def rows_of_three_steps(**options):
     return np.stack([train(next(iterator)) for _ in range(3)]), train
 
 
+@pytest.mark.slow
 def test_a_step_that_xla_compiles_computes_what_the_graph_does_and_nothing_on_the_host():
     found, train = rows_of_three_steps(use_xla=True, gradient_accumulation_steps=2)
     expected, _ = rows_of_three_steps(use_xla=False)

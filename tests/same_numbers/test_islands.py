@@ -16,7 +16,6 @@ from albert.model import islands
 from albert.model.dropout import Dropout
 from albert.model.encoder import EncoderOptions
 from albert.model.layers import gelu, normalized
-from albert.modeling import AlbertForSequenceClassification
 
 
 def dropout_of_a_step():
@@ -118,16 +117,6 @@ def test_extremes_pass_through_as_in_plain_operations(dtype):
     assert y[7] == np.inf and (np.isnan(y[8]) or y[8] == 0.0) and np.isnan(y[9])
 
 
-def test_rows_are_padded_count_to_few_numbers_whether_known_or_not():
-    known = [islands.padded_count(count) for count in range(1, 5001)]
-    for count, size in enumerate(known, 1):
-        assert count <= size <= max(1.125 * count, count + 1)
-    assert len(set(known)) <= 8 * 13
-    compute = tf.function(islands.padded_count, input_signature=[tf.TensorSpec([], tf.int32)])
-    for count in (1, 2, 3, 8, 9, 100, 511, 512, 513, 1792, 4095, 4096, 4097, 4999):
-        assert int(compute(count)) == known[count - 1]
-
-
 def test_filled_rows_change_nothing():
     rng = np.random.default_rng(0)
     x, residual, upstream = (tf.constant(rng.normal(size=(37, 16)), tf.float32) for _ in range(3))
@@ -145,26 +134,6 @@ def test_filled_rows_change_nothing():
     filled = tf.function(compute, input_signature=[tf.TensorSpec([None, 16])] * 2)(x, residual)
     for mine, expected in zip(filled, compute(x, residual), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_compiled_model_answers_as_one_outside_which_has_plain_operations_alone():
-    one = dataclasses.replace(CONFIG, num_hidden_layers=1)
-    model = AlbertForSequenceClassification(one, num_labels=2)
-    signature = [{"input_ids": tf.TensorSpec([None, None], tf.int32)}]
-    graph = tf.function(model, input_signature=signature)
-    functions = graph.get_concrete_function().graph.as_graph_def().library.function
-    assert not [f for f in functions if "_XlaMustCompile" in f.attr and f.attr["_XlaMustCompile"].b]
-
-    @tf.function(input_signature=signature)
-    def call(batch):
-        with islands.islands():
-            return model(batch)
-
-    for batch, length in ((1, 4), (3, 12)):
-        ids = np.random.default_rng(length).integers(1, 61, (batch, length), np.int32)
-        np.testing.assert_allclose(
-            call({"input_ids": ids})["logits"], model(ids)["logits"], rtol=1e-5, atol=1e-6
-        )
 
 
 def test_random_bits_are_uniform_and_their_own_for_each_draw():

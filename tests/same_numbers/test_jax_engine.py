@@ -121,6 +121,7 @@ def long(job, on_jax, tmp_path_factory):
     return jobs.Run(folder / "out", flags), log
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(long, tmp_path, caplog):
     whole, log = long
     half = whole.copy(tmp_path / "half", step=10)
@@ -177,6 +178,7 @@ def test_dropout_differs_from_step_to_step_and_a_resumed_run_is_equal_to_the_bit
     jobs.assert_same_run(half.out, whole.out, 6)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_go_on_says_so_in_one_line(job, long, on_jax, tmp_path):
     bad = write_weights(tmp_path / "bad", SIZES | NO_DROPOUT)
     weights = jobs.tensors(bad)
@@ -234,10 +236,8 @@ FINE_TUNINGS = {
 }
 
 
-@pytest.mark.parametrize("name", [
-    "run_classifier",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in list(FINE_TUNINGS)[1:]),
-])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FINE_TUNINGS)
 def test_fine_tuning_and_predictions_are_those_of_tensorflow(name, on_jax, tmp_path):
     make_flags, kind, options, more = FINE_TUNINGS[name]
     flags, sizes = make_flags(tmp_path), SIZES | NO_DROPOUT | {"num_hidden_layers": 1}

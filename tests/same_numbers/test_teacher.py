@@ -175,9 +175,9 @@ def test_training_brings_the_states_nearer_and_names_each_loss(tmp_path):
     assert json.loads((tmp_path / "out/best.json").read_text())["metric"] == "teacher_similarity"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [
-    [], pytest.param(["--gradient_accumulation_steps=2", "--nopack_rows"], marks=pytest.mark.slow),
-    pytest.param(["--mixed_precision=bfloat16"], marks=pytest.mark.slow),
+    [], ["--gradient_accumulation_steps=2", "--nopack_rows"], ["--mixed_precision=bfloat16"],
 ])
 def test_a_killed_run_with_a_teacher_resumes_to_the_same_bits(extra, tmp_path, monkeypatch):
     from albert.training.metrics import History
@@ -191,6 +191,7 @@ def test_a_killed_run_with_a_teacher_resumes_to_the_same_bits(extra, tmp_path, m
     jobs.assert_same_run(tmp_path / "again", tmp_path / "out", 23)
 
 
+@pytest.mark.slow
 def test_accumulation_and_packing_change_nothing(tmp_path):
     """The losses are sums over the whole batch, wherever its parts are computed."""
     flags = taught(tmp_path, num_train_steps=3, num_warmup_steps=1, log_steps=1)

@@ -1,0 +1,132 @@
+"""What is given or recorded arrives where it counts, beyond the flags in test_wiring's tables."""
+
+import json
+import math
+import shutil
+import types
+
+import jobs
+import keras
+import numpy as np
+import pytest
+from helpers import SIZES, run_here, write_text
+from making_records import flags_of
+
+import albert
+from albert import convert_hf, create_pretraining_data, export_model, pretrain_from_text, run_pretraining
+from albert.cli import flags, text_plan
+from albert.config import AlbertConfig
+from albert.errors import DataError, Preempted, UserError
+from albert.export import model_conversion
+from albert.formats import huggingface, pretrained
+from albert.pretraining_data import pipeline
+from albert.text.documents import ReadingCounts, read_documents
+from albert.tokenization import FullTokenizer
+from albert.training.run import RunConfig, restore
+
+CONFIG = AlbertConfig(**SIZES | {"num_hidden_layers": 1})
+
+
+# --- Commands of pretrain_from_text ---
+
+
+@pytest.mark.parametrize("seed, start", [(7, None), (8, "small_en")])
+def test_each_command_gets_the_seed_and_a_start_trains_at_a_lower_rate(seed, start, tmp_path, monkeypatch):
+    given, run = {}, pretrain_from_text._run
+
+    def noted(name, *arguments):
+        given[name] = dict(one[2:].partition("=")[::2] for one in arguments)
+        run(name, *arguments)
+
+    def stop(values):
+        raise Preempted("stopped by SIGTERM", 15)
+
+    monkeypatch.setattr(pretrain_from_text, "_run", noted)
+    monkeypatch.setattr(run_pretraining, "main", stop)
+    text = write_text(tmp_path / "text.txt", 60)
+    more = [f"--start_from={start}"] if start else []
+    assert run_here(pretrain_from_text, f"--input_file={text}", f"--output_dir={tmp_path / 'out'}",
+                    f"--seed={seed}", "--hours=0.01", *more) == 143
+    names = ["train_sentencepiece"] * (start is None) + ["create_pretraining_data", "run_pretraining"]
+    assert list(given) == names
+    assert {one.get("seed") or one["random_seed"] for one in given.values()} == {str(seed)}
+    plan, training = json.loads((tmp_path / "out/plan.json").read_text()), given["run_pretraining"]
+    size = text_plan.size_of(plan["size"])
+    if start:
+        assert size == text_plan.nearest(huggingface.read_config(start))
+    rate = size.rate * math.sqrt(int(training["train_batch_size"]) / size.batch) * (0.4 if start else 1)
+    assert float(training["learning_rate"]) == pytest.approx(rate, rel=0.01)
+
+
+# --- What was recorded ---
+
+
+def test_a_loss_scale_is_taken_from_a_run_in_float16_alone():
+    for before, scale in (("float32", 2.0**15), ("float16", 8.0)):
+        state = types.SimpleNamespace(
+            step=3, assign=lambda _: None, loss_scale=keras.Variable([2.0**15, 0.0]))
+        recorded = {"flags": {"mixed_precision": before}, "loss_scale": [8.0, 5.0]}
+        restore(state, RunConfig("", mixed_precision="float16"), {}, recorded, {})
+        assert state.loss_scale.numpy()[0] == scale
+
+
+def test_a_long_question_is_cut_where_it_was_cut_in_training(tuned):
+    session = albert.open_session(tuned("race").out)  # 6 tokens of a question with an option
+    options = [f"w{i}" for i in range(6, 10)]
+    short, long = (session.choose([("w1 w2", question, *options)])[0]
+                   for question in ("w1 w2 w3 w4 w5", "w20 w21 w22 w1 w2 w3 w4 w5"))
+    assert long["probabilities"] == pytest.approx(short["probabilities"])
+
+
+def test_a_conversion_keeps_a_tokenizers_limit(tmp_path):
+    albert.AlbertModel(CONFIG).save_pretrained(tmp_path / "ours")
+    tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path), True)
+    albert.AlbertTokenizer(tokenizer, 9).save_pretrained(tmp_path / "ours")
+    assert run_here(convert_hf, f"--albert_directory={tmp_path / 'ours'}",
+                    f"--output_dir={tmp_path / 'theirs'}") == 0
+    assert json.loads((tmp_path / "theirs/tokenizer_config.json").read_text())["model_max_length"] == 9
+    for longest, limit in ((None, 16), (9, 9), (99, 16)):
+        folder = tmp_path / str(longest)
+        folder.mkdir()
+        pretrained.write(str(folder), albert.AlbertModel(CONFIG), tokenizer, longest)
+        assert pretrained.open_path(str(folder)).vocabulary.max_length == limit
+
+
+def test_padding_is_marked_as_special():
+    tokenizer = albert.AlbertTokenizer.from_pretrained("small_en")
+    texts = [tokenizer(text, return_special_tokens_mask=True) for text in ("one", "one two three four")]
+    short, long = tokenizer.pad(texts)["special_tokens_mask"]
+    assert list(short) == [1, 0, 1] + [1] * (len(long) - 3)
+
+
+# --- Before the work, and nothing worse than nothing ---
+
+
+def test_a_file_whose_outputs_are_no_numbers_is_not_published(tmp_path, monkeypatch, capsys):
+    albert.AlbertModel(CONFIG).save_pretrained(tmp_path / "model")
+    monkeypatch.setattr(
+        model_conversion, "largest_difference", lambda *_: {"pooled_output": (np.nan, 1.0)})
+    path = tmp_path / "model.onnx"
+    assert run_here(export_model, f"--model_dir={tmp_path / 'model'}", f"--export_path={path}",
+                    "--head=encoder") == 2
+    assert "differs from the model's by nan" in capsys.readouterr().err and not path.exists()
+
+
+def test_a_nul_is_named_by_the_line_of_its_own_file(tmp_path):
+    for name, content in (("a", b"w1\nw2\n\nw3\n"), ("b", b"w1\nw\0\n")):
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{tmp_path}/b:2: a NUL byte"):
+        list(read_documents([str(tmp_path / name) for name in "ab"], str, ReadingCounts()))
+
+
+def test_a_resumed_job_counts_the_disk_that_its_own_work_has(tiny, monkeypatch):
+    values = flags.parse(create_pretraining_data.define_flags, ["x", *flags_of(tiny)])
+    job = create_pretraining_data.job_of(values)
+    needed = math.ceil(pipeline.needed_disk(job))
+    monkeypatch.setattr(pipeline, "_CHECKED_DISK", 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, needed - 1000))
+    (tiny / "work").mkdir()
+    with pytest.raises(UserError, match="Free some"):
+        pipeline._check_disk(job, str(tiny / "work"))
+    (tiny / "work/1.part").write_bytes(bytes(1000))
+    pipeline._check_disk(job, str(tiny / "work"))
