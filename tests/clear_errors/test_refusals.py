@@ -205,7 +205,8 @@ def test_a_text_of_nothing_is_the_two_marks(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "size", "most"),
-    [("sentences", 2 << 20, 48 << 20), ("one sentence", 300_000, 16 << 20),
+    [("sentences", 2 << 20, 48 << 20),
+     pytest.param("one sentence", 300_000, 16 << 20, marks=pytest.mark.slow),
      pytest.param("corpus", 200 << 20, 256 << 20, marks=pytest.mark.slow)],
 )
 def test_huge_texts_take_little_more_memory_than_tiny_ones(kind, size, most, tmp_path, made_once):

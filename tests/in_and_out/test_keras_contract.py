@@ -355,7 +355,7 @@ def test_all_of_it_holds_on_jax():
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     # All but the two of TensorFlow alone, of which this is one.
-    assert int(re.search(r"(\d+) passed, 2 skipped", done.stdout)[1]) >= 35
+    assert int(re.search(r"(\d+) passed, 2 skipped", done.stdout)[1]) >= 34
 
 
 # --- Called directly, and compiled ---
