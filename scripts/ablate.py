@@ -36,9 +36,6 @@ def define_flags(values: flags.FlagValues) -> None:
                  "grid's.")
     flags.define("integer", values, "tokens", None,
                  "Tokens that each run is trained on. Default: the grid's.", lower_bound=1)
-    flags.define("integer", values, "parallel", 1,
-                 "Runs at the same time. Each gets its own cores if there are enough.",
-                 lower_bound=1)
     flags.define("float", values, "max_minutes", 0.0,
                  "Save everything and stop after this number of minutes. 0: continue until all is done.",
                  lower_bound=0)
@@ -59,7 +56,7 @@ def main(values: flags.FlagValues) -> None:
          if (value := flags.given(values, name)) is not None},
     )
     with locks.hold(values.output_dir):
-        for _ in work.execute(values.parallel, values.max_minutes * 60):
+        for _ in work.execute(values.max_minutes * 60):
             report.write(grid, work.results(), values.output_dir)
     flags.log.info("report: %s", os.path.join(values.output_dir, "report.md"))
 

@@ -7,13 +7,11 @@ import json
 import logging
 import math
 import os
-import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ablation.grid import Grid, Setting, tokens_per_step
@@ -83,8 +81,8 @@ class Work:
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
         self._input_flags = dict(input_flags)
         tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
-        self._processes: set[subprocess.Popen] = set()
-        self._stopped, self._renewing = False, threading.Lock()
+        self._process: subprocess.Popen | None = None
+        self._stopped = False
         self._configs = {
             setting.name: setting.architecture(tokenizer.vocab_size) for setting in grid.settings
         }
@@ -96,12 +94,11 @@ class Work:
             if (found := self._result(setting, seed))
         ]
 
-    def execute(self, parallel: int, seconds: float) -> Iterator[None]:
+    def execute(self, seconds: float) -> Iterator[None]:
         """Runs the commands that are not done yet; yields after each run, and at the end.
 
         Args:
-          parallel: number of concurrent runs.
-          seconds: time after which running commands save and stop; 0: no limit.
+          seconds: time after which the running command saves and stops; 0: no limit.
 
         Raises:
           DataError: a command failed.
@@ -109,20 +106,15 @@ class Work:
         """
         timer = threading.Timer(seconds or 1e6, self._stop)
         timer.daemon = True
-        with self._signals(), ThreadPoolExecutor(parallel, initializer=own_cores(parallel)) as pool:
+        with self._signals():
             timer.start()
             try:
                 for data in self._data_sets():
                     self._make_records(data)
-                running: dict[tuple[str | None, int], Future] = {}
                 for seed in self._grid.seeds:
                     for setting in self._grid.settings:
-                        # The run that it starts from was submitted before, so it ends.
-                        start = running.get((setting.start, seed))
-                        running[setting.name, seed] = pool.submit(self._run, setting, seed, start)
-                for future in as_completed(running.values()):
-                    future.result()
-                    yield
+                        self._run(setting, seed)
+                        yield
             except BaseException:  # no command may outlive this process
                 self._stop()
                 raise
@@ -141,8 +133,8 @@ class Work:
 
     def _stop(self) -> None:
         self._stopped = True
-        for process in list(self._processes):
-            process.terminate()
+        if self._process:
+            self._process.terminate()
 
     # --- Records ---
 
@@ -172,9 +164,7 @@ class Work:
     def _folder(self, name: str, seed: int) -> str:
         return os.path.join(self._dir, "runs", name.replace("/", "-").replace(" ", "_"), str(seed))
 
-    def _run(self, setting: Setting, seed: int, after: Future | None = None) -> None:
-        if after:
-            after.result()
+    def _run(self, setting: Setting, seed: int) -> None:
         folder = files.make_dirs(self._folder(setting.name, seed))
         config, model = os.path.join(folder, "config.json"), os.path.join(folder, "model")
         with files.atomic_write(config) as stream:
@@ -207,11 +197,10 @@ class Work:
         name = hashlib.sha256(f"{model} {records}".encode()).hexdigest()[:8]
         folder = os.path.join(self._dir, "starts", name)
         target = os.path.join(folder, "model")
-        with self._renewing:  # concurrent runs may start from the same model
-            if not os.path.isdir(target):
-                self._once(folder, f"{model} with this vocabulary", "scripts/extend_vocabulary.py", {
-                    "model": model, "spm_model_file": self._spm, "input_file": records,
-                    "output_dir": target})
+        if not os.path.isdir(target):
+            self._once(folder, f"{model} with this vocabulary", "scripts/extend_vocabulary.py", {
+                "model": model, "spm_model_file": self._spm, "input_file": records,
+                "output_dir": target})
         return target
 
     def _training(self, setting: Setting) -> dict[str, Any]:
@@ -292,27 +281,13 @@ class Work:
         }
         with open(output, "a", encoding="utf-8") as stream:
             # Its own session, so that Ctrl-C reaches it only once, through `_stop`.
-            process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT,
-                                       env=environment, start_new_session=True)
-            self._processes.add(process)
+            self._process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT,
+                                             env=environment, start_new_session=True)
             try:
-                return process.wait()
+                return self._process.wait()
             finally:
-                self._processes.discard(process)
-
-
-def own_cores(parallel: int) -> Callable[[], None] | None:
-    """Returns a function that pins the calling thread, and its processes, to their own cores.
-
-    That makes the times of `parallel` runs comparable. Returns None where it cannot.
-    """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
-    if not 1 < parallel <= len(cores):
-        return None
-    shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    for first in range(parallel):
-        shares.put(cores[first::parallel])
-    return lambda: os.sched_setaffinity(0, shares.get())  # 0 means the calling thread
+                self._process.wait()  # if it was stopped, until it has saved
+                self._process = None
 
 
 def _results_of(folder: str) -> dict[str, float]:
