@@ -354,7 +354,7 @@ ROWS = [
      "test_classifier_report"),
     ("pretrain_from_text.py", "max(_TRAINED * seconds_left(), minimum) + trained",
      "max(_TRAINED * values.hours * 3600, minimum) + trained", "test_pretrain_from_text"),
-    ("pretrain_from_text.py", "size, tokens, plan.tokens_per_second, seconds", "size, tokens, 5000, seconds",
+    ("pretrain_from_text.py", "counted, tokens, plan.tokens_per_second, seconds", "counted, tokens, 5000, seconds",
      "test_pretrain_from_text"),
     ("pretrain_from_text.py", "f\"--seed={values.seed}\", *(f\"--{name}", "\"--seed=12345\", *(f\"--{name}",
      "test_pretrain_from_text"),
@@ -441,7 +441,7 @@ ROWS = [
      "test_remote_paths::test_a_file_that_is_replaced_while_it_is_copied_is_not_used"),
     # Seeds, and settings that a command passes on or a model remembers
     ("pretrain_from_text.py", "(_STARTED_RATE if start else 1)", "1", PASSED_ON),
-    ("pretrain_from_text.py", 'f"--random_seed={values.seed}")', '"--random_seed=12345")', PASSED_ON),
+    ("pretrain_from_text.py", 'f"--random_seed={values.seed}"', '"--random_seed=12345"', PASSED_ON),
     ("pretrain_from_text.py", '"--nohard_vocab_limit", f"--seed={values.seed}")',
      '"--nohard_vocab_limit", "--seed=12345")', PASSED_ON),
     ("cli/text_plan.py", "duration = tokens / tokens_per_second\n",
