@@ -20,7 +20,7 @@ import collections
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from albert import tokenization
 from albert.cli import corpus_flags, flags, run_flags
@@ -45,14 +45,11 @@ def define_flags(values: flags.FlagValues) -> None:
     def define(kind: str, name: str, *args, **kwargs) -> None:
         flags.define(kind, values, name, *args, **kwargs)
 
-    define("path", "input_file", None,
-           f"Text: {corpus_flags.WHERE}. Required.", use="texts")
+    define("path", "input_file", None, f"Text: {corpus_flags.WHERE}. Required.", use="texts")
     corpus_flags.define_flags(values)
-    define("path", "output_file", None, "Record files to write (comma-separated). Required.",
-           use="outputs")
+    define("path", "output_file", None, "Record files to write (comma-separated). Required.", use="outputs")
     flags.define_vocabulary_flags(values)
-    define("enum", "input_file_mode", "r", "No effect: text is read as UTF-8.",
-           enum_values=["r", "rb"])
+    define("enum", "input_file_mode", "r", "No effect: text is read as UTF-8.", enum_values=["r", "rb"])
     run_flags.define_masking_flags(values)
     define("bool", "do_permutation", False, "No effect: tokens are masked, never permuted.")
     define("bool", "static_masks", True,
@@ -61,9 +58,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define("bool", "random_next_sentence", False,
            "Take B from a random document (BERT's task); if false, swap A and B.")
     define("enum", "sentence_objective", None,
-           "Meaning of label 1: A and B swapped (sop, the default), B from a random document (nsp, "
-           "like --random_next_sentence), or nothing (none).",
-           enum_values=list(SENTENCE_OBJECTIVES))
+           "Meaning of label 1: A and B swapped (sop, the default), B from a random document (nsp, like "
+           "--random_next_sentence), or nothing (none).", enum_values=list(SENTENCE_OBJECTIVES))
     define("bool", "single_sentences", False,
            "Make each line a separate sequence, [CLS] A [SEP], which often helps small models (BabyLM "
            "2023); needs --sentence_objective=none.")
@@ -74,22 +70,16 @@ def define_flags(values: flags.FlagValues) -> None:
     define("integer", "dupe_factor", 40,
            "Passes over the text, each with other pairs and masks; with --nostatic_masks 1, unless "
            "given.", lower_bound=1)
-    define("float", "masked_lm_prob", 0.15, "Fraction of tokens to mask.",
-           lower_bound=0, upper_bound=1)
+    define("float", "masked_lm_prob", 0.15, "Fraction of tokens to mask.", lower_bound=0, upper_bound=1)
     define("float", "short_seq_prob", 0.1, "Fraction of documents with shorter records.",
            lower_bound=0, upper_bound=1)
-    define("integer", "num_processes", None, "Number of processes (default: one per core).",
-           lower_bound=1)
+    define("integer", "num_processes", None, "Number of processes (default: one per core).", lower_bound=1)
     define("path", "eval_output_file", None, "Record files for held-out text (comma-separated).",
            use="outputs")
     define("float", "held_out_fraction", 0.0,
            "Fraction of the text to hold out for --eval_output_file, in random documents (very long "
            "ones are divided).", lower_bound=0, below=1)
     define("integer", "eval_dupe_factor", 1, "Passes over the held-out text.", lower_bound=1)
-    _define_added_flags(define)
-
-
-def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "document_break_between_files", True,
            "End documents with their file; if false, only a blank line ends them, as in the original.")
     define("bool", "strict_sentence_order", False,

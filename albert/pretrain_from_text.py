@@ -44,11 +44,9 @@ _STARTED_RATE = 0.4  # of the rate for random weights (docs/guides/another_langu
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("path", values, "input_file", None, f"Text: {corpus_flags.WHERE}. Required.",
-                 use="texts")
+    flags.define("path", values, "input_file", None, f"Text: {corpus_flags.WHERE}. Required.", use="texts")
     corpus_flags.define_flags(values, with_sentences=False)
-    flags.define("float", values, "hours", 1.0,
-                 "Total time in hours that the plan aims at.", above=0)
+    flags.define("float", values, "hours", 1.0, "Total time in hours that the plan aims at.", above=0)
     flags.define("path", values, "output_dir", None, "Output directory. Required.", use="directory")
     flags.define("path", values, "start_from", None,
                  f"Model to start from, with its vocabulary: {flags.A_MODEL}. Default: random weights.",
@@ -88,59 +86,41 @@ class Plan:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
     flags.refuse_together(values, "start_from", "teacher")
+    out, form = values.output_dir, corpus_flags.form_of(values)
     paths = corpus_files.find(values.input_file, "input_file")
-    out = values.output_dir
     is_begun = os.path.exists(os.path.join(out, earlier_run.PLAN))
     if os.path.isdir(out) and not is_begun and pretrained.layout_of(out):
         raise FlagError(f"--output_dir={out} holds another model or run: use another directory")
     with locks.hold(out):
-        _make(values, paths, _open_plan(values, paths), time.monotonic())
+        _make(values, paths, out, form)
 
 
-def _open_plan(values: flags.FlagValues, paths: Sequence[str]) -> Plan:
-    """Returns the plan of the output directory, or a new one.
-
-    Raises:
-      FlagError: it was made for other flags, or for another text in the files `paths`.
-    """
-    given = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
-    new = Plan(given, hashlib.sha256(repr(list(map(files.sha256, paths))).encode()).hexdigest())
-    path = os.path.join(values.output_dir, earlier_run.PLAN)
-    if not os.path.exists(path):
-        return new
-    plan = Plan(**files.read_json_object(path))
-    for name, value in given.items():
-        if (before := plan.flags.get(name)) != value:
-            raise FlagError(f"--{name}={value}, but {values.output_dir} was started with {before}: "
-                            "use another --output_dir")
-    if plan.text_sha256 != new.text_sha256:
-        raise FlagError(f"--input_file={values.input_file} has changed since {values.output_dir} was "
-                        "started: put it back, or use another --output_dir")
-    return plan
-
-
-def _run(name: str, *arguments: str) -> None:
-    """Runs a command in this process, as its command line would."""
-    log.info("%s", shlex.join(["python", "-m", f"albert.{name}", *arguments]))
-    command = importlib.import_module(f"albert.{name}")
-    values = flags.parse(command.define_flags, [name, *arguments])
-    with remote_paths.local_paths(values):
-        command.main(values)
-
-
-def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: float) -> None:
-    out, form = values.output_dir, corpus_flags.form_of(values)
-    start, teacher = (getattr(values, flag) and pretrained.open_path(getattr(values, flag), flag)
-                      for flag in ("start_from", "teacher"))
-    text_flags = ["--split_sentences", *(f"--{name}={values[name].value}" for name in corpus_flags.FLAGS
-                                         if values[name].present)]
+def _make(values: flags.FlagValues, paths: Sequence[str], out: str, form: corpus_files.Form) -> None:
+    started, plan_file = time.monotonic(), os.path.join(out, earlier_run.PLAN)
 
     def seconds_left() -> float:
         return values.hours * 3600 - (time.monotonic() - started)
 
-    # === The text: how much there is, and in which letters ===
+    # === The plan: a new one, or that of the output directory ===
+    decided = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
+    plan = Plan(decided, hashlib.sha256(repr(list(map(files.sha256, paths))).encode()).hexdigest())
+    if os.path.exists(plan_file):
+        new, plan = plan, Plan(**files.read_json_object(plan_file))
+        for name, value in decided.items():
+            if (before := plan.flags.get(name)) != value:
+                raise FlagError(f"--{name}={value}, but {out} was started with {before}: "
+                                "use another --output_dir")
+        if plan.text_sha256 != new.text_sha256:
+            raise FlagError(f"--input_file={values.input_file} has changed since {out} was "
+                            "started: put it back, or use another --output_dir")
+    start, teacher = (getattr(values, flag) and pretrained.open_path(getattr(values, flag), flag)
+                      for flag in ("start_from", "teacher"))
     theirs = (start or teacher) and (start or teacher).vocabulary
     is_lower = theirs.text.do_lower_case if theirs else values.do_lower_case
+    text_flags = ["--split_sentences", *(f"--{name}={values[name].value}" for name in corpus_flags.FLAGS
+                                         if values[name].present)]
+
+    # === The text: how much there is, and in which letters ===
     if not plan.text_bytes:
         characters, marks = collections.Counter[str](), LostMarks()
         for document in read_documents(paths, str, ReadingCounts(), form=form):
@@ -265,6 +245,15 @@ def _make(values: flags.FlagValues, paths: Sequence[str], plan: Plan, started: f
     # === Report ===
     notes = [planned, text_report.coverage(train), *plan.notes]
     log.info("report: %s", text_report.write(out, model, held_out, notes))
+
+
+def _run(name: str, *arguments: str) -> None:
+    """Runs a command in this process, as its command line would."""
+    log.info("%s", shlex.join(["python", "-m", f"albert.{name}", *arguments]))
+    command = importlib.import_module(f"albert.{name}")
+    values = flags.parse(command.define_flags, [name, *arguments])
+    with remote_paths.local_paths(values):
+        command.main(values)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -23,7 +23,6 @@ from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
 from albert.pretraining_data import cooccurrence, dynamic_masking
-from albert.pretraining_data.dynamic_masking import DynamicMasking
 from albert.pretraining_data.masking import MaskingSettings, num_to_predict
 from albert.records.record_files import RecordFiles
 from albert.storage import files
@@ -40,21 +39,18 @@ def define_flags(values: flags.FlagValues) -> None:
     define = flags.define
     # === Files ===
     define("path", values, "albert_config_file", None,
-           "Architecture: a JSON file, or the name of a released model, such as base_v2. "
-           "Default: that of the model in --init_checkpoint, else of --output_dir.",
-           use="file")
+           "Architecture: a JSON file, or the name of a released model, such as base_v2. Default: that of "
+           "the model in --init_checkpoint, else of --output_dir.", use="file")
     define("path", values, "input_file", None,
            "Records to train on: comma-separated globs. Required.", use="records")
     define("path", values, "eval_input_file", None,
-           "Records to evaluate on. Default: --input_file, as in the original.",
-           use="records")
+           "Records to evaluate on. Default: --input_file, as in the original.", use="records")
     define("path", values, "init_checkpoint", None,
            f"Model to start from, without step and optimizer state: {flags.A_MODEL}.", use="model")
     define("enum", values, "init_embeddings", "random",
-           "Initial token embeddings without --init_checkpoint; cooccurrence: computed from "
-           "the co-occurrence of tokens in --input_file, which takes a minute, saves a fifth "
-           "of 10,000 steps, and needs the vocabulary.",
-           enum_values=["random", "cooccurrence"])
+           "Initial token embeddings without --init_checkpoint; cooccurrence: computed from the "
+           "co-occurrence of tokens in --input_file, which takes a minute, saves a fifth of 10,000 steps, "
+           "and needs the vocabulary.", enum_values=["random", "cooccurrence"])
     define("path", values, "teacher", None,
            "Encoder whose hidden states the model learns to compute, besides masked tokens, on "
            f"records with its vocabulary or a part of it: {flags.A_MODEL}.", use="model")
@@ -67,8 +63,7 @@ def define_flags(values: flags.FlagValues) -> None:
            "Allow an --init_checkpoint that lacks encoder weights, which are then random.")
     # === Records and actions ===
     define("integer", values, "max_seq_length", 512,
-           "Length of the records' sequences in tokens, as in create_pretraining_data.",
-           lower_bound=1)
+           "Length of the records' sequences in tokens, as in create_pretraining_data.", lower_bound=1)
     define("integer", values, "max_predictions_per_seq", 20,
            "Maximum masked tokens per sequence, as in create_pretraining_data; with "
            "--masked_lm_budget, what that needs, unless given.", lower_bound=1)
@@ -78,15 +73,12 @@ def define_flags(values: flags.FlagValues) -> None:
            "--output_dir, else --init_checkpoint.")
     define("integer", values, "train_batch_size", 4096,
            "Sequences per training step, on all devices together.", lower_bound=1)
-    define("integer", values, "eval_batch_size", 64, "Sequences per evaluation batch.",
-           lower_bound=1)
+    define("integer", values, "eval_batch_size", 64, "Sequences per evaluation batch.", lower_bound=1)
     define("integer", values, "max_eval_steps", 100,
-           "Batches per evaluation, with repetition if data are few; 0: all data once.",
-           lower_bound=0)
+           "Batches per evaluation, with repetition if data are few; 0: all data once.", lower_bound=0)
     define("float", values, "masked_lm_budget", 0.0,
-           "Fraction of the tokens to mask (0.15 in the paper), drawn each time a record is "
-           "read, for records made with --nostatic_masks; 0: the records hold masks.",
-           lower_bound=0, upper_bound=1)
+           "Fraction of the tokens to mask (0.15 in the paper), drawn each time a record is read, for "
+           "records made with --nostatic_masks; 0: the records hold masks.", lower_bound=0, upper_bound=1)
     define("path", values, "spm_model_file", None,
            "SentencePiece model of the records, to store in --output_dir. Default: the copy "
            "next to them.", use="file")
@@ -96,9 +88,8 @@ def define_flags(values: flags.FlagValues) -> None:
                       "otherwise.")
     # === Optimizer and schedule ===
     define("enum", values, "optimizer", "lamb",
-           "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon (LAMB with "
-           "orthogonal updates of the layers' matrices).",
-           enum_values=["adamw", "lamb", "muon"])
+           "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon (LAMB with orthogonal "
+           "updates of the layers' matrices).", enum_values=["adamw", "lamb", "muon"])
     define("float", values, "learning_rate", 0.00176,
            "Peak learning rate, reached after the warm-up; for batches of N sequences, multiply "
            "it by sqrt(N / 4096).", above=0)
@@ -108,48 +99,36 @@ def define_flags(values: flags.FlagValues) -> None:
            "Final steps in which the learning rate decays, after staying at its peak (a run "
            "stopped before them by --until_step can be extended with more --num_train_steps); "
            "0: decay from the start, as in the original.", lower_bound=0)
-    define("integer", values, "num_train_steps", 125000, "Total number of training steps.",
-           lower_bound=1)
+    define("integer", values, "num_train_steps", 125000, "Total number of training steps.", lower_bound=1)
     define("integer", values, "num_warmup_steps", 3125,
            "Steps in which the learning rate rises from 0 to --learning_rate; unless given, as large "
            "a part of --num_train_steps as of 125,000.", lower_bound=0)
     define("integer", values, "until_step", 0,
            "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
            "later, for example with longer sequences; 0: train to the end.", lower_bound=0)
-    define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
-           lower_bound=0)
+    define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.", lower_bound=0)
     # === Those of other commands, too ===
     run_flags.define_masking_flags(values)
     run_flags.define_run_flags(values, save_checkpoints_steps=5000)
     run_flags.define_device_flags(values)
 
 
-def _check(values: flags.FlagValues) -> None:
-    """Raises a FlagError for flags that contradict each other or have no effect."""
-    if not (values.do_train or values.do_eval):
-        raise FlagError("at least one of --do_train and --do_eval is required")
-    if values.init_embeddings != "random" and (values.init_checkpoint or not values.do_train):
-        raise FlagError("--init_embeddings needs --do_train, and no --init_checkpoint")
-    if values.teacher and not values.do_train:
-        raise FlagError("--teacher needs --do_train")
-    if values.init_from_teacher and not values.teacher:
-        raise FlagError("--init_from_teacher needs --teacher")
-    if values.init_from_teacher:
-        flags.refuse_together(values, "init_from_teacher", "init_checkpoint", "init_embeddings")
-    for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
-        if values[name].present and not values.do_train:
-            raise FlagError(f"--{name} needs --do_train")
-    run_flags.check_device_flags(values)
-
-
 def main(values: flags.FlagValues) -> None:
     # === Flags ===
     flags.require(values, "input_file", "output_dir")
-    _check(values)
+    if not (values.do_train or values.do_eval):
+        raise FlagError("at least one of --do_train and --do_eval is required")
+    for name in ("init_embeddings", "teacher", "spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
+        if values[name].present and not values.do_train:
+            raise FlagError(f"--{name} needs --do_train")
+    flags.refuse_together(values, "init_checkpoint", "init_embeddings", "init_from_teacher")
+    if values.init_from_teacher and not values.teacher:
+        raise FlagError("--init_from_teacher needs --teacher")
+    run_flags.check_device_flags(values)
     warmup = flags.given(values, "num_warmup_steps")
     if warmup is None:  # the same part of the steps as of 125,000
-        longest = max(values.num_train_steps - values.num_decay_steps, 0)
-        warmup = min(values.num_train_steps * values.num_warmup_steps // 125_000, longest)
+        warmup = min(values.num_train_steps * values.num_warmup_steps // 125_000,
+                     max(values.num_train_steps - values.num_decay_steps, 0))
     used = {"start_warmup_step": values.start_warmup_step, "num_warmup_steps": warmup,
             "num_decay_steps": values.num_decay_steps}
     if sum(used.values()) > values.num_train_steps:
@@ -183,16 +162,48 @@ def main(values: flags.FlagValues) -> None:
         teacher.config.check_length(values.max_seq_length, values.teacher)
 
     # === Records ===
-    train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
-    if values.eval_input_file:
-        eval_files = RecordFiles.of_flag(values.eval_input_file, "eval_input_file")
-    train_files = train_files if values.do_train else None
-    eval_files = eval_files if values.do_eval else None
+    train_files = RecordFiles.of_flag(values.input_file, "input_file") if values.do_train else None
+    eval_flag = "eval_input_file" if values.eval_input_file else "input_file"
+    eval_files = RecordFiles.of_flag(values[eval_flag].value, eval_flag) if values.do_eval else None
     sources = [source for source in (train_files, eval_files) if source]
     for source in sources:
         source.check_vocabulary(config.vocab_size)
     objective, *none = dynamic_masking.sentence_objectives(sources[0])
-    masking = _masking(values, train_files, eval_files)
+
+    # === Masks: in the records, or drawn as they are read ===
+    budget, predictions = values.masked_lm_budget, values.max_predictions_per_seq
+    if budget:
+        needed = int(num_to_predict(values.max_seq_length, MaskingSettings(values.max_seq_length, budget)))
+        if not values["max_predictions_per_seq"].present:
+            predictions = needed
+        elif predictions < needed:
+            raise FlagError(f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
+                            f"--masked_lm_budget={budget:g}: leave it out")
+    elif unused := [name for name in run_flags.MASKING_FLAGS if values[name].present]:
+        raise FlagError(f"--{unused[0]} has no effect without --masked_lm_budget: the records hold masks")
+    settings = MaskingSettings(predictions, budget, **flags.select(values, run_flags.MASKING_FLAGS))
+    masks: dict[str, Any] = {"masks": None, "eval_masks": None}
+    # Evaluations draw the same masks in every run.
+    for source, name, seed in (train_files, "masks", values.seed), (eval_files, "eval_masks", 0):
+        drawn = source and dynamic_masking.dynamic_masking(
+            source, values.max_seq_length, settings, seed, _WITHOUT_MASKS if teacher else 0.0
+        )
+        if drawn and not budget:
+            raise DataError(f"{source.paths[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
+        if source and not drawn and teacher:
+            raise DataError(f"{source.paths[0]} holds masks: a teacher reads records made with --nostatic_masks")
+        masks[name] = drawn
+    if budget and train_files and not masks["masks"]:
+        raise DataError(f"{train_files.paths[0]} was not made with --nostatic_masks (or its manifest is "
+                        "lost): leave --masked_lm_budget at 0")
+    if budget and eval_files and not masks["eval_masks"]:
+        # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
+        masks["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
+        share = values.mask_token_share
+        others = [path for path, m in eval_files.manifests() if m.flags.get("mask_token_share", share) != share]
+        if others:
+            log.warning("%s was made with another --mask_token_share than this run's %g: compare its results "
+                        "only with those of runs that do the same", others[0], share)
 
     # === Vocabulary: the run reads ids, but whoever opens the model needs it ===
     tokenizer = _vocabulary(values, config, start, sources) if values.do_train else None
@@ -228,7 +239,8 @@ def main(values: flags.FlagValues) -> None:
     )
     with current().scope(values):
         task = PretrainingTask(
-            values.max_seq_length, **masking, sentence_objective=objective, some_have_no_pair=bool(none)
+            values.max_seq_length, predictions, **masks, sentence_objective=objective,
+            some_have_no_pair=bool(none),
         )
         if teacher:
             task = dataclasses.replace(
@@ -237,12 +249,13 @@ def main(values: flags.FlagValues) -> None:
             )
 
         # === Weights to start from ===
-        if values.init_embeddings == "cooccurrence":
-            counted = cooccurrence.Start(
+        is_resumed = bool(checkpoints.list_steps(values.output_dir))
+        if values.init_embeddings == "cooccurrence" and not is_resumed:
+            vectors = cooccurrence.initial_embeddings(
                 train_files, task.feature_spec(), tokenizer.special_ids, config, values.seed
             )
-            init, mode = Weights("co-occurrence", counted), "any"
-        elif values.init_from_teacher and not checkpoints.newest_or_best(values.output_dir):
+            init, mode = Weights.of("co-occurrence", {cooccurrence.NAME: vectors}), "any"
+        elif values.init_from_teacher and not is_resumed:
             init, mode = teachers.initial_weights(task.teacher, config, train_files), "any"
 
         # === Train ===
@@ -251,7 +264,8 @@ def main(values: flags.FlagValues) -> None:
             if tokenizer and current().is_chief:  # first, so that a killed run's directory is complete
                 tokenizer_files.write(tokenizer, files.make_dirs(run.output_dir))
             recorded = flags.to_dict(values) | {
-                "conditions": conditions, "max_predictions_per_seq": task.max_predictions_per_seq, "num_warmup_steps": warmup,
+                "conditions": conditions, "max_predictions_per_seq": predictions,
+                "num_warmup_steps": warmup,
             }
             if tokenizer:
                 recorded["do_lower_case"] = tokenizer.do_lower_case
@@ -285,72 +299,26 @@ def main(values: flags.FlagValues) -> None:
         log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 
-def _masking(
-    values: flags.FlagValues, train_files: RecordFiles | None, eval_files: RecordFiles | None
-) -> dict[str, Any]:
-    """Returns the arguments of a `PretrainingTask` that say how records without masks are masked."""
-    predictions = values.max_predictions_per_seq
-    if values.masked_lm_budget:
-        needed = int(num_to_predict(
-            values.max_seq_length, MaskingSettings(values.max_seq_length, values.masked_lm_budget)
-        ))
-        if not values["max_predictions_per_seq"].present:
-            predictions = needed
-        elif predictions < needed:
-            raise FlagError(f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
-                            f"--masked_lm_budget={values.masked_lm_budget:g}: leave it out")
-    elif unused := [name for name in run_flags.MASKING_FLAGS if values[name].present]:
-        raise FlagError(f"--{unused[0]} has no effect without --masked_lm_budget: the records hold masks")
-    masks = train_files and _masks(values, train_files, predictions, values.seed)
-    # Evaluations draw the same masks in every run.
-    eval_masks = eval_files and _masks(values, eval_files, predictions, 0)
-    if values.masked_lm_budget and train_files and not masks:
-        raise DataError(f"{train_files.paths[0]} was not made with --nostatic_masks (or its manifest is "
-                        "lost): leave --masked_lm_budget at 0")
-    found = {"max_predictions_per_seq": predictions, "masks": masks, "eval_masks": eval_masks}
-    if values.masked_lm_budget and eval_files and not eval_masks:
-        # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
-        found["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
-        share = values.mask_token_share
-        others = [path for path, m in eval_files.manifests() if m.flags.get("mask_token_share", share) != share]
-        if others:
-            log.warning("%s was made with another --mask_token_share than this run's %g: compare its results "
-                        "only with those of runs that do the same", others[0], share)
-    return found
-
-
-def _masks(
-    values: flags.FlagValues, source: RecordFiles, predictions: int, seed: int
-) -> DynamicMasking | None:
-    """Returns the masking of these files, or None if they hold masks."""
-    pairs = dynamic_masking.files_without_masks(source)
-    others = [path for path in source.paths if path not in pairs]
-    if pairs and others:
-        raise DataError(f"--{source.flag}: {pairs[-1]} holds pairs without masks, {others[-1]} does not: "
-                        "they cannot be read together")
-    if pairs and not values.masked_lm_budget:
-        raise DataError(f"{pairs[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
-    if not pairs and values.teacher:
-        raise DataError(f"{others[0]} holds masks: a teacher reads records made with --nostatic_masks")
-    settings = MaskingSettings(
-        predictions, values.masked_lm_budget, **flags.select(values, run_flags.MASKING_FLAGS)
-    )
-    return dynamic_masking.dynamic_masking(
-        source, values.max_seq_length, settings, seed, _WITHOUT_MASKS if values.teacher else 0.0
-    ) if pairs else None
-
-
 def _vocabulary(
     values: flags.FlagValues, config: AlbertConfig, start: Pretrained | None, sources: Sequence[RecordFiles]
 ) -> FullTokenizer | None:
     """Returns the records' vocabulary: that of the flags, the copy next to the records, or the run's.
 
     Raises:
-      FlagError: it is not the records', or there is none and the run needs it.
+      FlagError: it is not the records', the model to start from preprocessed text differently, or there
+        is none and the run needs it.
     """
     of_records, digest, path = tokenizer_files.of_records(sources)
-    if start:
-        _check_text(start, of_records, digest, path)
+    theirs = start.vocabulary if start else Vocabulary()
+    file = theirs.spm_model_file or theirs.vocab_file
+    if file and of_records.text != theirs.text and digest == tokenizer_digest(
+        files.sha256(file), bool(theirs.spm_model_file), of_records.text
+    ):
+        differing = dataclasses.asdict(theirs.text).items() - dataclasses.asdict(of_records.text).items()
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(differing))
+        raise FlagError(f"{path}: made without {listed}, which the tokenizer of {start.path} has: "
+                        f"make the records with --spm_model_file={file}")
+    tokenizer = None
     if values.spm_model_file or values.vocab_file:
         flags.refuse_together(values, "spm_model_file", "vocab_file")
         tokenizer = of_records.override(*flags.vocabulary_given(values)).open()
@@ -359,32 +327,20 @@ def _vocabulary(
             raise FlagError(f"{path} was not made with {tokenizer.path}{settings}: give the records' "
                             "vocabulary, or leave it out")
     else:
-        found = of_records, tokenizer_files.find(values.output_dir)
-        opened = (one.open() for one in found if one and not one.problem)
-        tokenizer = next((one for one in opened if digest in (None, one.sha256)), None)
-    if tokenizer is None:
-        if values.teacher or values.init_embeddings != "random":
-            name = "teacher" if values.teacher else "init_embeddings=cooccurrence"
-            raise FlagError(f"--{name} needs the records' vocabulary: give --spm_model_file or --vocab_file")
-        log.warning("%s will have no vocabulary: give that of %s with --spm_model_file or --vocab_file",
-                    values.output_dir, path)
-        return None
-    check_vocabulary(tokenizer, config)
-    log.info("vocabulary: %s", tokenizer.path)
-    return tokenizer
-
-
-def _check_text(start: Pretrained, of_records: Vocabulary, digest: str | None, path: str) -> None:
-    """Raises a FlagError if the start's vocabulary made the records, but preprocessed text differently."""
-    theirs, text = start.vocabulary, of_records.text
-    file = theirs.spm_model_file or theirs.vocab_file
-    if file and text != theirs.text and digest == tokenizer_digest(
-        files.sha256(file), bool(theirs.spm_model_file), text
-    ):
-        differing = dataclasses.asdict(theirs.text).items() - dataclasses.asdict(text).items()
-        listed = ", ".join(f"{name}={value}" for name, value in sorted(differing))
-        raise FlagError(f"{path}: made without {listed}, which the tokenizer of {start.path} has: "
-                        f"make the records with --spm_model_file={file}")
+        for vocabulary in (of_records, tokenizer_files.find(values.output_dir)):
+            if not tokenizer and vocabulary and not vocabulary.problem:
+                opened = vocabulary.open()
+                tokenizer = opened if digest in (None, opened.sha256) else None
+    if tokenizer:
+        check_vocabulary(tokenizer, config)
+        log.info("vocabulary: %s", tokenizer.path)
+        return tokenizer
+    if values.teacher or values.init_embeddings != "random":
+        name = "teacher" if values.teacher else "init_embeddings=cooccurrence"
+        raise FlagError(f"--{name} needs the records' vocabulary: give --spm_model_file or --vocab_file")
+    log.warning("%s will have no vocabulary: give that of %s with --spm_model_file or --vocab_file",
+                values.output_dir, path)
+    return None
 
 
 cli = flags.command(__doc__, define_flags, main)

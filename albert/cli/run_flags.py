@@ -12,8 +12,7 @@ def define_device_flags(values: flags.FlagValues) -> None:
     """Defines the original's accelerator flags, and how the step is compiled."""
     flags.define("enum", values, "engine", None,
                  "Engine to compute with; JAX also runs on TPUs. Default: the environment variable "
-                 "KERAS_BACKEND, else TensorFlow if it is installed.",
-                 enum_values=list(engines.ENGINES))
+                 "KERAS_BACKEND, else TensorFlow if it is installed.", enum_values=list(engines.ENGINES))
     flags.define("enum", values, "distribution_strategy", None,
                  "Devices to use: one, all of this machine, or, with --engine=jax, those of several machines "
                  "(docs/guides/accelerators.md). Default: all of this machine.",

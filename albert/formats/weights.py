@@ -2,6 +2,7 @@
 
 import logging
 import re
+import types
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -40,6 +41,12 @@ class Weights:
         self.origin, self._reader, self._order = origin, reader, order
         self._names = {name: name for name in reader.shapes} if names is None else names
         self.shapes = {name: tuple(reader.shapes[key]) for name, key in self._names.items()}
+
+    @classmethod
+    def of(cls, origin: str, tensors: Mapping[str, np.ndarray]) -> "Weights":
+        """Returns the weights that are these tensors."""
+        shapes = {name: value.shape for name, value in tensors.items()}
+        return cls(origin, types.SimpleNamespace(shapes=shapes, read=tensors.__getitem__))
 
     def read(self, name: str) -> np.ndarray:
         """Returns one tensor.

@@ -6,15 +6,12 @@ of `pipeline`, so that both ways make the same files. The runner retries what fa
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import io
 import logging
-import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from albert.errors import DataError, FlagError, UserError
 from albert.pretraining_data import pipeline
@@ -48,10 +45,27 @@ def make_parts(
       DataError: an input cannot be read; UserError: the pipeline failed otherwise.
     """
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
-    _run(runner, arguments, [job], beam.FlatMap(_read, work), beam.Reshuffle(),
-         beam.MapTuple(pipeline.store_part))
+    # Beam logs the error of a step in many lines, and reports it again at the end.
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    usage = io.StringIO()  # argparse prints an error there, and exits
+    try:
+        if "." in runner:  # importing its module defines its options
+            importlib.import_module(runner.rpartition(".")[0])
+        with contextlib.redirect_stderr(usage):
+            steps = beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *arguments]))
+            (steps | beam.Create([job]) | beam.FlatMap(_read, work) | beam.Reshuffle()
+             | beam.MapTuple(pipeline.store_part))
+            steps.run().wait_until_finish()
+    except (SystemExit, Exception) as error:
+        if ours := _OUR_ERROR.findall(str(error)):  # raised by a step
+            raise DataError(ours[-1]) from error
+        lines = (usage.getvalue().strip() or str(error).strip() or repr(error)).splitlines()
+        if len(lines) > 1 and not usage.getvalue():
+            log.error("%s", error)
+        raise UserError(f"--runner={runner}: {lines[-1]}") from error
     found = files.read_json(os.path.join(work, "parts.json"))
     vars(counts).update(found["counts"])
     return found["parts"]
@@ -68,27 +82,3 @@ def _read(job: Job, work: str) -> Iterator[tuple]:
     files.write_json(
         os.path.join(work, "parts.json"), {"parts": parts, "counts": dataclasses.asdict(counts)}
     )
-
-
-def _run(runner: str, arguments: Sequence[str], elements: Sequence[Any], *steps: Any) -> None:
-    """Runs the steps on elements."""
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    # Beam logs the error of a step in many lines, and reports it again at the end.
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    usage = io.StringIO()  # argparse prints an error there, and exits
-    try:
-        if "." in runner:  # importing its module defines its options
-            importlib.import_module(runner.rpartition(".")[0])
-        with contextlib.redirect_stderr(usage):
-            beam_pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *arguments]))
-            functools.reduce(operator.or_, steps, beam_pipeline | beam.Create(elements))
-            beam_pipeline.run().wait_until_finish()
-    except (SystemExit, Exception) as error:
-        if ours := _OUR_ERROR.findall(str(error)):  # raised by a step
-            raise DataError(ours[-1]) from error
-        lines = (usage.getvalue().strip() or str(error).strip() or repr(error)).splitlines()
-        if len(lines) > 1 and not usage.getvalue():
-            log.error("%s", error)
-        raise UserError(f"--runner={runner}: {lines[-1]}") from error

@@ -39,22 +39,14 @@ def feature_spec(source: RecordFiles) -> FeatureSpec:
     return FeatureSpec(features, row_length=length)
 
 
-class Start:
-    """A reader of the embeddings, which are computed on demand, like a file's tensor."""
-
-    def __init__(
-        self, source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int],
-        config: AlbertConfig, seed: int,
-    ):
-        self._arguments = source, spec, special_ids, config.vocab_size, config.embedding_size, seed
-        self._rng, self._scale = np.random.default_rng(seed), config.initializer_range
-        self.shapes = {NAME: (config.vocab_size, config.embedding_size)}
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns [V, E]; tokens without an embedding have a random one, as usual."""
-        values = embeddings(*self._arguments)
-        random = self._rng.normal(0.0, self._scale, values.shape).clip(-2 * self._scale, 2 * self._scale)
-        return np.where(np.isnan(values), random, values).astype(np.float32)
+def initial_embeddings(
+    source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int], config: AlbertConfig, seed: int
+) -> np.ndarray:
+    """Returns [V, E]; tokens without an embedding have a random one, as usual."""
+    values = embeddings(source, spec, special_ids, config.vocab_size, config.embedding_size, seed)
+    scale = config.initializer_range
+    random = np.random.default_rng(seed).normal(0.0, scale, values.shape).clip(-2 * scale, 2 * scale)
+    return np.where(np.isnan(values), random, values).astype(np.float32)
 
 
 def embeddings(

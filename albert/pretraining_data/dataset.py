@@ -50,11 +50,11 @@ def pretraining_dataset(
     """
     source = RecordFiles.of_flag(pattern, "pattern")
     spec = cooccurrence.feature_spec(source)
-    if dynamic_masking.files_without_masks(source):
-        length = spec.row_length
-        predictions = num_to_predict(length, MaskingSettings(length, masked_lm_prob))
-        settings = MaskingSettings(int(predictions), masked_lm_prob)
-        spec = dynamic_masking.dynamic_masking(source, length, settings, seed).feature_spec()
+    length = spec.row_length
+    predictions = int(num_to_predict(length, MaskingSettings(length, masked_lm_prob)))
+    settings = MaskingSettings(predictions, masked_lm_prob)
+    if masking := dynamic_masking.dynamic_masking(source, length, settings, seed):
+        spec = masking.feature_spec()
     source.check(spec)
     options = dict(
         batch_size=batch_size, vocab_size=max(manifest.vocab_size for _, manifest in source.manifests()),
@@ -65,7 +65,7 @@ def pretraining_dataset(
     def elements() -> Iterator[tuple[Batch, Batch, Batch]]:
         if shuffle:
             return map(_element, batches.train_batches(source, spec, seed=seed, **options))
-        return map(_element, batches.EvalBatches(source, spec, **options))
+        return map(_element, batches.eval_batches(source, spec, **options))
 
     try:
         import tensorflow as tf

@@ -94,11 +94,6 @@ def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:
 # === Manifests ===
 
 
-def files_without_masks(source: RecordFiles) -> list[str]:
-    """Returns the record files that hold pairs without masks, according to their manifests."""
-    return [path for path, manifest in source.manifests() if SEGMENT_LENGTHS in manifest.features]
-
-
 def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
     """Returns the objectives of these records: one, "none", or both.
 
@@ -118,22 +113,31 @@ def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
 def dynamic_masking(
     source: RecordFiles, max_seq_length: int, settings: MaskingSettings, seed: int,
     whole_prob: float = 0.0,
-) -> DynamicMasking:
-    """Returns the masking of record files that hold pairs without masks.
+) -> DynamicMasking | None:
+    """Returns the masking of record files that hold pairs without masks; None if they hold masks.
 
     Raises:
-      DataError: a manifest lacks the ids of special tokens, or they differ.
+      DataError: some hold masks, or a manifest lacks the ids of special tokens, or they differ.
     """
-    paths: dict[SpecialIds, str] = {}
+    paths: dict[SpecialIds | None, str] = {}
     for path, manifest in source.manifests():
+        if SEGMENT_LENGTHS not in manifest.features:
+            paths.setdefault(None, path)
+            continue
         ids = [manifest.info.get(key) for key in SpecialIds._fields]
         if not all(isinstance(value, int) and value >= 0 for value in ids):
             raise DataError(f"{manifests.manifest_path(path)}: lacks {', '.join(SpecialIds._fields)}, "
                             "which masking needs: make the records again")
         paths.setdefault(SpecialIds(*ids), path)
-    if len(paths) > 1:
-        one, two, *_ = paths.values()
-        raise DataError(f"{one} and {two} were made with different vocabularies")
+    with_masks = paths.pop(None, None)
+    if not paths:
+        return None
+    one, *others = paths.values()
+    if with_masks:
+        raise DataError(f"--{source.flag}: {one} holds pairs without masks, {with_masks} does not: "
+                        "they cannot be read together")
+    if others:
+        raise DataError(f"{one} and {others[0]} were made with different vocabularies")
     (special_ids,) = paths
     pairs = PairSettings(sentence_objective=sentence_objectives(source)[0])
     return DynamicMasking(

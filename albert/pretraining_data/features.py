@@ -63,14 +63,16 @@ def mask_sequences(
     """
     column, lengths = np.arange(ids.shape[1]), sequence_lengths(segments)
     is_inside = column < lengths[:, None]
-    masked = masking.mask_batch(ids, lengths, boundary, special_ids, settings, keys)
-    is_prediction = np.arange(settings.max_predictions_per_seq) < masked.counts[:, None]
+    masked, positions, originals, counts = masking.mask_batch(
+        ids, lengths, boundary, special_ids, settings, keys
+    )
+    is_prediction = np.arange(settings.max_predictions_per_seq) < counts[:, None]
     return {
-        "input_ids": masked.input_ids,
+        "input_ids": masked,
         "input_mask": is_inside.astype(ids.dtype),
         "segment_ids": (is_inside & (column > segments[:, :1] + 1)).astype(ids.dtype),
-        "masked_lm_positions": masked.positions,
-        "masked_lm_ids": masked.labels,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": originals,
         "masked_lm_weights": is_prediction.astype(np.float32),
         "next_sentence_labels": labels,
     }

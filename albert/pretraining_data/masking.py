@@ -47,22 +47,6 @@ class SpecialIds(NamedTuple):
     vocab_size: int  # V
 
 
-class Masked(NamedTuple):
-    """A masked batch with its predictions."""
-
-    input_ids: np.ndarray  # [B, L]
-    positions: np.ndarray  # [B, P], ascending, then zeros
-    labels: np.ndarray  # [B, P], original ids, then zeros
-    counts: np.ndarray  # [B], number of predictions
-
-
-class _Words(NamedTuple):
-    is_token: np.ndarray  # bool [B, L], neither special nor padding
-    index: np.ndarray  # [B, L], each token's word as an index into the flat `first`
-    first: np.ndarray  # [B, W + 1], number of tokens before each word; from the last word on, all
-    count: np.ndarray  # [B], words of each sequence
-
-
 def ngram_probabilities(settings: MaskingSettings) -> np.ndarray:
     """Returns p(n) for n = 1, ..., ngram."""
     weights = 1.0 / np.arange(1, settings.ngram + 1)
@@ -84,7 +68,7 @@ def mask_batch(
     special_ids: SpecialIds,
     settings: MaskingSettings,
     keys: np.ndarray,
-) -> Masked:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Masks a batch.
 
     Args:
@@ -92,19 +76,25 @@ def mask_batch(
       lengths: [B], tokens before the padding.
       boundary: [B, L], nonzero where a word starts; see `token_boundaries`.
       keys: uint64 [B]; each sequence's masks follow from its key.
+
+    Returns:
+      the masked ids [B, L]; the masked positions and their ids before [B, P], in ascending order of
+      positions, then zeros; and their numbers [B].
     """
-    shape = (len(ids), settings.max_predictions_per_seq)
-    output = ids.copy()
-    if settings.masked_lm_prob == 0:
-        zeros = np.zeros(shape, ids.dtype)
-        return Masked(output, zeros, zeros.copy(), np.zeros(len(ids), np.int64))
-    words = _find_words(ids, lengths, boundary, special_ids, settings)
-    budget = num_to_predict(lengths, settings)
-    rng = SequenceRng(keys)
-    is_chosen = _choose(words, budget, settings, rng)
-    positions = np.flatnonzero(is_chosen.ravel().take(words.index) & words.is_token)  # in [B * L]
-    _replace(output, positions, special_ids, settings.mask_token_share, rng)
-    return _gather_predictions(ids, output, positions, shape)
+    output, shape, chosen = ids.copy(), (len(ids), settings.max_predictions_per_seq), np.zeros(0, np.int64)
+    if settings.masked_lm_prob:
+        is_token, word, first, count = _find_words(ids, lengths, boundary, special_ids, settings)
+        rng = SequenceRng(keys)
+        is_chosen = _choose(first, count, num_to_predict(lengths, settings), settings, rng)
+        chosen = np.flatnonzero(is_chosen.ravel().take(word) & is_token)  # in [B * L]
+        _replace(output, chosen, special_ids, settings.mask_token_share, rng)
+    row, column = np.divmod(chosen, ids.shape[1])
+    counts = np.bincount(row, minlength=len(ids))
+    at = (np.arange(len(ids)) * shape[1] - np.cumsum(counts) + counts).take(row) + np.arange(len(row))
+    positions, labels = np.zeros(shape, ids.dtype), np.zeros(shape, ids.dtype)
+    positions.ravel()[at] = column
+    labels.ravel()[at] = ids.ravel().take(chosen)
+    return output, positions, labels, counts
 
 
 def token_boundaries(
@@ -127,7 +117,13 @@ def _find_words(
     boundary: np.ndarray,
     special_ids: SpecialIds,
     settings: MaskingSettings,
-) -> _Words:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the words of sequences.
+
+    These are: whether a position holds a token, neither special nor padding, bool [B, L]; its word as an
+    index into the next one, flat, [B, L]; the number of tokens before each word, from the last word on
+    that of all, [B, W + 1]; and the number of words of each sequence, [B].
+    """
     special = (ids == special_ids.cls_id) | (ids == special_ids.sep_id)
     is_token = ~special & (np.arange(ids.shape[1]) < lengths[:, None])
     token_rank = np.cumsum(is_token, axis=1, dtype=np.int32)  # from 1
@@ -145,23 +141,28 @@ def _find_words(
     # Before the first word, 0 would be the last word of the previous row.
     np.maximum(index, 1, out=index)
     index += np.arange(len(ids))[:, None] * width - 1
-    return _Words(is_token, index, first, count)
+    return is_token, index, first, count
 
 
 def _choose(
-    words: _Words, budget: np.ndarray, settings: MaskingSettings, rng: SequenceRng
+    first: np.ndarray, counts: np.ndarray, budget: np.ndarray, settings: MaskingSettings, rng: SequenceRng
 ) -> np.ndarray:
-    """Returns which words are chosen, bool [B, W + 1]; `budget` is the maximum of tokens, [B]."""
-    batch, width = words.first.shape
-    order = _random_order(words.count, width - 1, rng)
+    """Returns which words are chosen, bool [B, W + 1].
+
+    Args:
+      first, counts: of `_find_words`.
+      budget: the maximum of tokens, [B].
+    """
+    batch, width = first.shape
+    order = _random_order(counts, width - 1, rng)
     is_chosen, left, rows = np.zeros((batch, width), bool), budget.copy(), np.arange(batch)
-    flat, first, offsets = is_chosen.ravel(), words.first.ravel(), np.arange(settings.ngram)[:, None]
+    flat, first, offsets = is_chosen.ravel(), first.ravel(), np.arange(settings.ngram)[:, None]
     for begin in range(0, width - 1, _STEPS_AT_ONCE):
-        rows = rows[(left[rows] > 0) & (begin < words.count[rows])]
+        rows = rows[(left[rows] > 0) & (begin < counts[rows])]
         if not rows.size:
             break
         word = np.ascontiguousarray(order[rows, begin : begin + _STEPS_AT_ONCE].T)  # [S, M]
-        steps, count, room = np.arange(begin, begin + len(word)), words.count[rows], left[rows]
+        steps, count, room = np.arange(begin, begin + len(word)), counts[rows], left[rows]
         drawn = np.minimum(_draw_lengths(rows, steps, settings, rng), np.maximum(count - word, 0))
         starts = rows * width + word
         before = first.take(starts)
@@ -229,16 +230,3 @@ def _replace(
         number < share, special_ids.mask_id,
         np.where(is_kept, flat.take(positions), other.astype(np.int64)),
     )
-
-
-def _gather_predictions(
-    ids: np.ndarray, output: np.ndarray, flat_positions: np.ndarray, shape: tuple[int, int]
-) -> Masked:
-    row, column = np.divmod(flat_positions, ids.shape[1])
-    counts = np.bincount(row, minlength=len(ids))
-    first = np.arange(len(ids)) * shape[1] - np.cumsum(counts) + counts
-    at = first.take(row) + np.arange(len(row))
-    positions, labels = np.zeros(shape, ids.dtype), np.zeros(shape, ids.dtype)
-    positions.ravel()[at] = column
-    labels.ravel()[at] = ids.ravel().take(flat_positions)
-    return Masked(output, positions, labels, counts)

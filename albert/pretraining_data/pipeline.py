@@ -57,18 +57,28 @@ def make_records(
     Raises:
       DataError: an input cannot be read, or an output would be empty.
     """
-    counts = ReadingCounts()
+    counts, recipe = ReadingCounts(), job.recipe
+    # What determines the records, except the text, whose blocks have digests.
+    values = [job.flags, dataclasses.asdict(job.form), recipe.vocabulary_sha256, __version__, _LAYOUT]
+    identity = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     with (
         preemptible("rerun the command to resume"),
-        locks.work_folder(job.all_outputs, job_digest(job)) as work,
+        locks.work_folder(job.all_outputs, identity) as work,
     ):
+        # === Parts ===
         _check_disk(job, work)
         parts = make_parts(job, counts, work)
         report.report_reading(job, counts)
         infos = {split: [files.read_json(f"{path}.json") | {"path": path} for path in paths]
                  for split, paths in parts.items()}
         _check_outputs(job, counts, infos)
-        vocabulary = _read_vocabulary(job)
+        with open(recipe.vocabulary, "rb") as stream:
+            vocabulary = stream.read()
+        if hashlib.sha256(vocabulary).hexdigest() != recipe.vocabulary_sha256:
+            raise DataError(f"{recipe.vocabulary} changed while records were made with it: rerun the "
+                            "command")
+
+        # === Outputs, and a copy of the vocabulary in each folder ===
         for path in job.all_outputs:
             manifests.mark_unfinished(path)
         digests = {}
@@ -76,16 +86,49 @@ def make_records(
             for number, path in enumerate(outputs):
                 with files.atomic_write(path, "wb") as stream:
                     digests[path] = _join(number, infos[split], stream)
-        for path in _vocabulary_copies(job).values():
+        suffix = ".vocabulary.model" if recipe.spm_model_file else ".vocabulary.txt"
+        copies = {os.path.dirname(path): path + suffix for path in reversed(job.all_outputs)}
+        for path in copies.values():
             with files.atomic_write(path, "wb") as stream:
                 stream.write(vocabulary)
-        _write_manifests(job, counts, infos, digests)
 
-
-def job_digest(job: Job) -> str:
-    """Returns a digest of what determines the records, except the text, whose blocks have digests."""
-    values = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, __version__, _LAYOUT]
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        # === Manifests ===
+        everything = [info for split in infos.values() for info in split]
+        for example in (text for info in everything for text in info["examples"]):
+            log.info("a record:\n%s", example)
+        total = sum((Counter(info["statistics"]) for info in everything), Counter())
+        summary, settings = report.summary_of(recipe.pairs, counts, total), load_tokenizer(recipe).settings
+        for split, outputs in job.outputs.items():
+            for number, path in enumerate(outputs):
+                info = {
+                    "kind": "pretraining",
+                    "split": split,
+                    "max_seq_length": recipe.pairs.max_seq_length,
+                    "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
+                    # Of the vocabulary that was read; the file may have changed since.
+                    "tokenizer_sha256": tokenizer_digest(
+                        recipe.vocabulary_sha256, bool(recipe.spm_model_file), settings
+                    ),
+                    # Its path as given, that of its copy, and its settings.
+                    "vocabulary": {
+                        **{key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")},
+                        "beside": os.path.basename(copies[os.path.dirname(path)]),
+                        **dataclasses.asdict(settings),
+                    },
+                    # What masks that are drawn later need.
+                    **vocabulary_info(recipe)[1]._asdict(),
+                    "sentence_objective": recipe.pairs.sentence_objective,
+                    "documents": counts.documents,
+                    "shards": {os.path.relpath(shard, os.path.dirname(os.path.abspath(path))): digests[shard]
+                               for shard in outputs},
+                    "flags": job.flags,
+                    "report": summary,
+                }
+                blocks = [tuple(block) for part in infos[split] for block in part["blocks"][number]]
+                manifest = manifests.Manifest.of(blocks, recipe.feature_spec(), info)
+                files.write_sealed_json(manifests.manifest_path(path), manifest.to_json())
+                log.info("%s: %s records, %.1f MB", path, f"{manifest.records:,}", manifest.bytes / 1e6)
+        report.log_summary(job, counts, summary)
 
 
 def _check_disk(job: Job, work: str) -> None:
@@ -255,64 +298,3 @@ def _join(number: int, infos: Sequence[dict[str, Any]], stream: BinaryIO) -> str
                 digest.update(chunk)
                 stream.write(chunk)
     return digest.hexdigest()
-
-
-def _vocabulary_copies(job: Job) -> dict[str, str]:
-    """Returns {folder with outputs: the path of their copy of the vocabulary}."""
-    suffix = ".vocabulary.model" if job.recipe.spm_model_file else ".vocabulary.txt"
-    return {os.path.dirname(path): path + suffix for path in reversed(job.all_outputs)}
-
-
-def _read_vocabulary(job: Job) -> bytes:
-    """Returns the content of the vocabulary's file, which must not have changed."""
-    with open(job.recipe.vocabulary, "rb") as stream:
-        content = stream.read()
-    if hashlib.sha256(content).hexdigest() != job.recipe.vocabulary_sha256:
-        raise DataError(f"{job.recipe.vocabulary} changed while records were made with it: rerun the "
-                        "command")
-    return content
-
-
-def _write_manifests(job: Job, counts: ReadingCounts, infos: Infos, digests: dict[str, str]) -> None:
-    """Writes the manifest of each output, and logs a report.
-
-    Args:
-      digests: the SHA-256 of each output.
-    """
-    everything = [info for split in infos.values() for info in split]
-    for example in (text for info in everything for text in info["examples"]):
-        log.info("a record:\n%s", example)
-    total = sum((Counter(info["statistics"]) for info in everything), Counter())
-    summary = report.summary_of(job.recipe.pairs, counts, total)
-    recipe, settings = job.recipe, load_tokenizer(job.recipe).settings
-    for split, outputs in job.outputs.items():
-        for number, path in enumerate(outputs):
-            info = {
-                "kind": "pretraining",
-                "split": split,
-                "max_seq_length": recipe.pairs.max_seq_length,
-                "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
-                # Of the vocabulary that was read; the file may have changed since.
-                "tokenizer_sha256": tokenizer_digest(
-                    recipe.vocabulary_sha256, bool(recipe.spm_model_file), settings
-                ),
-                # Its path as given, that of its copy, and its settings.
-                "vocabulary": {
-                    **{key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")},
-                    "beside": os.path.basename(_vocabulary_copies(job)[os.path.dirname(path)]),
-                    **dataclasses.asdict(settings),
-                },
-                # What masks that are drawn later need.
-                **vocabulary_info(recipe)[1]._asdict(),
-                "sentence_objective": recipe.pairs.sentence_objective,
-                "documents": counts.documents,
-                "shards": {os.path.relpath(shard, os.path.dirname(os.path.abspath(path))): digests[shard]
-                           for shard in outputs},
-                "flags": job.flags,
-                "report": summary,
-            }
-            blocks = [tuple(block) for part in infos[split] for block in part["blocks"][number]]
-            manifest = manifests.Manifest.of(blocks, recipe.feature_spec(), info)
-            files.write_sealed_json(manifests.manifest_path(path), manifest.to_json())
-            log.info("%s: %s records, %.1f MB", path, f"{manifest.records:,}", manifest.bytes / 1e6)
-    report.log_summary(job, counts, summary)

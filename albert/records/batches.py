@@ -1,7 +1,8 @@
 """Makes batches of record files in NumPy, for both engines.
 
-One thread reads and decodes the next group of blocks while batches are made of the current one, and
-another makes the next batches while a step computes.
+One thread reads and decodes the next group of blocks, one puts its records into order and masks them,
+and one makes the next batches, while a step computes. Records are masked in chunks, from which batches
+are cut, because masking a small batch would take NumPy as long as a larger one.
 
 Legend: B examples of a batch.
 """
@@ -10,7 +11,7 @@ import functools
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from albert.records.record_files import RecordFiles
 PREFETCH = 4  # batches that are made ahead of time
 CACHE_BYTES = 256 << 20  # records up to this size stay in memory for the next epoch
 _BLOCKS_AT_ONCE = 8  # read together in evaluations
+_CHUNK = 1 << 15  # positions of the sequences that are masked together: as many as fit the cache
 
 Batch = dict[str, np.ndarray]
 
@@ -64,84 +66,57 @@ def train_batches(
             yield columns, starts[lanes] + rows, positions
 
     def batches() -> Iterator[Batch]:
-        parts = _batched(Prefetcher(groups(), 1), batch_size // share.num_replicas)
-        for batch, positions in parts:
-            batch = complete(batch, positions, spec, is_cut)
-            yield pack(batch, spec, is_cut, packed_rows, micro_batches)
+        for batch in _batched(groups(), spec, batch_size // share.num_replicas):
+            yield pack(_trimmed(batch, spec, is_cut), spec, is_cut, packed_rows, micro_batches)
 
     return Prefetcher(batches(), PREFETCH * share.count)
 
 
-class EvalBatches:
-    """Batches in file order, which can be iterated over repeatedly.
+def eval_batches(
+    source: RecordFiles,
+    spec: FeatureSpec,
+    *,
+    batch_size: int,
+    vocab_size: int,
+    num_batches: int = 0,
+    is_cut: bool = False,
+    packed_rows: int = 0,
+    share: Share | None = None,
+) -> "Prefetcher":
+    """Returns batches in file order.
 
     Args:
       num_batches: number of full batches, repeating the records if necessary (as in the original).
         0: all records once; the last batch is padded with zeros, whose `is_real_example` is 0.
       others: as in `train_batches`.
     """
+    read_blocks, count = _block_reader(source, spec, vocab_size), len(source.blocks.records)
 
-    def __init__(
-        self,
-        source: RecordFiles,
-        spec: FeatureSpec,
-        *,
-        batch_size: int,
-        vocab_size: int,
-        num_batches: int = 0,
-        is_cut: bool = False,
-        packed_rows: int = 0,
-        share: Share | None = None,
-    ):
-        self._spec, self._batch_size, self._num_batches = spec, batch_size, num_batches
-        self._is_cut, self._packed_rows, self._share = is_cut, packed_rows, share or Share()
-        self._count, self._read_blocks = len(source.blocks.records), _block_reader(source, spec, vocab_size)
-
-    def __iter__(self) -> "Prefetcher":
-        return Prefetcher(self._batches(), PREFETCH)
-
-    def _groups(self) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
-        starts = range(0, self._count, _BLOCKS_AT_ONCE)
-        position = 0
-        for first in itertools.cycle(starts) if self._num_batches else starts:
-            numbers = np.arange(first, min(first + _BLOCKS_AT_ONCE, self._count))
-            columns, ends = self._read_blocks(numbers)
+    def groups() -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+        starts, position = range(0, count, _BLOCKS_AT_ONCE), 0
+        for first in itertools.cycle(starts) if num_batches else starts:
+            columns, ends = read_blocks(np.arange(first, min(first + _BLOCKS_AT_ONCE, count)))
             rows = np.arange(ends[-1])
             yield columns, rows, position + rows
             position += len(rows)
 
-    def _batches(self) -> Iterator[Batch]:
-        batches = _batched(Prefetcher(self._groups(), 1), self._batch_size)
-        for batch, positions in itertools.islice(batches, self._num_batches or None):
-            batch = complete(batch, positions, self._spec, self._is_cut)
-            missing = self._batch_size - len(positions)  # padded, with `is_real_example` 0
-            batch = {name: _padded(values, missing) for name, values in batch.items()}
-            for part in _parts(batch, self._share):
-                yield pack(part, self._spec, self._is_cut, self._packed_rows)
+    def batches() -> Iterator[Batch]:
+        for batch in itertools.islice(_batched(groups(), spec, batch_size), num_batches or None):
+            missing = batch_size - len(batch["is_real_example"])
+            batch = {name: _padded(x, missing) for name, x in _trimmed(batch, spec, is_cut).items()}
+            for part in _parts(batch, share or Share()):
+                yield pack(part, spec, is_cut, packed_rows)
+
+    return Prefetcher(batches(), PREFETCH)
 
 
 # === From records to the model's batch ===
 
 
-def complete(
-    batch: Mapping[str, np.ndarray], positions: np.ndarray, spec: FeatureSpec, is_cut: bool
-) -> Batch:
-    """Returns a batch of records with masks, trimmed if `is_cut`.
-
-    Args:
-      batch: the features of `spec`.
-      positions: int64 [B], the position of each record in the run.
-    """
-    batch = dict(batch)
-    if "is_real_example" not in batch:
-        batch["is_real_example"] = np.ones(len(positions), np.int32)
-    if spec.masking:
-        batch = {
-            name: values.astype(np.int32) if values.dtype == np.int64 else values
-            for name, values in spec.masking(batch, positions).items()
-        }
+def _trimmed(batch: Batch, spec: FeatureSpec, is_cut: bool) -> Batch:
+    """Returns a batch whose sequences have the length that it needs, if `is_cut`."""
     if is_cut and has_several_lengths(spec):
-        batch = packing.cut_rows(batch, spec.row_length, spec.row_features)
+        return packing.cut_rows(batch, spec.row_length, spec.row_features)
     return batch
 
 
@@ -223,21 +198,20 @@ def _block_reader(
 
 
 def _batched(
-    groups: Iterable[tuple[Batch, np.ndarray, np.ndarray]], size: int
-) -> Iterator[tuple[Batch, np.ndarray]]:
-    """Yields batches of `size` records with their positions; the last one may be smaller.
+    groups: Iterator[tuple[Batch, np.ndarray, np.ndarray]], spec: FeatureSpec, size: int
+) -> Iterator[Batch]:
+    """Yields batches of `size` records with masks; the last one may be smaller.
 
     Args:
       groups: (columns, indices of the rows to use in this order, their positions in the run).
     """
     parts, missing = [], size
-    for columns, rows, positions in groups:
-        start = 0
-        while start < len(rows):
-            chosen = slice(start, start + missing)
-            part = {name: _rows_of(values, rows[chosen]) for name, values in columns.items()}
-            parts.append((part, positions[chosen]))
-            start, missing = start + missing, missing - len(positions[chosen])
+    for chunk in Prefetcher(_chunks(Prefetcher(groups, 1), spec), 4):
+        start, count = 0, len(chunk["is_real_example"])
+        while start < count:
+            stop = min(start + missing, count)
+            parts.append({name: values[start:stop] for name, values in chunk.items()})
+            start, missing = stop, missing - (stop - start)
             if not missing:
                 yield _concatenated(parts)
                 parts, missing = [], size
@@ -245,16 +219,29 @@ def _batched(
         yield _concatenated(parts)
 
 
-def _rows_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return values[rows] if values.dtype.kind == "f" else values[rows].astype(np.int32)
+def _chunks(
+    groups: Iterable[tuple[Batch, np.ndarray, np.ndarray]], spec: FeatureSpec
+) -> Iterator[Batch]:
+    """Yields the records of groups in order, with masks."""
+    step = max(_CHUNK // (spec.row_length or 1), 1)
+    for columns, rows, positions in groups:
+        for first in range(0, len(rows), step):
+            used, at = rows[first : first + step], positions[first : first + step]
+            chunk = {name: _int32(values[used]) for name, values in columns.items()}
+            chunk.setdefault("is_real_example", np.ones(len(used), np.int32))
+            if spec.masking:
+                chunk = {name: _int32(values) for name, values in spec.masking(chunk, at).items()}
+            yield chunk
 
 
-def _concatenated(parts: Sequence[tuple[Batch, np.ndarray]]) -> tuple[Batch, np.ndarray]:
+def _int32(values: np.ndarray) -> np.ndarray:
+    return values if values.dtype.kind == "f" else values.astype(np.int32, copy=False)
+
+
+def _concatenated(parts: Sequence[Batch]) -> Batch:
     if len(parts) == 1:
         return parts[0]
-    batches, positions = zip(*parts, strict=True)
-    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-    return columns, np.concatenate(positions)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 class Prefetcher:

@@ -55,7 +55,7 @@ def temporary_dir(path: str) -> Iterator[str]:
             os.close(lock)
 
 
-def lock_directory(directory: str, wait: bool = False) -> int:
+def lock_directory(directory: str) -> int:
     """Returns a descriptor that holds a directory locked; OSError if another process does.
 
     It is the directory itself that is locked, so that no lock file is left, and none can be replaced
@@ -63,7 +63,7 @@ def lock_directory(directory: str, wait: bool = False) -> int:
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.stat(directory)  # raises an error if it was removed in the meantime
     except OSError:
         os.close(descriptor)

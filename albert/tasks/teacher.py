@@ -6,7 +6,6 @@ state-by-state (as in TinyBERT, arXiv 1909.10351) and of the sentence embedding.
 Legend: B batch, L sequence, P predictions, H hidden (of the teacher), E embedding, V vocabulary.
 """
 
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -156,10 +155,9 @@ def initial_weights(teacher: Teacher, config: AlbertConfig, source: RecordFiles)
             nearest = parts == parts[np.argmin(abs(parts - group))]
             part = [value for value, is_part in zip(of_layer, nearest, strict=True) if is_part]
             values[name.replace("/group_0/", f"/group_{group}/")] = np.mean(part, axis=0)
-    values = {name: value.astype(np.float32) for name, value in values.items()}
-    shapes = {name: value.shape for name, value in values.items()}
-    reader = types.SimpleNamespace(shapes=shapes, read=values.__getitem__)
-    return Weights(teacher.source.path, reader)
+    return Weights.of(
+        teacher.source.path, {name: value.astype(np.float32) for name, value in values.items()}
+    )
 
 
 def _narrow(values: dict[str, np.ndarray], width: int, frequency: np.ndarray) -> None:

@@ -145,8 +145,30 @@ class JaxEngine(Engine):
     def train_step(self, task, state, run, batches=None) -> "TrainStep":
         return TrainStep(self, task, state, run)
 
-    def eval_step(self, task, model, batches=None) -> "EvalStep":
-        return EvalStep(task, model, mesh_of(self.local_devices))
+    def eval_step(self, task, model, batches=None):
+        mesh, variables = mesh_of(self.local_devices), [*model.variables, *task.constants]
+        everywhere, by_row = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_ROW)
+        newest: list = []  # the variables' values
+        placed: list = []  # those on the devices
+
+        def of_replica(values, batch):
+            with keras.StatelessScope(list(zip(variables, values, strict=True))):
+                *numbers, predictions = steps.eval_step(batch, task, model)
+            return *jax.lax.psum(numbers, ROWS), predictions
+
+        step = jax.jit(jax.shard_map(  # which compiles each shape of a batch on first use
+            of_replica, mesh=mesh, in_specs=(EVERYWHERE, BY_ROW),
+            out_specs=(EVERYWHERE, EVERYWHERE, EVERYWHERE, BY_ROW), check_vma=False,
+        ))
+
+        def evaluate(batch):
+            values = [variable.value for variable in variables]
+            if list(map(id, values)) != list(map(id, newest)):
+                newest[:] = values
+                placed[:] = (jax.device_put(np.asarray(value), everywhere) for value in values)
+            return step(placed, jax.device_put(dict(batch), by_row))
+
+        return evaluate
 
     def train_batches(self, source, spec, **options):
         count = len(self.local_devices)
@@ -203,12 +225,12 @@ class _EvalBatches:
     """Batches that can be iterated over repeatedly."""
 
     def __init__(self, source, spec, options, mesh: Mesh):
-        share = Share(mesh.size, 0, mesh.size)
-        self.parts = numpy_batches.EvalBatches(source, spec, **options, share=share)
-        self.mesh = mesh
+        self._make = functools.partial(numpy_batches.eval_batches, source, spec, **options)
+        self._mesh = mesh
 
     def __iter__(self):
-        return _placed(iter(self.parts), self.mesh.size, self.mesh)
+        count = self._mesh.size
+        return _placed(self._make(share=Share(count, 0, count)), count, self._mesh)
 
 
 # --- Devices ---
@@ -310,33 +332,3 @@ class TrainStep:
 def _on_devices(value, sharding: NamedSharding):
     host = np.asarray(value)
     return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
-
-
-class EvalStep:
-    """An evaluation step, called with a complete batch; see `Engine.eval_step`.
-
-    Each batch shape is compiled on first use.
-    """
-
-    def __init__(self, task, model, mesh: Mesh):
-        self._variables = [*model.variables, *task.constants]
-        self._everywhere, self._by_row = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_ROW)
-        self._values: list = []  # as they are
-        self._placed: list = []  # on the devices
-
-        def of_replica(values, batch):
-            with keras.StatelessScope(list(zip(self._variables, values, strict=True))):
-                *numbers, predictions = steps.eval_step(batch, task, model)
-            return *jax.lax.psum(numbers, ROWS), predictions
-
-        self._step = jax.jit(jax.shard_map(
-            of_replica, mesh=mesh, in_specs=(EVERYWHERE, BY_ROW),
-            out_specs=(EVERYWHERE, EVERYWHERE, EVERYWHERE, BY_ROW), check_vma=False,
-        ))
-
-    def __call__(self, batch):
-        values = [variable.value for variable in self._variables]
-        if list(map(id, values)) != list(map(id, self._values)):
-            self._placed = [jax.device_put(np.asarray(value), self._everywhere) for value in values]
-            self._values = values
-        return self._step(self._placed, jax.device_put(dict(batch), self._by_row))

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from albert.errors import FlagError
 from albert.model import islands
+from albert.records import batches as numpy_batches
 from albert.records import tf_dataset
 from albert.records.data_order import Share
 from albert.training import steps
@@ -101,9 +102,28 @@ class TensorFlowEngine(Engine):
 
     # --- Around a step ---
 
-    def train_step(self, task, state, run, batches=None) -> "TrainStep":
-        step = functools.partial(steps.train_step, task=task, state=state, run=run, engine=self)
-        return TrainStep(step, run, batches)
+    def train_step(self, task, state, run, batches=None):
+        strategy = tf.distribute.get_strategy()
+        # XLA on one device compiles the update, too, whose many small ops take half of the time in
+        # small models. Otherwise it compiles the gradients alone.
+        is_single = strategy.num_replicas_in_sync == 1
+        # AutoGraph would take a sixth of the time to a first step, and has no use: no Python
+        # statement here or in a task depends on a tensor.
+        of_replica = tf.function(
+            functools.partial(steps.train_step, task=task, state=state, run=run, engine=self),
+            jit_compile=run.use_xla and is_single and run.gradient_accumulation_steps == 1,
+            reduce_retracing=True, autograph=False,
+        )
+
+        def of_replicas(batch, stop=np.float32(0)):
+            row = strategy.run(of_replica, args=(batch, stop))
+            return strategy.experimental_local_results(row)[0]
+
+        # One graph for batches of all lengths.
+        signature = batches and (batches.element_spec, tf.TensorSpec([], tf.float32))
+        return tf.function(
+            of_replicas, input_signature=signature, reduce_retracing=True, autograph=False
+        )
 
     def eval_step(self, task, model, batches=None):
         strategy = tf.distribute.get_strategy()
@@ -130,14 +150,10 @@ class TensorFlowEngine(Engine):
                            input_signature=signature, reduce_retracing=True, autograph=False)
 
     def train_batches(self, source, spec, **options):
-        return iter(_distributed(
-            lambda share: tf_dataset.train_batches(source, spec, **options, share=share)
-        ))
+        return iter(_distributed(numpy_batches.train_batches, source, spec, options))
 
     def eval_batches(self, source, spec, **options):
-        return _distributed(
-            lambda share: tf_dataset.eval_batches(source, spec, **options, share=share)
-        )
+        return _distributed(numpy_batches.eval_batches, source, spec, options)
 
 
 def _psum(values):
@@ -147,47 +163,16 @@ def _psum(values):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-class TrainStep:
-    """A training step, called with (batch, whether to stop); see `Engine.train_step`."""
-
-    def __init__(self, step, run, batches):
-        self.strategy = tf.distribute.get_strategy()
-        # XLA on one device compiles the update, too, whose many small ops take half of the time in
-        # small models. Otherwise it compiles the gradients alone.
-        is_single = self.strategy.num_replicas_in_sync == 1
-        compiles_all = run.use_xla and is_single and run.gradient_accumulation_steps == 1
-        # AutoGraph would take a sixth of the time to a first step, and has no use: no Python
-        # statement here or in a task depends on a tensor.
-        self._step = tf.function(
-            step, jit_compile=compiles_all, reduce_retracing=True, autograph=False
-        )
-        # One graph for batches of all lengths.
-        signature = batches and (batches.element_spec, tf.TensorSpec([], tf.float32))
-        self._of_replicas = tf.function(
-            self._run, input_signature=signature, reduce_retracing=True, autograph=False
-        )
-
-    def _run(self, batch, stop):
-        row = self.strategy.run(self._step, args=(batch, stop))
-        return self.strategy.experimental_local_results(row)[0]
-
-    def __call__(self, batch, stop=np.float32(0)):
-        return self._of_replicas(batch, stop)
-
-
-def _distributed(make: Callable[[Share], tf.data.Dataset]):
-    """Returns the batches, distributed over the replicas.
-
-    Args:
-      make: returns the batches for a share of the replicas.
-    """
+def _distributed(make: Callable[..., Iterator], source, spec, options):
+    """Returns the batches of a function of `records.batches`, distributed over the replicas."""
     strategy = tf.distribute.get_strategy()
+    dataset = functools.partial(tf_dataset.dataset, make, source, spec, **options)
 
     def for_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         total = context.num_replicas_in_sync
         count = total // context.num_input_pipelines
-        return make(Share(total, context.input_pipeline_id * count, count))
+        return dataset(share=Share(total, context.input_pipeline_id * count, count))
 
     if strategy.num_replicas_in_sync == 1:
-        return make(Share())
+        return dataset()
     return strategy.distribute_datasets_from_function(for_pipeline)

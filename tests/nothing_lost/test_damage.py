@@ -15,7 +15,7 @@ from record_files_made import write_records
 
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, metadata
-from albert.records import tf_dataset
+from albert.records import batches
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
@@ -130,13 +130,13 @@ def test_damaged_records_end_the_run_with_file_and_place(job, tmp_path, capsys, 
         assert "train.tfrecord: " in line and "its manifest says 40" in line
     manifest.write_text(said_of.replace('"records": 40', '"records": 80'))
     assert "manifest.json" in refused()
-    load = tf_dataset.train_batches
+    load = batches.train_batches
 
     def vanish(source, *rest, **options):
         os.unlink(source.paths[0])
         return load(source, *rest, **options)
 
-    monkeypatch.setattr(tf_dataset, "train_batches", vanish)
+    monkeypatch.setattr(batches, "train_batches", vanish)
     assert jobs.pretrain(*job) == 2
     assert "train.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
 

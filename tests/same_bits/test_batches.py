@@ -100,7 +100,7 @@ def test_tensorflow_gets_the_same_batches_with_known_shapes(rows, kind, tmp_path
     for position, share in ((0, None), (77, Share(4, 2, 2))):
         options = {"batch_size": 8, "vocab_size": VOCAB, "seed": SEED, "position": position,
                    "share": share, **rows}
-        found = tf_dataset.train_batches(source, spec, **options)
+        found = tf_dataset.dataset(batches.train_batches, source, spec, **options)
         assert_same_batches(batches.train_batches(source, spec, **options), found, 20)
         for name, known in found.element_spec.items():
             assert known.shape.rank == (1 if name in ("label_ids", "is_real_example") else 2)
@@ -117,16 +117,15 @@ def test_tensorflow_gets_the_same_batches_for_evaluation_again_and_again(
     source, spec = source_of(tmp_path, kind), SPECS[kind]
     for rows in ({}, {"is_cut": True, "packed_rows": 1, "share": Share(2, 0, 2)}):
         options = {"batch_size": 8, "vocab_size": VOCAB, "num_batches": num_batches, **rows}
-        ours = batches.EvalBatches(source, spec, **options)
-        found = tf_dataset.eval_batches(source, spec, **options)
+        found = tf_dataset.dataset(batches.eval_batches, source, spec, **options)
         for _ in range(2):
-            assert_same_batches(ours, found)
+            assert_same_batches(batches.eval_batches(source, spec, **options), found)
 
 
 def numbers_of(source, **options):
     """Returns the numbers of the records in the batches of an evaluation."""
     spec = FeatureSpec({"number": ("int64", None)})
-    found = batches.EvalBatches(source, spec, vocab_size=9, **options)
+    found = batches.eval_batches(source, spec, vocab_size=9, **options)
     return [
         (batch["number"].tolist(), batch["is_real_example"].tolist()) for batch in found
     ]
@@ -148,9 +147,10 @@ def test_an_evaluation_reads_all_records_in_file_order_or_as_many_as_asked_for(t
 
 def test_every_record_of_an_evaluation_has_masks_of_its_own_position(tmp_path, monkeypatch):
     monkeypatch.setattr(record_files, "BLOCK", 2)  # records per block, several of which are read at once
+    monkeypatch.setattr(batches, "_CHUNK", 7 * LENGTH)  # positions that are masked at once
     source, options = source_of(tmp_path, "pairs"), {"batch_size": 60, "vocab_size": VOCAB}
-    [found] = batches.EvalBatches(source, SPECS["pairs"], **options)
-    [plain] = batches.EvalBatches(source, FeatureSpec(SPECS["pairs"].features), **options)
+    [found] = batches.eval_batches(source, SPECS["pairs"], **options)
+    [plain] = batches.eval_batches(source, FeatureSpec(SPECS["pairs"].features), **options)
     expected = MASKS(plain, np.arange(60))
     np.testing.assert_array_equal(found["masked_lm_positions"], expected["masked_lm_positions"])
 
@@ -256,12 +256,16 @@ def test_a_record_that_is_not_as_it_should_be_is_refused_by_name():
             examples.decode_examples(found, FeatureSpec(spec))
 
 
+def pipeline(engine, *arguments, **options):
+    if engine == "numpy":
+        return batches.train_batches(*arguments, **options)
+    return tf_dataset.dataset(batches.train_batches, *arguments, **options)
+
+
 def make_batches(engine, *arguments, **options):
     """Yields the batches and raises the errors of a run."""
-    if engine == "numpy":
-        yield from batches.train_batches(*arguments, **options)
     with record_files.original_errors(arguments[0]):
-        yield from tf_dataset.train_batches(*arguments, **options)
+        yield from pipeline(engine, *arguments, **options)
 
 
 @pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
@@ -306,9 +310,8 @@ def test_no_feature_out_of_its_range_is_trained_on(engine, name, value, tmp_path
 def test_a_file_without_records_is_refused(tmp_path):
     source = RecordFiles([str(tmp_path / "x")])
     write_records(source.paths[0], [], FeatureSpec(MASKED.features), {})
-    for make in (batches.train_batches, tf_dataset.train_batches):
-        with pytest.raises(DataError, match="no records in"):
-            make(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
+    with pytest.raises(DataError, match="no records in"):
+        batches.train_batches(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
 
 
 # --- The prefetching threads ---
@@ -357,8 +360,7 @@ def test_errors_come_in_their_turn():
 def test_a_pipeline_that_is_dropped_leaves_no_thread(engine, count, tmp_path):
     source, before = source_of(tmp_path, "masked"), set(threading.enumerate())
     options = {"batch_size": 4, "vocab_size": VOCAB, "seed": 1}
-    make = batches if engine == "numpy" else tf_dataset
-    iterator = iter(make.train_batches(source, MASKED, **options))
+    iterator = iter(pipeline(engine, source, MASKED, **options))
     for _ in range(count):
         next(iterator)
     del iterator

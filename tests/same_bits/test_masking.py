@@ -1,5 +1,6 @@
 """Masking: the recipe's rules hold for every sequence, its proportions over many."""
 
+import types
 
 import numpy as np
 import pytest
@@ -49,7 +50,12 @@ def draws(count):
 def mask(ids, lengths, settings, rng):
     boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
     keys = rng.integers(0, 1 << 64, len(ids), np.uint64)
-    return masking.mask_batch(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
+    return masked_by(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
+
+
+def masked_by(*arguments):
+    names = ("input_ids", "positions", "labels", "counts")
+    return types.SimpleNamespace(**dict(zip(names, masking.mask_batch(*arguments), strict=True)))
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
@@ -161,7 +167,7 @@ def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length)
     ids, lengths = make_batch(200, length, np.random.default_rng(7))
     keys = keys_at(2, np.arange(len(ids)))
     boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
-    masked = masking.mask_batch(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
+    masked = masked_by(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
     draws, limits = SequenceRng(keys), np.cumsum(masking.ngram_probabilities(settings))
     words = [
         words_of(row[:length].tolist())

@@ -292,8 +292,8 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path, be
     (task, config, settings, _, files), _ = begin(command, *job(
         corpus, tmp_path, "--masked_lm_budget=0.2", f"--input_file={path}"
     ))
-    batch = next(iter(tf_dataset.train_batches(
-        files, task.feature_spec(), batch_size=4, vocab_size=55, seed=3
+    batch = next(iter(tf_dataset.dataset(
+        numpy_batches.train_batches, files, task.feature_spec(), batch_size=4, vocab_size=55, seed=3
     )))
     outputs = build_model(task, config, settings).of_batch(batch, training=False)
     for each in (task, task.for_evaluation()):
@@ -313,8 +313,8 @@ def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
     assert masks.swap_prob == 0.5
     task = PretrainingTask(LENGTH, 5, masks, some_have_no_pair=True)
     for packed in (0, 1):
-        batch = next(iter(tf_dataset.train_batches(
-            files, masks.feature_spec(), batch_size=64, vocab_size=55, seed=3,
+        batch = next(iter(tf_dataset.dataset(
+            numpy_batches.train_batches, files, masks.feature_spec(), batch_size=64, vocab_size=55, seed=3,
             packed_rows=packed * LENGTH,
         )))
         is_pair = task._ordered(batch).numpy()

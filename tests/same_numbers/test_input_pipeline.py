@@ -7,6 +7,7 @@ from record_files_made import write_records
 from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig
+from albert.records import batches as numpy_batches
 from albert.records import features, packing, tf_dataset
 from albert.records.record_files import RecordFiles
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
@@ -44,8 +45,8 @@ def write(path, name, used):
 
 def batches(source, name, is_cut):
     spec = TASKS[name].feature_spec()
-    return list(tf_dataset.eval_batches(
-        source, spec, batch_size=2, vocab_size=VOCAB, is_cut=is_cut
+    return list(tf_dataset.dataset(
+        numpy_batches.eval_batches, source, spec, batch_size=2, vocab_size=VOCAB, is_cut=is_cut
     ))
 
 
