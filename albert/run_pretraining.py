@@ -121,7 +121,10 @@ def main(values: flags.FlagValues) -> None:
     for name in ("init_embeddings", "teacher", "spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} needs --do_train")
-    flags.refuse_together(values, "init_checkpoint", "init_embeddings", "init_from_teacher")
+    starts = [name for name in ("init_checkpoint", "init_embeddings", "init_from_teacher")
+              if values[name].value not in (None, "", "random", False)]
+    if len(starts) > 1:
+        raise FlagError(f"give only one of --{' and --'.join(starts)}")
     if values.init_from_teacher and not values.teacher:
         raise FlagError("--init_from_teacher needs --teacher")
     run_flags.check_device_flags(values)

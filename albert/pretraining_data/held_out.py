@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from albert.text.documents import Document, split_documents
+from albert.text.documents import Document, sentences_of
 
 _STRETCH = 1 / 20  # of the smaller side of the split: the longest undivided document, and a stretch
 _MAX_FRACTION = 0.1  # a larger side counts as this, so that halves come from many positions
@@ -34,8 +34,7 @@ def split_document(
     side = text_bytes * min(fraction, 1 - fraction, _MAX_FRACTION)
     limit, stretches = max(_STRETCH * side, _MIN_STRETCH), [document]
     if sum(map(len, document)) * _BYTES_PER_CHARACTER > limit:
-        [sentences] = split_documents([document], language)
-        stretches = list(_stretches(sentences, limit))
+        stretches = list(_stretches(sentences_of(document, language), limit))
     # Of every 1 / fraction stretches in a row, one is held out.
     due = _uniform(document, seed) + fraction * np.arange(len(stretches) + 1)
     sides = zip(np.diff(np.floor(due)) > 0, stretches, strict=True)

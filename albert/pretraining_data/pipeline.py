@@ -31,7 +31,7 @@ from albert.records import manifests
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
 from albert.storage import files, locks
-from albert.text.documents import Document, ReadingCounts, cut_blocks, read_documents, split_documents
+from albert.text.documents import Document, ReadingCounts, cut_blocks, read_documents, sentences_of
 from albert.tokenization import tokenizer_digest
 
 log = logging.getLogger("albert")
@@ -252,7 +252,8 @@ def store_part(
 
 @functools.lru_cache(maxsize=1)  # a block may have several parts
 def _tokenize(recipe: Recipe, documents: tuple[tuple[str, ...], ...]) -> Block:
-    return tokenize_block(split_documents(documents, recipe.language), load_tokenizer(recipe))
+    documents = [sentences_of(document, recipe.language) for document in documents]
+    return tokenize_block(documents, load_tokenizer(recipe))
 
 
 def is_complete(path: str) -> bool:

@@ -147,10 +147,9 @@ class RecordFiles:
         messages = read_block(path, offset, size, first, int(self.blocks.records[number]))
         try:
             features = examples.decode_examples(messages, spec)
-            _check_ranges(features, spec, vocab_size)
         except ExampleError as error:
             raise _in_file(path, error, first) from error
-        return features
+        return _checked(features, spec, vocab_size, path, first)
 
     # === Checks ===
 
@@ -229,7 +228,10 @@ def _fingerprint(path: str, size: int, modified: int) -> list[Any]:
     return [name, size, hashlib.sha256(content).hexdigest()[:16]]
 
 
-def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_size: int) -> None:
+def _checked(
+    features: dict[str, np.ndarray], spec: FeatureSpec, vocab_size: int, origin: str, first: int
+) -> dict[str, np.ndarray]:
+    """Returns the features of a block, whose first record has this number; a DataError if one is out of range."""
     # Compiled look-ups clamp too large ids, and wrap negative ones. A position beyond the end would
     # be in the next sequence.
     flag, vocabulary = (2, "values 0 and 1"), (vocab_size, f"vocabulary of {vocab_size:,} tokens")
@@ -244,7 +246,9 @@ def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_s
             values = features[name].reshape(len(features[name]), -1)
             if not (values.max() < limit and values.min() >= 0):  # as NaN is neither
                 is_good = ((values < limit) & (values >= 0)).all(axis=1)
-                raise ExampleError(int(is_good.argmin()), f"{name} outside the {what}")
+                number = first + int(is_good.argmin())
+                raise DataError(f"{origin}: record {number:,}: {name} outside the {what}")
+    return features
 
 
 def _first_lengths(path: str, count: int, size: int) -> dict[str, int]:
@@ -342,11 +346,7 @@ class RecordsInMemory:
     def read_block(self, number: int, spec: FeatureSpec, vocab_size: int) -> dict[str, np.ndarray]:
         """Returns the features of a block's records; see `RecordFiles.read_block`."""
         features = {name: self._blocks[number][name] for name in spec.features}
-        try:
-            _check_ranges(features, spec, vocab_size)
-        except ExampleError as error:
-            raise _in_file(self._name, error, BLOCK * number) from error
-        return features
+        return _checked(features, spec, vocab_size, self._name, BLOCK * number)
 
     def check(self, expected: FeatureSpec, vocab_size: int | None = None) -> "RecordsInMemory":
         """Returns itself; a DataError if there are no records."""

@@ -129,14 +129,11 @@ def size_of_text(path: str, form: Form = Form()) -> int:
         return sum(map(len, iter(lambda: stream.read(1 << 16), b"")))
 
 
-def split_documents(documents: Sequence[Document], language: str | None) -> list[Document]:
-    """Splits the lines of documents into sentences, if a language is given."""
+def sentences_of(document: Sequence[str], language: str | None) -> Document:
+    """Returns the sentences of a document, or its lines if there is no language."""
     if language is None:
-        return list(documents)
-    return [
-        [sentence for line in document for sentence in split_sentences(line, language)]
-        for document in documents
-    ]
+        return list(document)
+    return [sentence for line in document for sentence in split_sentences(line, language)]
 
 
 # === Blocks ===

@@ -15,7 +15,7 @@ from albert.errors import DataError, FlagError
 from albert.storage import files
 from albert.text.cleaning import LostMarks, preprocess_text, restore_symbols
 from albert.text.corpus_files import Form
-from albert.text.documents import ReadingCounts, read_documents, split_documents
+from albert.text.documents import ReadingCounts, read_documents, sentences_of
 from albert.text.spm_model import SPIECE_UNDERLINE, mark_model
 
 log = logging.getLogger("albert")
@@ -95,8 +95,7 @@ def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[st
     """Yields the preprocessed lines of the files; logs at the end how many the trainer skipped."""
     too_long, counts = 0, ReadingCounts()
     documents = read_documents(paths, str, counts, form=form)
-    documents = (split_documents([document], form.language)[0] for document in documents)
-    texts = itertools.chain.from_iterable(documents)
+    texts = (text for document in documents for text in sentences_of(document, form.language))
     marks, is_enough = LostMarks(), settings.keep_accents
     symbols = {s.lower(): s for s in settings.user_defined_symbols if settings.do_lower_case}
     for text in texts:

@@ -27,7 +27,7 @@ from albert.cli import flags
 from albert.errors import DataError
 from albert.storage import files
 from albert.text import corpus_files
-from albert.text.documents import ReadingCounts, read_documents, split_documents
+from albert.text.documents import ReadingCounts, read_documents
 from albert.text.sentences import split_sentences
 
 Documents = list[list[str]]  # the sentences of each
@@ -101,7 +101,8 @@ def make_task(parts: tuple[Documents, Documents], sizes: dict[str, int], rng: ra
 def _halves(patterns: str) -> tuple[Documents, Documents]:
     """Returns the documents in the first and in the second half of a text; one document is cut."""
     paths = corpus_files.find(patterns, "input_file")
-    documents = [list(d) for d in split_documents(list(read_documents(paths, str, ReadingCounts())), "en")]
+    documents = [[sentence for line in document for sentence in split_sentences(line)]
+                 for document in read_documents(paths, str, ReadingCounts())]
     if len(documents) == 1:
         middle = len(documents[0]) // 2
         documents = [documents[0][:middle], documents[0][middle:]]

@@ -69,7 +69,7 @@ def as_vocabulary(path: str):
 
 def as_prose(path: str):
     found = documents.read_documents([path], str, documents.ReadingCounts())
-    return documents.split_documents(list(found), "en")
+    return [documents.sentences_of(document, "en") for document in found]
 
 
 TEXT_READERS = [as_documents, as_vocabulary, as_prose, inference.read_texts]

@@ -38,7 +38,7 @@ def test_the_same_bytes_with_one_and_two_processes(tiny, monkeypatch):
     contents = []
     for processes in (1, 2):
         make(tiny, output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord",
-             num_processes=processes, held_out_fraction=0.2,
+             num_processes=processes, held_out_fraction=0.2, split_sentences=True,
              eval_output_file=tiny / "eval.tfrecord")
         contents.append(take(tiny))
     assert contents[0] == contents[1] and len(contents[0]) == 6  # three files, three manifests
