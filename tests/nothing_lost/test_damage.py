@@ -151,8 +151,8 @@ def test_damaged_records_to_evaluate_on_are_refused_before_the_first_step(job, t
 
 def test_the_same_file_given_twice_is_refused(job, tmp_path, capsys):
     os.symlink(tmp_path / "train.tfrecord", tmp_path / "linked.tfrecord")
-    for files in (f"{tmp_path}/train*,{tmp_path}/./train.tfrecord", f"{tmp_path}/*.tfrecord"):
-        assert jobs.pretrain(*job, f"--input_file={files}") == 2
+    for pattern in (f"{tmp_path}/train*,{tmp_path}/./train.tfrecord", f"{tmp_path}/*.tfrecord"):
+        assert jobs.pretrain(*job, f"--input_file={pattern}") == 2
         assert "given twice" in assert_one_clear_line(capsys.readouterr().err)
 
 
