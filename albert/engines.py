@@ -4,6 +4,7 @@ Sessions and the commands that answer texts need neither.
 """
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -97,6 +98,16 @@ def _ending_at_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class LazyModule:
+    """A module that takes seconds to import, for code that a command runs before it needs it."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 def import_tensorflow() -> None:

@@ -26,7 +26,7 @@ from albert.cli import corpus_flags, earlier_run, flags, remote_paths, text_plan
 from albert.errors import FlagError
 from albert.formats import pretrained
 from albert.records.manifests import Manifest, is_complete
-from albert.runtime import processor
+from albert.runtime import workers
 from albert.runtime.progress import duration
 from albert.storage import cloud, files, locks
 from albert.text import corpus_files, vocabulary
@@ -149,7 +149,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str], out: str, form: corpus
             engines.start(engines.choose())
             size = text_plan.choose_size(tokens, text_plan.assumed_flops() * seconds_left())
         plan.size = size.name
-        plan.mixed_precision = "bfloat16" if processor.bfloat16_gain() else "float32"
+        plan.mixed_precision = "bfloat16" if workers.bfloat16_gain() else "float32"
         plan.save(out)
     size = text_plan.size_of(plan.size)
     config = start.config if start else text_plan.student_of(teacher.config) if teacher else size.config

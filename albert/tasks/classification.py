@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from albert.engines import LazyModule
 from albert.formats.metadata import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from albert.formats.weights import LABEL_HEADS, UNITS
 from albert.records import features
 from albert.records.examples import FeatureSpec
-from albert.runtime.lazy import LazyModule
 from albert.storage import files
 from albert.tasks import glue, race
 from albert.tasks.task import Task, chosen, mean, real

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from albert.engines import LazyModule
 from albert.errors import DataError, some
 from albert.formats.metadata import metadata_at
 from albert.records.examples import FeatureSpec
 from albert.records.features import join_texts
-from albert.runtime.lazy import LazyModule
 from albert.storage import files
 from albert.tasks import lines, squad_answers
 from albert.tasks.squad_answers import Question, Window

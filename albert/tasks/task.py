@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.config import AlbertConfig
+from albert.engines import LazyModule
 from albert.formats.metadata import Metadata, settings_among
 from albert.records.examples import FeatureSpec
-from albert.runtime.lazy import LazyModule
 from albert.tokenization import FullTokenizer, TextSettings
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from albert.engines import LazyModule
 from albert.errors import DataError
 from albert.records import features
 from albert.records.examples import FeatureSpec
-from albert.runtime.lazy import LazyModule
 from albert.storage import files
 from albert.tasks import lines
 from albert.tasks.table import label_name

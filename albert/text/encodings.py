@@ -1,6 +1,5 @@
 """Arguments and results of a tokenizer's call. No TensorFlow."""
 
-import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -270,19 +269,24 @@ def texts(text: str | Sequence[str], name: str, is_split: bool = False) -> list[
     return texts
 
 
+def _as_tf(array: np.ndarray) -> Any:
+    import tensorflow as tf
+
+    return tf.constant(array)
+
+
 def _as_jax(array: np.ndarray) -> Any:
+    import jax.numpy as jnp
+
     trees_for_jax()
-    return importlib.import_module("jax.numpy").asarray(array)
+    return jnp.asarray(array)
 
 
 PADDING = {True: "longest", "longest": "longest", "max_length": "max_length", False: "",
             "do_not_pad": ""}
 TRUNCATION = {True: "longest_first", "longest_first": "longest_first", "only_first": "only_first",
                "only_second": "only_second", False: "", "do_not_truncate": ""}
-TENSORS = {
-    None: None, "np": np.asarray, "jax": _as_jax,
-    "tf": lambda array: importlib.import_module("tensorflow").constant(array),
-}
+TENSORS = {None: None, "np": np.asarray, "tf": _as_tf, "jax": _as_jax}
 
 
 def option(name: str, known: Mapping[Any, Any], value: Any) -> Any:

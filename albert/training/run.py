@@ -19,7 +19,7 @@ from albert.model.layers import precision
 from albert.optimization import OptimizerConfig, create_optimizer
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
-from albert.runtime.processor import bfloat16_gain
+from albert.runtime.workers import bfloat16_gain
 from albert.storage import files
 from albert.tasks.task import Task
 from albert.training.engine import Engine

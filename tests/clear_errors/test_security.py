@@ -51,7 +51,7 @@ BARE = {"eval", "exec", "compile"}  # not re.compile and model.compile
 # Permitted in a single module, for the reason given.
 ALLOWED = {
     ("__init__", "import_module"): "our own modules, by our own table",
-    ("runtime/lazy", "import_module"): "Keras and our own modules, by constant names",
+    ("engines", "import_module"): "Keras and our own modules, by constant names",
     ("pretrain_from_text", "import_module"): "our own commands, by constant names",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
     ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",

@@ -21,7 +21,7 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.training import costs
 from albert.records import manifests
-from albert.runtime import processor, progress
+from albert.runtime import progress, workers
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import metrics as training_metrics
 from albert.training.metrics import History
@@ -283,8 +283,8 @@ def test_a_processor_that_multiplies_in_bfloat16_is_known_by_its_features(tmp_pa
     for flags, gain in (("fpu avx2 avx512f avx512_bf16", 1.7),
                         ("fpu avx512_bf16 amx_bf16 amx_tile", 2.0), ("fpu avx2 avx512f", None)):
         path.write_text(f"model name\t: Some\nflags\t\t: {flags}\n")
-        assert processor.bfloat16_gain(str(path)) == gain
-    assert processor.bfloat16_gain(str(tmp_path / "none")) is None
+        assert workers.bfloat16_gain(str(path)) == gain
+    assert workers.bfloat16_gain(str(tmp_path / "none")) is None
 
 
 # --- Resuming, and what happens meanwhile ---
