@@ -8,7 +8,8 @@ import numpy as np
 from albert.pretraining_data.features import SEGMENT_LENGTHS, mask_sequences, sequence_lengths
 from albert.pretraining_data.job import Recipe, load_tokenizer, vocabulary_info
 from albert.pretraining_data.masking import token_boundaries
-from albert.records.examples import frame_examples
+from albert.records.examples import encode_examples
+from albert.records.tfrecord import frame_records
 
 _BATCH = 1024  # records masked and serialized at once
 _EXAMPLES = 3  # records shown in the log
@@ -51,7 +52,7 @@ def frame_pairs(
         batch = make_features(recipe, ids, part, rng)
         if not examples:
             examples += (describe(recipe, batch, row) for row in range(len(part))[:_EXAMPLES])
-        yield frame_examples(batch, spec), len(part)
+        yield frame_records(encode_examples(batch, spec)), len(part)
 
 
 def make_features(

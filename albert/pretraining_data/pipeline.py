@@ -238,12 +238,15 @@ def store_part(
     rng = np.random.default_rng(recipe.seed(split, "part", index, passes.start))
     rng.shuffle(pairs)
     first = rng.integers(num_outputs)  # the output that gets one more, if they cannot be equal
-    blocks, examples = [], []
+    blocks: list[list[tuple[int, int]]] = []
+    examples: list[str] = []
     with files.atomic_write(path, "wb") as stream:
         for number in range(num_outputs):
             of_output = pairs[(number - first) % num_outputs :: num_outputs]
-            frames = instances.frame_pairs(recipe, block.ids, of_output, rng, examples)
-            blocks.append(manifests.write_blocks(frames, stream))
+            blocks.append([])
+            for content, count in instances.frame_pairs(recipe, block.ids, of_output, rng, examples):
+                stream.write(content)
+                blocks[-1].append((count, len(content)))
     files.write_json(f"{path}.json", {
         "blocks": blocks, "statistics": instances.statistics_of(recipe, block.ids, pairs),
         "examples": examples if (split, index, passes.start) == ("train", 0, 0) else [],

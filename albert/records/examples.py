@@ -12,7 +12,6 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records import protobuf
-from albert.records.tfrecord import frame_records
 
 # NumPy's type for each type that a feature may have.
 DTYPES = {"int64": np.int64, "float32": np.float32}
@@ -44,17 +43,12 @@ class FeatureSpec:
 # === Encoding ===
 
 
-def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
-    """Returns the bytes of a TFRecord file of `tf.train.Example` messages.
+def encode_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> list[bytes]:
+    """Returns N serialized `tf.train.Example` messages.
 
     Args:
       batch: {name: [N, length]}, or [N] for a scalar feature.
     """
-    return frame_records(encode_examples(batch, spec))
-
-
-def encode_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> list[bytes]:
-    """Returns N serialized `tf.train.Example` messages; `batch` as in `frame_examples`."""
     columns = []
     for name, (dtype, length) in spec.features.items():
         payloads = _packed(np.asarray(batch[name], DTYPES[dtype]).reshape(-1, length or 1))

@@ -6,8 +6,8 @@ in the manifest reveals it. Files without a manifest, such as the original's, ar
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from albert.errors import DataError
 from albert.records.examples import FeatureSpec
@@ -126,15 +126,6 @@ def is_complete(path: str) -> bool:
 
 
 # === Writing ===
-
-
-def write_blocks(frames: Iterable[tuple[bytes, int]], stream: BinaryIO) -> list[tuple[int, int]]:
-    """Writes (bytes, number of records) of successive blocks; returns their `Sizes`."""
-    blocks = []
-    for content, count in frames:
-        stream.write(content)
-        blocks.append((count, len(content)))
-    return blocks
 
 
 def refuse_foreign(path: str) -> None:

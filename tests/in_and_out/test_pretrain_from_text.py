@@ -30,8 +30,14 @@ def files_of(folder: pathlib.Path) -> dict[str, bytes]:
             if path.is_file() and path.name != ".lock"}
 
 
+@pytest.fixture
+def is_slow(monkeypatch):
+    """Plans for a slow machine, which makes few steps."""
+    monkeypatch.setattr(text_plan, "CORE_FLOPS", 1e7)
+
+
 def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
-    tmp_path, monkeypatch, capsys
+    is_slow, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
     command = [f"--input_file={REPO / 'docs' / 'guides'}", "--hours=0.001", "--keep_accents", f"--output_dir={out}"]
@@ -114,7 +120,7 @@ def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
     assert values["init_embeddings"] != "cooccurrence" and values["seed"] == 7
 
 
-def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(tmp_path):
+def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(is_slow, tmp_path):
     import keras
 
     letters = "abcdefghijklmnopqrstuvwxyz"

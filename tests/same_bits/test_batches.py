@@ -301,7 +301,7 @@ def test_no_feature_out_of_its_range_is_trained_on(engine, name, value, tmp_path
     rows = {key: values.astype(MASKED.features[key][0]) for key, values in rows.items()}
     rows[name][7].flat[0] = value
     path = tmp_path / "bad.tfrecord"
-    path.write_bytes(examples.frame_examples(rows, MASKED))
+    path.write_bytes(tfrecord.frame_records(examples.encode_examples(rows, MASKED)))
     source, options = RecordFiles([str(path)]), {"batch_size": 4, "vocab_size": VOCAB, "seed": 1}
     with pytest.raises(DataError, match=f"bad.tfrecord: record 7: {name} outside the"):
         list(itertools.islice(make_batches(engine, source, MASKED, **options), 6))

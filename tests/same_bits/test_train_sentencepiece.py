@@ -111,7 +111,7 @@ def test_text_that_is_missing_empty_or_not_utf8_is_one_clear_line(tmp_path, caps
 
 def test_too_little_memory_is_one_clear_line(text, tmp_path):
     code = ("import resource; from albert.train_sentencepiece import cli; "
-            "resource.setrlimit(resource.RLIMIT_AS, [160 << 20] * 2); cli()")
+            "resource.setrlimit(resource.RLIMIT_AS, [200 << 20] * 2); cli()")
     done = subprocess.run(
         [sys.executable, "-c", code, f"--input={text}", f"--model_prefix={tmp_path}/spm", "--vocab_size=100"],
         cwd=REPO, capture_output=True, text=True,
