@@ -15,6 +15,7 @@ from albert import tokenization
 from albert.errors import DataError
 from albert.formats import model_hub, pretrained, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
+from albert.records import windows
 from albert.storage import cloud, files, shipped
 from albert.text import encodings
 from albert.text.added_tokens import AddedTokens, Span
@@ -263,14 +264,14 @@ class AlbertTokenizer:
         columns, is_single = encodings.columns(text, text_pair, is_split_into_words)
         tokens = [self._tokens(column) for column in columns]
         ids = _each(tokens, _joined)
-        windows = encodings.cut(ids, limit, truncation, stride if return_overflowing_tokens else None)
-        laid_out = functools.partial(encodings.laid_out, windows)
+        parts = windows.cut(ids, limit, truncation, stride if return_overflowing_tokens else None)
+        laid_out = functools.partial(windows.laid_out, parts)
         rows = laid_out(ids, self.sep_token_id, self.cls_token_id)
         frame = encodings.Frame(
             [len(row) for row in rows], limit if padding == "max_length" else 0,
             pad_to_multiple_of or 1, bool(padding), self._pads_left(padding_side),
         )
-        seconds = [len(first) + 2 for _, (first, *_) in windows]
+        seconds = [len(first) + 2 for _, (first, *_) in parts]
         arrays = frame.inputs(rows, seconds, self.pad_token_id)
         if return_offsets_mapping:
             spans = _each(columns, lambda strings: _joined(map(self._spans, strings)))
@@ -280,7 +281,7 @@ class AlbertTokenizer:
             arrays["special_tokens_mask"] = frame.filled(laid_out(zeros, 1), 1)
         values = frame.converted(arrays, convert)
         if return_overflowing_tokens:
-            samples = [sample for sample, _ in windows]
+            samples = [sample for sample, _ in parts]
             values["overflow_to_sample_mapping"] = convert(np.int32(samples)) if convert else samples
         elif is_single and convert is None:
             values = {name: array[0] for name, array in values.items()}

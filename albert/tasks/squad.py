@@ -21,11 +21,11 @@ from albert.errors import DataError, some
 from albert.formats.metadata import metadata_at
 from albert.records.examples import FeatureSpec
 from albert.records.features import join_texts
+from albert.records.windows import spans
 from albert.storage import files
 from albert.tasks import lines, squad_answers
 from albert.tasks.squad_answers import Question, Window
 from albert.tasks.task import Task, chosen, mean, real
-from albert.text.encodings import spans
 from albert.text.offsets import encode_with_offsets
 
 if TYPE_CHECKING:
