@@ -5,7 +5,6 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from albert.formats.model_classes import (
     CHOICE, ENCODER, EXPORT_HEADS, MODEL_CLASSES, QUESTIONS, TOKENS, is_labelled,
 )
 from albert.formats.pretrained import Pretrained
-from albert.formats.weights import UNITS, Weights, in_units
+from albert.formats.weights import UNITS
 from albert.storage import files
 from albert.tokenization import FullTokenizer
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albert")
 
-# Every head of the original, and the encoder.
-_OF_A_MODEL = re.compile(r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$|^label_(mean|deviation)$")
 _PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
 _TOLERANCE = 1e-4  # of the largest value: other runtimes sum in a different order
 
@@ -51,25 +48,6 @@ def write_directory(
       dtype: of the weights in Hugging Face's layout.
       origin: the model's name, for the card.
     """
-    model = _model_of(source, label_names)
-    precision = "bit for bit" if dtype == "float32" else f"in {dtype}"
-    note = f"Converted from `{origin}`, {precision}."
-    if is_archive:
-        pretrained.save(model, path, tokenizer, is_archive=True, note=note)
-    else:
-        pretrained.save(
-            model, path, tokenizer, note=note, run_state=read_run_state(source.weights().origin),
-            max_length=source.vocabulary.max_length, dtype=dtype, keeps_pooler=False,
-        )
-    log.info("%s: %s", model.metadata.architecture, path)
-
-
-def _model_of(source: Pretrained, label_names: Sequence[str] | None) -> "keras.Model":
-    """Returns the model of the class that the source names, or its weights, with its labels in this order."""
-    import keras
-
-    from albert import modeling
-
     architecture = pretrained.class_of(source)
     if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
         # Their question-answering class scores last tokens regardless of the first, so no weights
@@ -80,11 +58,27 @@ def _model_of(source: Pretrained, label_names: Sequence[str] | None) -> "keras.M
         architecture = ENCODER.name
     if label_names and not is_labelled(architecture):
         raise FlagError(f"--label_list has no effect on {architecture}")
-    keras.utils.set_random_seed(0)  # for a reproducible pooler if the checkpoint has none
-    # Only for the bare encoder may the pooler be absent.
-    return pretrained.load(
-        getattr(modeling, architecture), source, complete=architecture != ENCODER.name, label_names=label_names
+    model = _model_of(source, architecture, label_names)
+    precision = "bit for bit" if dtype == "float32" else f"in {dtype}"
+    pretrained.save(
+        model, path, tokenizer, is_archive=is_archive, note=f"Converted from `{origin}`, {precision}.",
+        run_state={} if is_archive else read_run_state(source.weights().origin),
+        max_length=source.vocabulary.max_length, dtype=dtype, keeps_pooler=False,
     )
+    log.info("%s: %s", architecture, path)
+
+
+def _model_of(
+    source: Pretrained, architecture: str, label_names: Sequence[str] | None = None
+) -> "keras.Model":
+    """Returns the model of a class, else the encoder, whose pooler alone may be missing."""
+    import keras
+
+    from albert import modeling
+
+    keras.utils.set_random_seed(0)  # for a reproducible pooler if the checkpoint has none
+    kind = getattr(modeling, architecture, modeling.AlbertModel)
+    return pretrained.load(kind, source, complete=kind is not modeling.AlbertModel, label_names=label_names)
 
 
 # === Checkpoints ===
@@ -92,16 +86,15 @@ def _model_of(source: Pretrained, label_names: Sequence[str] | None) -> "keras.M
 
 def write_checkpoint(source: Pretrained, prefix: str) -> None:
     """Publishes the model's variables under the original's names, and its metadata next to them."""
-    weights, directory = source.weights(), os.path.dirname(os.path.abspath(prefix))
-    tensors = _model_tensors(source.config, weights)
+    model, weights = _model_of(source, pretrained.class_of(source)), source.weights()
+    tensors, directory = pretrained.trained_weights(model), os.path.dirname(os.path.abspath(prefix))
 
     def write_the_rest() -> None:
-        if source.metadata.architecture:
-            write_metadata(prefix, source.metadata, source.config)
+        write_metadata(prefix, model.metadata, source.config)
         if os.path.realpath(directory) == os.path.realpath(source.directory):
             return  # which has a card already
         model_card.of_weights(
-            directory, weights, source.config, metadata=source.metadata,
+            directory, weights, source.config, metadata=model.metadata,
             usage='import albert\n\nmodel = albert.from_pretrained("FOLDER")  # with its albert_config.json',
             note="Variables under the original toolkit's names, without those of the optimizer.",
         )
@@ -110,20 +103,6 @@ def write_checkpoint(source: Pretrained, prefix: str) -> None:
     checkpoints.write(prefix, tensors | {"global_step": np.int64(0)}, before=write_the_rest)
     left_out = sorted(set(weights.shapes) - {*tensors, *UNITS})
     log.info("wrote %s: %d variables; left out: %s", prefix, len(tensors), some(left_out) or "nothing")
-
-
-def _model_tensors(config: AlbertConfig, weights: Weights) -> dict[str, np.ndarray]:
-    """Returns the variables of encoder and heads; the encoder must be complete and match the config."""
-    from albert import modeling
-
-    encoder = modeling.parameter_shapes(modeling.AlbertModel(config))
-    checkpoints.warm_start(encoder, weights)
-    names = [n for n in weights.shapes if _OF_A_MODEL.match(n) and not checkpoints.is_slot(n)]
-    unknown = [n for n in names if n.startswith("bert/") and n not in encoder]
-    if unknown:
-        raise CheckpointError(f"{weights.origin} has encoder variables that the config does not "
-                              f"imply: {some(unknown)}")
-    return in_units({name: weights.read(name) for name in sorted(names)})
 
 
 # === TF-Hub modules ===

@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert.config import AlbertConfig
 from albert.errors import CheckpointError, UserError, first_line, some
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
@@ -55,7 +54,7 @@ def export_module(
       assets: files to include, the vocabulary last.
     """
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
-    encode = tf.function(_encode(model))  # shared by all parts, so that it is traced once
+    encode, *heads = computations = functions(model)  # shared by all parts, so that each is traced once
     root = _AutoTrackable()
     # First, so that these are the names in the checkpoint, which `formats.hub` reads.
     root.weights = {name: v.value for name, v in named.items()}
@@ -65,15 +64,14 @@ def export_module(
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
     # Other trainable parts: the encoder with one head each.
     positions = {"masked_lm_positions": _tokens("masked_lm_positions")}
-    called = signatures(model, root.assets[-1], do_lower_case)
-    for name, head in _HEADS.items():
-        weights = {n: v for n, v in named.items() if n.startswith(head)}
+    called = signatures(computations, root.assets[-1], do_lower_case)
+    for (name, scope), call, more in zip(_HEADS.items(), heads, (positions, {}), strict=True):
+        weights = {n: v for n, v in named.items() if n.startswith(scope)}
         if not weights:
             del called[name]
             continue
-        inputs = _HUB_INPUTS | (positions if name == "mlm" else {})
         setattr(root, name, part := _AutoTrackable())
-        _fill_part(part, encoder | weights, _with_head(model, encode, name), inputs)
+        _fill_part(part, encoder | weights, call, _HUB_INPUTS | more)
     with writing():
         tf.saved_model.save(root, path, signatures=called)
 
@@ -99,79 +97,68 @@ def _fill_part(
         call.get_concrete_function(inputs, training=training)
 
 
-def _encode(model: AlbertForPreTraining) -> Callable:
-    """Returns the computation of the encoder."""
+def functions(model: AlbertForPreTraining) -> tuple[Callable, Callable, Callable]:
+    """Returns the computations of the encoder, and of the encoder with each of `_HEADS`."""
+    limit = model.config.max_position_embeddings
 
-    def compute(inputs, training=False):
+    @tf.function
+    def encode(inputs, training=False):
         # A module doesn't know the step that would determine dropout, so each call draws a seed.
         seed = tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64) if training else None
-        features = _named(
-            _checked(inputs["input_word_ids"], model.config), inputs["input_mask"],
-            inputs["input_type_ids"],
+        ids = inputs["input_word_ids"]
+        check = tf.debugging.assert_less_equal(
+            tf.shape(ids)[1], limit,
+            f"the sequence is longer than the model's position table: at most {limit} ids",
         )
-        outputs = model.bert(
-            features, training=training, dropout_seed=seed, output_hidden_states=True
-        )
+        with tf.control_dependencies([check]):
+            # Hides a static shape: shape inference would fail first, with an obscure message.
+            ids = tf.raw_ops.PlaceholderWithDefault(input=ids, shape=[None, None])
+        features = {
+            "input_ids": ids, "input_mask": inputs["input_mask"], "segment_ids": inputs["input_type_ids"],
+        }
+        outputs = model.bert(features, training=training, dropout_seed=seed, output_hidden_states=True)
         names = ("pooled_output", "sequence_output", "encoder_outputs")
         return {name: outputs[name] for name in names} | {"default": outputs["pooled_output"]}
 
-    return compute
-
-
-def _with_head(model: AlbertForPreTraining, encode: Callable, head: str):
-    """Returns the computation of the encoder with a head."""
+    @tf.function
+    def mlm(inputs, training=False):
+        outputs = encode({name: inputs[name] for name in _HUB_INPUTS}, training=training)
+        hidden = row_layout.gather_positions(outputs["sequence_output"], inputs["masked_lm_positions"])
+        logits = model.predictions(hidden, model.bert.embeddings.word_embeddings)  # [B, P, V]
+        return outputs | {"mlm_logits": logits}
 
     @tf.function
-    def compute(inputs, training=False):
-        result = encode({name: inputs[name] for name in _HUB_INPUTS}, training=training)
-        if head == "mlm":  # [B, P, V]
-            logits = _masked_lm_logits(model, result, inputs["masked_lm_positions"])
-            return result | {"mlm_logits": logits}
-        return result | {"sop_logits": model.seq_relationship(result["pooled_output"])}  # [B, 2]
+    def sop(inputs, training=False):
+        outputs = encode(inputs, training=training)
+        return outputs | {"sop_logits": model.seq_relationship(outputs["pooled_output"])}  # [B, 2]
 
-    return compute
-
-
-def _checked(ids, config: AlbertConfig):
-    """Returns the ids [B, L], or fails with a clear message if L exceeds the position table."""
-    limit = config.max_position_embeddings
-    check = tf.debugging.assert_less_equal(
-        tf.shape(ids)[1], limit,
-        f"the sequence is longer than the model's position table: at most {limit} ids",
-    )
-    with tf.control_dependencies([check]):
-        # Hides a static shape: shape inference would fail first, with an obscure message.
-        return tf.raw_ops.PlaceholderWithDefault(input=ids, shape=[None, None])
-
-
-def _masked_lm_logits(model: AlbertForPreTraining, outputs, positions):
-    hidden = row_layout.gather_positions(outputs["sequence_output"], positions)
-    return model.predictions(hidden, model.bert.embeddings.word_embeddings)
+    return encode, mlm, sop
 
 
 def signatures(
-    model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, lower: bool
+    computations: Sequence[Callable], vocabulary: tf.saved_model.Asset, lower: bool
 ) -> dict[str, Callable]:
-    """Returns the module's signatures, under the original's names."""
+    """Returns the module's signatures, under the original's names, given its `functions`."""
+    encode, mlm_part, sop_part = computations
+
+    def run(part, *inputs, **more):
+        outputs = part(dict(zip(_HUB_INPUTS, inputs, strict=True)) | more)
+        return outputs, {key: outputs[key] for key in ("sequence_output", "pooled_output")}
 
     @tf.function(input_signature=[*_INPUTS.values()])
     def tokens(input_ids, input_mask, segment_ids):
-        inputs = _named(_checked(input_ids, model.config), input_mask, segment_ids)
-        outputs = model.bert(inputs, training=False)
-        return {key: outputs[key] for key in ("sequence_output", "pooled_output")}
+        return run(encode, input_ids, input_mask, segment_ids)[1]
 
     @tf.function(input_signature=[*_INPUTS.values()])
     def sop(input_ids, input_mask, segment_ids):
-        outputs = tokens(input_ids, input_mask, segment_ids)
-        logits = model.seq_relationship(outputs["pooled_output"])
-        return outputs | {"sop_log_probs": tf.nn.log_softmax(logits)}
+        outputs, shared = run(sop_part, input_ids, input_mask, segment_ids)
+        return shared | {"sop_log_probs": tf.nn.log_softmax(outputs["sop_logits"])}
 
     @tf.function(input_signature=[*_INPUTS.values(), _tokens("mlm_positions")])
     def mlm(input_ids, input_mask, segment_ids, mlm_positions):
-        outputs = tokens(input_ids, input_mask, segment_ids)
-        logits = _masked_lm_logits(model, outputs, mlm_positions)
-        # [B, P, V], flat in the original
-        return outputs | {"mlm_logits": tf.reshape(logits, [-1, tf.shape(logits)[-1]])}
+        outputs, shared = run(mlm_part, input_ids, input_mask, segment_ids, masked_lm_positions=mlm_positions)
+        logits = outputs["mlm_logits"]  # flat in the original
+        return shared | {"mlm_logits": tf.reshape(logits, [-1, tf.shape(logits)[-1]])}
 
     @tf.function(input_signature=[])
     def tokenization_info():
@@ -181,7 +168,3 @@ def signatures(
         "serving_default": tokens, "tokens": tokens, "sop": sop, "mlm": mlm,
         "tokenization_info": tokenization_info,
     }
-
-
-def _named(input_ids, input_mask, segment_ids):
-    return {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}

@@ -226,7 +226,7 @@ def test_the_signatures_give_the_originals_numbers(golden_path, tmp_path):
     positions = {"mlm_positions": tf.constant(golden["in/mlm_positions"])}
     tf.config.run_functions_eagerly(True)
     try:
-        signatures = hub_export.signatures(model, asset, lower=True)
+        signatures = hub_export.signatures(hub_export.functions(model), asset, lower=True)
         for name, inputs in (("tokens", base), ("sop", base), ("mlm", base | positions)):
             outputs = signatures[name](**inputs)
             expected = {k.split("/")[1]: golden[k] for k in golden.files if k.startswith(name + "/")}
