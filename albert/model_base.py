@@ -165,6 +165,10 @@ class PretrainedModel(keras.Model):
         # Like Keras's Embedding, accepts floats, which a distributed `fit` passes.
         return ops.cast(value, "int32") if "float" in dtype else value
 
+    def predict(self, x: Any, *args: Any, **options: Any) -> Any:
+        """Returns the outputs of many batches, as Keras does; texts are refused as in a call."""
+        return super().predict(self._checked("x", x), *args, **options)
+
     # The outputs of a batch of records, some of whose features aren't inputs, in a plain dict.
     of_batch = keras.Model.__call__
 

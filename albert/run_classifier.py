@@ -111,10 +111,11 @@ def main(values: flags.FlagValues) -> None:
         )
 
     # === Training, evaluation, prediction ===
-    folds = cross_validate(values, settings, encoder, data) if values.cross_validation else None
     data = dataclasses.replace(data, examples={split: data.examples[split] for split in settings.splits})
+    folds = split_in_folds(values, settings, data) if values.cross_validation else []
     task = task_of(values, settings, data)
-    result = finetune.run(values, settings, encoder, data, task)
+    result = finetune.run(values, settings, encoder, data, task)  # before the folds, as it may be refused
+    validated = cross_validate(values, settings, encoder, data, folds) if folds else None
     if not result:
         return
 
@@ -155,7 +156,7 @@ def main(values: flags.FlagValues) -> None:
     # === Report ===
     rows, predictions = data.examples["dev"], result.evaluations["dev"].predictions
     held_out = answered(f"{len(rows):,} held-out rows", task, data.trained_on, rows, predictions)
-    measured = [one for one in (held_out, folds, *tested) if one]
+    measured = [one for one in (held_out, validated, *tested) if one]
     trained = read_run_state(result.weights.origin).get("flags", {})
     for name, choice in choices.items():  # what the model was trained with, whatever is typed now
         used = trained.get(name[2:]) if name.startswith("--") else None
@@ -215,19 +216,19 @@ def answered(
     return Rows(name, expected, predicted, dict(zip(names, (usual, tfidf), strict=True)))
 
 
-def cross_validate(
-    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData
-) -> Rows | None:
-    """Trains without each of --cross_validation folds in turn; returns the held-out rows of all.
+def split_in_folds(
+    values: flags.FlagValues, settings: finetune.Settings, data: FineTuningData
+) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """Returns the training rows and the held-out rows of each fold, by their numbers.
 
     Each row is held out once. Folds have the same fraction of every label; rows with the same texts
-    stay together. A fold resumes only with the same data, flags and weights.
+    stay together.
     """
     from sklearn.model_selection import StratifiedGroupKFold  # takes a second
 
-    count, rows, parts = values.cross_validation, [*data.examples["train"], *data.examples["dev"]], []
     if data.has_several or not settings.do_train:
         raise FlagError("--cross_validation needs --do_train, and one label per text")
+    count, rows = values.cross_validation, [*data.examples["train"], *data.examples["dev"]]
     texts, labels = list(map(table.texts_of, rows)), [row.label for row in rows]
     sizes = collections.Counter(label for label, _ in set(zip(labels, texts, strict=True)))
     if rare := sorted(label for label in sizes if sizes[label] < count):
@@ -235,18 +236,29 @@ def cross_validate(
         if values.class_weights == "balanced" or max(sizes.values()) < count:
             raise FlagError(f"{message}: use fewer folds, or label more texts")
         flags.log.warning("%s; not every fold has them", message)
+    splitter = StratifiedGroupKFold(
+        count, shuffle=True, random_state=child_seed(values.seed, "folds") % 2**32)
+    with warnings.catch_warnings():  # of rare labels, which are named above
+        warnings.simplefilter("ignore")
+        return list(splitter.split(labels, labels, list(map(repr, texts))))
+
+
+def cross_validate(
+    values: flags.FlagValues, settings: finetune.Settings, encoder: Encoder, data: FineTuningData,
+    folds: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> Rows | None:
+    """Trains without each fold in turn; returns the held-out rows of all.
+
+    A fold resumes only with the same data, flags and weights.
+    """
+    rows, parts = [*data.examples["train"], *data.examples["dev"]], []
     weights = glob.glob(glob.escape(encoder.weights.origin) + "*") if encoder.weights else ()
     identity = repr((digest_of(rows), flags.to_dict(values), encoder.tokenizer.sha256,
                      [files.sha256(path) for path in sorted(weights)]))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     folder = f"{locks.work_folder_of(settings.output_dir)}.folds-{digest}"
-    splitter = StratifiedGroupKFold(
-        count, shuffle=True, random_state=child_seed(values.seed, "folds") % 2**32)
-    with warnings.catch_warnings():  # of rare labels, which are named above
-        warnings.simplefilter("ignore")
-        folds = list(splitter.split(labels, labels, list(map(repr, texts))))
     for number, (train, dev) in enumerate(folds, 1):
-        flags.log.info("fold %d of %d: %s", number, count, folder)
+        flags.log.info("fold %d of %d: %s", number, len(folds), folder)
         examples = {"train": [rows[i] for i in train], "dev": [rows[i] for i in dev]}
         share = len(train) / len(data.examples["train"])
         steps = max(1, round(settings.train_step * share))
@@ -264,7 +276,7 @@ def cross_validate(
         return None
     shutil.rmtree(folder)
     return Rows(
-        f"{len(rows):,} rows in {count} folds",
+        f"{len(rows):,} rows in {len(folds)} folds",
         np.concatenate([part.expected for part in parts]), np.concatenate([part.predicted for part in parts]),
         {name: np.concatenate([part.baselines[name] for part in parts]) for name in parts[0].baselines},
     )

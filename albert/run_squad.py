@@ -19,22 +19,14 @@ from albert.tasks.fine_tuning_data import FineTuningData
 
 log = logging.getLogger("albert")
 
-
-# === Flags ===
-
 V2_FLAGS = ("dropout_prob", "end_n_top", "null_score_diff_threshold", "start_n_top")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("bool", values, "version_2_with_negative", False,
-                 "Whether the data are SQuAD 2.0, where some questions have no answer.")
-    define_shared_flags(values)
-    define_v1_flags(values)
-    define_v2_flags(values)
-
-
-def define_shared_flags(values: flags.FlagValues) -> None:
     """Defines the original's flags of both versions with its defaults, and a few new ones."""
+    flags.define("bool", values, "version_2_with_negative", False,
+                 "Whether the data are SQuAD 2.0, where some questions have no answer; run_squad_v2 is the "
+                 "same as this flag.")
     flags.define("path", values, "train_file", None, "SQuAD JSON to train on.", use="file")
     flags.define("path", values, "predict_file", None,
                  "SQuAD JSON to predict; evaluated if it has answers.", use="file")
@@ -57,17 +49,9 @@ def define_shared_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "max_answer_length", 30, "Maximum answer length in tokens.",
                  lower_bound=1)
     finetune.define_training_flags(values, train_step=None, warmup_step=None)
-
-
-def define_v1_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "No effect in TensorFlow 2.")
     flags.define("path", values, "export_dir", None,
                  "No effect on SQuAD: serve a session over HTTP, or use export_model.", use="output")
-
-
-def define_v2_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of version 2.0 only."""
     flags.define("integer", values, "start_n_top", 5,
                  "Beam size for the first token of an answer.", lower_bound=1)
     flags.define("integer", values, "end_n_top", 5,
@@ -80,19 +64,12 @@ def define_v2_flags(values: flags.FlagValues) -> None:
                  "else 0.")
 
 
-# === Command ===
-
-
 def main(values: flags.FlagValues) -> None:
-    ineffective = flags.given_as_typed(values, *V2_FLAGS)
-    if ineffective and not values.version_2_with_negative:
-        raise FlagError(f"{', '.join(ineffective)}: only with --version_2_with_negative")
-    run(values, values.version_2_with_negative)
-
-
-def run(values: flags.FlagValues, with_negative: bool) -> None:
     """Trains, evaluates and predicts; all input is read before anything is written."""
     # === Settings ===
+    with_negative = values.version_2_with_negative
+    if not with_negative and (ineffective := flags.given_as_typed(values, *V2_FLAGS)):
+        raise FlagError(f"{', '.join(ineffective)}: only with --version_2_with_negative")
     flags.refuse_together(values, "warmup_step", "warmup_proportion")
     do_eval = flags.given(values, "do_eval")
     settings = finetune.settings_of(

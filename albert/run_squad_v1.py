@@ -9,18 +9,8 @@ writes predictions.json and nbest_predictions.json. Rerun the command and it
 resumes from the newest checkpoint of --output_dir.
 """
 
-from albert import run_squad
 from albert.cli import flags
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the original's flags with its defaults, and a few new ones."""
-    run_squad.define_shared_flags(values)
-    run_squad.define_v1_flags(values)
-
-
-def main(values: flags.FlagValues) -> None:
-    run_squad.run(values, with_negative=False)
+from albert.run_squad import define_flags, main
 
 
 cli = flags.command(__doc__, define_flags, main)

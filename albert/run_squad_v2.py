@@ -11,14 +11,12 @@ from albert import run_squad
 from albert.cli import flags
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the original's flags with its defaults, and a few new ones."""
-    run_squad.define_shared_flags(values)
-    run_squad.define_v2_flags(values)
+define_flags = run_squad.define_flags
 
 
 def main(values: flags.FlagValues) -> None:
-    run_squad.run(values, with_negative=True)
+    values.version_2_with_negative = True
+    run_squad.main(values)
 
 
 cli = flags.command(__doc__, define_flags, main)

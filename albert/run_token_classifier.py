@@ -73,7 +73,7 @@ def main(values: flags.FlagValues) -> None:
         warn_of_labels(paths["train"], occurring, labels)
 
     # === Run ===
-    data = FineTuningData(words.WordLabelTask.name, sentences, labels, {"labels": list(labels)})
+    data = FineTuningData(words.WordLabelTask.name, sentences, labels)
     task = words.WordLabelTask(
         settings.max_seq_length, labels, values.scheme == "bio", values.classifier_dropout,
         test_file=paths.get("test", ""),

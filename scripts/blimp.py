@@ -283,7 +283,8 @@ def _files(path: str) -> Iterator[tuple[str, Iterable[tuple[int, str]]]]:
                     parts = name.split("/")
                     if name.endswith(".jsonl") and not any(p.startswith(("_", ".")) for p in parts):
                         with archive.open(name) as raw:
-                            yield f"{path}/{name}", lines.decode_lines(raw, f"{path}/{name}")
+                            yield f"{path}/{name}", lines.numbered(
+                                lines.decoded(raw.read(), f"{path}/{name}"))
         except zipfile.BadZipFile as error:
             raise DataError(f"--pairs_file: {path} is damaged: {error}") from error
     elif os.path.isdir(path):
@@ -291,7 +292,7 @@ def _files(path: str) -> Iterator[tuple[str, Iterable[tuple[int, str]]]]:
             if ".jsonl" in name:
                 yield from _files(os.path.join(path, name))
     else:
-        yield path, lines.read_lines(path, "pairs_file")
+        yield path, lines.numbered(lines.read_text(path, "pairs_file"))
 
 
 def _pair(line: str, place: str) -> Pair:

@@ -1,10 +1,8 @@
 """The encoder that fine-tuning starts from: architecture, vocabulary, weights. No TensorFlow."""
 
 import dataclasses
-import functools
 import logging
 import os
-from typing import Any
 
 from albert import engines, tokenization
 from albert.cli import flags
@@ -13,6 +11,7 @@ from albert.errors import FlagError
 from albert.formats import huggingface, model_hub, pretrained
 from albert.formats.metadata import metadata_at
 from albert.formats.tokenizer_files import Vocabulary
+from albert.formats.weights import Weights
 
 log = logging.getLogger("albert")
 
@@ -25,23 +24,8 @@ class Encoder:
 
     config: AlbertConfig
     tokenizer: tokenization.FullTokenizer
-    source: Any = None  # the opened module or directory that the flags name, if they name one
-    init_checkpoint: str | None = None
-
-    @functools.cached_property
-    def weights(self) -> Any:
-        """The initial weights: of `source`, or of --init_checkpoint; None for random ones."""
-        if self.source is not None:
-            return self.source.weights()
-        return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
-
-
-    @property
-    def trained_labels(self) -> tuple[str, ...] | None:
-        """The labels that the initial weights were trained for, if they say it."""
-        if self.source is not None:
-            return self.source.metadata.label_names
-        return metadata_at(self.weights.origin).label_names
+    weights: Weights | None  # None: random ones
+    trained_labels: tuple[str, ...] | None  # for which the weights were trained, if they say it
 
 
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
@@ -75,7 +59,12 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
     tokenization.check_vocabulary(tokenizer, config)
     if values.albert_dropout is not None:
         config = config.with_dropout(values.albert_dropout)
-    return Encoder(config, tokenizer, source, values.init_checkpoint)
+    if source is not None:
+        return Encoder(config, tokenizer, source.weights(), source.metadata.label_names)
+    if not values.init_checkpoint:
+        return Encoder(config, tokenizer, None, None)
+    weights = pretrained.open_any_weights(values.init_checkpoint)
+    return Encoder(config, tokenizer, weights, metadata_at(weights.origin).label_names)
 
 
 def check_encoder_flags(values: flags.FlagValues) -> None:

@@ -67,7 +67,7 @@ def check_flags(values: flags.FlagValues) -> None:
     for pair in (
         ("train_file", "data_dir"), ("train_file", "task_name"), ("dev_file", "dev_share"),
         ("label_columns", "label_column"), ("label_columns", "label_list"), ("label_columns", "regression"),
-        ("regression", "label_list"), *([("dev_file", "cross_validation")] if values.cross_validation else []),
+        ("regression", "label_list"), *[("dev_file", "cross_validation")] * bool(values.cross_validation),
     ):
         flags.refuse_together(values, *pair)
     if values.do_predict and not values.test_file:
@@ -160,12 +160,14 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> tuple[FineTuning
     # === The data ===
     trained_labels, held_out_labels = ([one.label for one in examples[split]] for split in ("train", "dev"))
     warn_of_labels(values.train_file, trained_labels, labels, () if values.dev_file else held_out_labels)
+    settings = {"text_column": names[0], "text_pair_column": names[1]}
+    if has_several:
+        settings["label_threshold"] = values.threshold
+    if values.regression:
+        settings["label_mean"] = float(np.mean(trained_labels))
+        settings["label_deviation"] = float(np.std(trained_labels)) or 1.0
     data = FineTuningData(
-        OWN_TABLE, examples, labels,
-        {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
-        | ({"label_threshold": values.threshold} if has_several else {})
-        | (_scale_of(trained_labels) if values.regression else {}),
-        trained_on=examples["train"], is_split=not values.dev_file,
+        OWN_TABLE, examples, labels, settings, trained_on=examples["train"], is_split=not values.dev_file
     )
     named = ", ".join(filter(None, [*names, *several]))[:300]
     choices = {"file": values.train_file, "columns": named, "held out": held_out}
@@ -201,11 +203,12 @@ def choose_settings(
         labels.setdefault(tuple(ids), set()).add(one.label)
     contradictions = sum(len(labels[tuple(ids)]) > 1 for ids in all_ids)
     if contradictions and data.labels:
-        choices["contradictions"] = (f"{contradictions:,} of {len(rows):,} rows have the same tokens as another "
-                                     "row, and another label")
+        choices["contradictions"] = (f"{contradictions:,} of {len(rows):,} rows have the same tokens as "
+                                     "another row, and another label")
 
     # === Length, optimizer, batches ===
-    lengths = np.array([len(ids) + 3 for ids in all_ids])
+    # With [CLS] and one or two [SEP].
+    lengths = np.array([len(ids) + 2 + bool(one.text_b) for ids, one in zip(all_ids, rows, strict=True)])
     length = sequence_length(lengths, config.max_position_embeddings)
     suits, optimizer = f"for a model of width {config.hidden_size}", settings.optimizer
     # A rate that the user gives is AdamW's, unless they name another optimizer.
@@ -239,11 +242,6 @@ def choose_settings(
             save_checkpoints_steps=choose("save_checkpoints_steps", per_epoch, "each epoch"),
         )
     return settings, choices
-
-
-def _scale_of(values: Sequence[float]) -> dict[str, float]:
-    """Returns mean and deviation of a regression's labels, as a run records them."""
-    return {"label_mean": float(np.mean(values)), "label_deviation": float(np.std(values)) or 1.0}
 
 
 def best_optimizer(hidden_size: int, has_pairs: bool) -> str:

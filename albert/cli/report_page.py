@@ -35,25 +35,23 @@ def publish(directory: str, title: str, parts: Iterable[str]) -> str:
     return path
 
 
-def curve(directory: str, *metrics: str) -> str:
-    """Returns a plot of metrics by step over a run's evaluations, as SVG; a sentence if there are none."""
-    lines = [
-        line for line in read_metrics(directory, "eval")
-        if all(isinstance(line.get(name), float) for name in metrics)
-    ]
+def curve(directory: str, metric: str) -> str:
+    """Returns a plot of a metric by step over a run's evaluations, as SVG; a sentence if there are none."""
+    lines = [line for line in read_metrics(directory, "eval") if isinstance(line.get(metric), float)]
     if not lines:
         return "No evaluations.\n"
-    values = [line[name] for line in lines for name in metrics]
-    low, high, last = min(values), max(values), max(line["step"] for line in lines)
-    shapes = [f'<text x="0" y="24">{high:.3f}</text>', f'<text x="0" y="134">{low:.3f}</text>',
-              f'<text x="400" y="156" text-anchor="end">step {last:,}</text>']
-    for name in metrics:
-        points = [(60 + 340 * line["step"] / last, 130 - 110 * (line[name] - low) / ((high - low) or 1))
-                  for line in lines]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        shapes.append(f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2"/>')
-        shapes += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points]
-        label = f"{name.replace('_', ' ')} {lines[-1][name]:.3f}"
-        shapes.append(f'<text x="{points[-1][0] + 8:.1f}" y="{points[-1][1] + 5:.1f}">{label}</text>')
+    values, last = [line[metric] for line in lines], max(line["step"] for line in lines)
+    low, high = min(values), max(values)
+    points = [(60 + 340 * line["step"] / last, 130 - 110 * (line[metric] - low) / ((high - low) or 1))
+              for line in lines]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    shapes = [
+        f'<text x="0" y="24">{high:.3f}</text>', f'<text x="0" y="134">{low:.3f}</text>',
+        f'<text x="400" y="156" text-anchor="end">step {last:,}</text>',
+        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2"/>',
+        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in points),
+        f'<text x="{points[-1][0] + 8:.1f}" y="{points[-1][1] + 5:.1f}">'
+        f"{metric.replace('_', ' ')} {values[-1]:.3f}</text>",
+    ]
     return ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 170" width="640" fill="currentColor" '
             f'font-family="system-ui, sans-serif" font-size="14">{"".join(shapes)}</svg>\n')

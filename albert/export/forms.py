@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from albert.config import AlbertConfig
 from albert.errors import CheckpointError, FlagError, some
 from albert.formats import checkpoints, model_card, pretrained, tokenizer_files, tokenizer_json
 from albert.formats.metadata import MULTI_LABEL, Metadata, read_run_state, write_metadata
@@ -114,14 +113,20 @@ def write_hub_module(source: Pretrained, path: str, tokenizer: FullTokenizer) ->
 
     model, weights = hub_export.load_model(source)
     name = os.path.basename(os.path.abspath(path))
+    # The list of tokens, for people to read; the SentencePiece model contains it too.
+    listing = os.path.splitext(tokenizer.path)[0] + ".vocab"
+    vocabularies = [listing] * (tokenizer.is_spm and os.path.isfile(listing)) + [tokenizer.path]
     with (
         tempfile.TemporaryDirectory() as folder,  # the SavedModel keeps the assets' names
         model_card.publish_model(path, hub_export.MAIN_FILE) as scratch,
     ):
-        assets = _collect_assets(folder, source.config, tokenizer)
-        hub_export.export_module(
-            model, weights, assets, scratch, do_lower_case=tokenizer.do_lower_case
-        )
+        config, settings = (
+            os.path.join(folder, name) for name in (pretrained.CONFIG_FILE, tokenizer_files.SETTINGS_FILE))
+        with files.atomic_write(config) as stream:
+            stream.write(source.config.to_json_string())
+        files.write_json(settings, tokenizer_files.settings_of(tokenizer, None))
+        assets = [config, settings, *(shutil.copy(vocabulary, folder) for vocabulary in vocabularies)]
+        hub_export.export_module(model, weights, assets, scratch, do_lower_case=tokenizer.do_lower_case)
         model_card.of_weights(
             scratch, source.weights(), source.config, name=name, metadata=source.metadata,
             parameters=sum(math.prod(one.shape) for one in weights.values()),
@@ -129,20 +134,6 @@ def write_hub_module(source: Pretrained, path: str, tokenizer: FullTokenizer) ->
             usage=model_card.filled("hub_module.txt", name=name),
         )
     log.info("%s (load it with tensorflow_hub.load, or as a keras.layers.TFSMLayer)", path)
-
-
-def _collect_assets(folder: str, config: AlbertConfig, tokenizer: FullTokenizer) -> list[str]:
-    """Writes or copies the module's assets into `folder` and returns their paths."""
-    paths = [os.path.join(folder, name) for name in (pretrained.CONFIG_FILE, tokenizer_files.SETTINGS_FILE)]
-    with files.atomic_write(paths[0]) as stream:
-        stream.write(config.to_json_string())
-    files.write_json(paths[1], tokenizer_files.settings_of(tokenizer, None))
-    vocabularies = [tokenizer.path]
-    # The list of tokens, for people to read; the SentencePiece model contains it too.
-    listing = os.path.splitext(tokenizer.path)[0] + ".vocab"
-    if tokenizer.is_spm and os.path.isfile(listing):
-        vocabularies.insert(0, listing)
-    return paths + [shutil.copy(vocabulary, folder) for vocabulary in vocabularies]
 
 
 # === LiteRT and ONNX ===

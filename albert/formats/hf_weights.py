@@ -42,12 +42,10 @@ _TIED = {
 }
 _BUFFERS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
 _MAPPING = "bert/encoder/embedding_hidden_mapping_in/"  # exists there even if E = H
-_BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/{}"
-_THEIR_BLOCK = "albert.encoder.albert_layer_groups.{}.albert_layers.{}.{}"
-_IS_BLOCK, _IS_THEIR_BLOCK = (
-    re.compile(re.escape(form).replace(r"\{\}", r"(\d{1,4})", 2).replace(r"\{\}", "(.+)"))
-    for form in (_BLOCK, _THEIR_BLOCK)
-)
+# A group's number and that of a layer within it, or "{}" in the names below.
+_BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
+_THEIR_BLOCK = "albert.encoder.albert_layer_groups.{}.albert_layers.{}."
+_NUMBERS = re.compile(r"(?<=group_)\d+|(?<=groups\.)\d+|(?<=layers\.)\d+")
 _DENSE = {"kernel": "weight", "bias": "bias"}
 _NORM = {"gamma": "weight", "beta": "bias"}
 _LOGITS = {"output_weights": "weight", "output_bias": "bias"}
@@ -65,7 +63,17 @@ def _names(*scopes: tuple[str, str, Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-_THEIRS = _names(
+_ATTENTION = _names(
+    (_BLOCK + "attention_1/self/query/", _THEIR_BLOCK + "attention.query.", _DENSE),
+    (_BLOCK + "attention_1/self/key/", _THEIR_BLOCK + "attention.key.", _DENSE),
+    (_BLOCK + "attention_1/self/value/", _THEIR_BLOCK + "attention.value.", _DENSE),
+    (_BLOCK + "attention_1/output/dense/", _THEIR_BLOCK + "attention.dense.", _DENSE),
+    (_BLOCK + "LayerNorm/", _THEIR_BLOCK + "attention.LayerNorm.", _NORM),
+)
+_THEIRS = _ATTENTION | _names(
+    (_BLOCK + "ffn_1/intermediate/dense/", _THEIR_BLOCK + "ffn.", _DENSE),
+    (_BLOCK + "ffn_1/intermediate/output/dense/", _THEIR_BLOCK + "ffn_output.", _DENSE),
+    (_BLOCK + "LayerNorm_1/", _THEIR_BLOCK + "full_layer_layer_norm.", _NORM),
     ("bert/embeddings/", "albert.embeddings.", _TABLES),
     ("bert/embeddings/LayerNorm/", "albert.embeddings.LayerNorm.", _NORM),
     (_MAPPING, "albert.encoder.embedding_hidden_mapping_in.", _DENSE),
@@ -77,20 +85,7 @@ _THEIRS = _names(
     ("cls/squad/", "qa_outputs.", _LOGITS),
     ("", "classifier.", _LOGITS),
 )
-_THEIRS_OF_ATTENTION = _names(  # within a block
-    ("attention_1/self/query/", "attention.query.", _DENSE),
-    ("attention_1/self/key/", "attention.key.", _DENSE),
-    ("attention_1/self/value/", "attention.value.", _DENSE),
-    ("attention_1/output/dense/", "attention.dense.", _DENSE),
-    ("LayerNorm/", "attention.LayerNorm.", _NORM),
-)
-_THEIRS_OF_BLOCK = _THEIRS_OF_ATTENTION | _names(
-    ("ffn_1/intermediate/dense/", "ffn.", _DENSE),
-    ("ffn_1/intermediate/output/dense/", "ffn_output.", _DENSE),
-    ("LayerNorm_1/", "full_layer_layer_norm.", _NORM),
-)
 _OURS = {theirs: ours for ours, theirs in _THEIRS.items()}
-_OURS_OF_BLOCK = {theirs: ours for ours, theirs in _THEIRS_OF_BLOCK.items()}
 # What other names for theirs there are: of PyTorch's wrappers, of BERT, of old files, of the bare encoder.
 _ALSO = (
     (r"module\.", ""),
@@ -157,14 +152,10 @@ def to_theirs(
         tensors[_MAPPING + "kernel"] = np.eye(config.hidden_size, dtype=np.float32)
         tensors[_MAPPING + "bias"] = np.zeros(config.hidden_size, np.float32)
     for name, value in tensors.items():
-        targets = [_THEIRS.get(name, name)]
-        if block := _IS_BLOCK.fullmatch(name):
-            group, inner, leaf = block.groups()
-            targets = [
-                _THEIR_BLOCK.format(there, inner, _THEIRS_OF_BLOCK[leaf])
-                for ours, there in pairs[leaf in _THEIRS_OF_ATTENTION] if ours == int(group)
-            ]
-        for target in targets:
+        form, numbers = _NUMBERS.sub("{}", name), _NUMBERS.findall(name)
+        groups = {there for ours, there in pairs[form in _ATTENTION] if numbers[:1] == [str(ours)]}
+        for group in groups if numbers else {0}:
+            target = _THEIRS.get(form, name).format(group, *numbers[1:])
             if architecture == "AlbertModel":
                 target = target.removeprefix("albert.")
             theirs[target] = np.ascontiguousarray(value.T if name.endswith("/kernel") else value)
@@ -211,15 +202,15 @@ class _Reader:
         sources = {is_attention: dict(reversed(pairs[is_attention])) for is_attention in pairs}
         self._keys, ignored = {}, []
         for name, key in named.items():
-            ours = [_OURS.get(name)]
-            if block := _IS_THEIR_BLOCK.fullmatch(name):
-                group, inner, leaf = int(block[1]), block[2], _OURS_OF_BLOCK.get(block[3])
-                of_ours = sources[leaf in _THEIRS_OF_ATTENTION].items()
-                ours = [leaf and _BLOCK.format(g, inner, leaf) for g, there in of_ours if there == group]
+            ours, numbers = _OURS.get(_NUMBERS.sub("{}", name)), _NUMBERS.findall(name)
+            if ours and "{" not in name:
+                of_theirs = sources[ours in _ATTENTION].items()
+                groups = [group for group, there in of_theirs if numbers[:1] == [str(there)]]
+                for group in groups if numbers else [0]:
+                    self._keys[ours.format(group, *numbers[1:])] = key
             elif "/" in name and not name.startswith("bert/"):  # of a head that they lack
-                ours = [name]
-            self._keys |= dict.fromkeys(filter(None, ours), key)
-            if None in ours and name not in (*_TIED, *_BUFFERS):
+                self._keys[name] = key
+            elif name not in (*_TIED, *_BUFFERS):
                 ignored.append(name)
         if ignored:
             log.warning("%s: ignored tensors that no ALBERT has: %s", path, some(sorted(ignored)))

@@ -109,8 +109,11 @@ def config_from_theirs(values: Mapping[str, Any], origin: str) -> AlbertConfig:
     epsilon = values.get("layer_norm_eps", 1e-12)
     if epsilon != 1e-12:
         raise ConfigError(f"{origin}: layer_norm_eps is {epsilon}; only 1e-12 is supported")
-    if ours := _our_config(values, origin):
-        return ours
+    metadata = values.get(METADATA_KEY)
+    if isinstance(metadata, dict) and (ours := metadata.get("config")) is not None:  # of this toolkit
+        config = AlbertConfig.from_dict(ours, f"{origin}: {METADATA_KEY}")
+        if all(values.get(key) == value for key, value in _their_sizes(config).items()):
+            return config  # else theirs was changed
     names = {f.name for f in dataclasses.fields(AlbertConfig)} - {"extra", "hidden_act"}
     known = _ALBERT | {k: v for k, v in values.items() if k in names}
     known["hidden_act"] = _activation(values, origin)
@@ -119,17 +122,6 @@ def config_from_theirs(values: Mapping[str, Any], origin: str) -> AlbertConfig:
     if any(config.group_of_layer(i) != their_group(i, layers, groups) for i in range(layers)):
         config = dataclasses.replace(config, parameter_sharing="none")
     return config
-
-
-def _our_config(values: Mapping[str, Any], origin: str) -> AlbertConfig | None:
-    """Returns the architecture that this toolkit added; None if absent, or if theirs was changed."""
-    metadata = values.get(METADATA_KEY)
-    ours = metadata.get("config") if isinstance(metadata, dict) else None
-    if ours is None:
-        return None
-    config = AlbertConfig.from_dict(ours, f"{origin}: {METADATA_KEY}")
-    is_same = all(values.get(key) == value for key, value in _their_sizes(config).items())
-    return config if is_same else None
 
 
 def _activation(values: Mapping[str, Any], origin: str) -> str:
@@ -170,23 +162,19 @@ def metadata_from_theirs(values: Mapping[str, Any], origin: str) -> Metadata:
     if not (architecture is None or is_labelled(architecture)):
         return metadata
     problem = Metadata.from_dict({"problem_type": values.get("problem_type")}, origin).problem_type
-    names = _label_names(values.get("id2label"), origin)
-    if METADATA_KEY in values and names == _default_names(len(names or ())):
-        names = None  # they need names, and the model has none
+    names = values.get("id2label")
+    if names is not None:
+        ids = [str(i) for i in range(len(names))] if isinstance(names, dict) else []
+        if not ids or set(names) != set(ids):
+            raise DataError(f"{origin}: id2label must name the labels 0, 1, 2 ..., got {names!r:.80}")
+        names = tuple(str(names[i]) for i in ids)
+        if METADATA_KEY in values and names == _default_names(len(names)):
+            names = None  # they need names, and the model has none
     return dataclasses.replace(metadata, label_names=names, problem_type=problem)
 
 
 def _default_names(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{i}" for i in range(count))
-
-
-def _label_names(names: Any, origin: str) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    wanted = [str(i) for i in range(len(names))] if isinstance(names, dict) else []
-    if not wanted or set(names) != set(wanted):
-        raise DataError(f"{origin}: id2label must name the labels 0, 1, 2 ..., got {names!r:.80}")
-    return tuple(str(names[i]) for i in wanted)
 
 
 def config_to_theirs(

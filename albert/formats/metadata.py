@@ -157,12 +157,6 @@ def settings_among(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: values[key] for key in SETTINGS if values.get(key) is not None}
 
 
-def metadata_of(model: Any) -> Metadata:
-    """Returns a model's metadata, with the settings that its constructor has."""
-    settings = dict(model.metadata.settings) | settings_among(model.get_config())
-    return dataclasses.replace(model.metadata, settings=settings)
-
-
 # === The file next to a checkpoint ===
 
 

@@ -26,7 +26,7 @@ _PIPELINES = {
     model_classes.CLASSIFICATION: ("text-classification", 'classify(["A text."])'),
     model_classes.TOKENS: ("token-classification", 'tag(["A text."])'),
     model_classes.QUESTIONS: ("question-answering", 'answer([("A question?", "A text.")])'),
-    model_classes.CHOICE: ("multiple-choice", 'choose([("A text.", "A question?", {options})])'),
+    model_classes.CHOICE: ("multiple-choice", 'choose([("A text.", "A question?", "1", "2")])'),
 }
 # The flags of a run that a card shows: all of them have an effect.
 _FLAGS = ("init_checkpoint", "data_dir", "train_file", "input_file", "max_seq_length", "train_batch_size",
@@ -76,24 +76,22 @@ def write(
     name = name or os.path.basename(os.path.dirname(os.path.abspath(path)))
     kind = model_classes.MODEL_CLASSES.get(metadata.architecture or "", model_classes.ENCODER)
     pipeline, call = _PIPELINES.get(kind.task or kind.name, ("fill-mask", 'fill_mask(["A [MASK]."])'))
-    options = ", ".join(f'"{n}"' for n in range(1, 1 + metadata.settings.get("num_choices", 4)))
-    call = call.format(options=options)
     usage = usage or (
         f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})' if has_tokenizer
         else f'import albert\n\nmodel = albert.{kind.name}.from_pretrained("{name}")  # takes ids'
     )
-    flags, results = run_state.get("flags", {}), run_state.get("results")
+    flags, results, labels = run_state.get("flags", {}), run_state.get("results"), metadata.label_names
     shown = {f"--{key}": str(flags[key]) for key in _FLAGS if flags.get(key) not in (None, "")}
     start = str(flags.get("init_checkpoint") or "")
     is_public = start.count("/") == 1 and not os.path.exists(start)
-    labels = json.dumps(list(metadata.label_names or ()), ensure_ascii=False)  # escapes line feeds
     sizes = config.to_dict() | {"parameters": parameters}
     with files.atomic_write(path) as stream:
         stream.write(_BEGINNING + filled(
             "card.md", pipeline=pipeline, base=f"base_model: {start}\n" if is_public else "", title=name,
             summary=f"{kind.name}: an ALBERT that gives {kind.gives}. {note}".strip(), usage=usage.strip(),
             architecture=_table({key.removeprefix("num_").replace("_", " "): x for key, x in sizes.items()}),
-            labels=f"\nLabels, in order: `{labels}`\n" if metadata.label_names else "",
+            # JSON escapes line feeds.
+            labels=f"\nLabels, in order: `{json.dumps(labels, ensure_ascii=False)}`\n" if labels else "",
             origin=f"Step {run_state.get('step')}, version {run_state.get('version')} of albert:\n\n"
                    f"{_table(shown)}" if shown else "Data and settings are not recorded.\n",
             results=_table(results) if results else "No evaluation of this checkpoint was recorded.\n",

@@ -19,7 +19,7 @@ from albert.errors import CheckpointError, DataError, some
 from albert.formats import (
     checkpoints, hf_weights, hub, huggingface, model_card, model_hub, sentence_files, tokenizer_files,
 )
-from albert.formats.metadata import Metadata, metadata_of, read_run_state, write_metadata
+from albert.formats.metadata import Metadata, read_run_state, settings_among, write_metadata
 from albert.formats.model_classes import (
     ENCODER, LABEL_HEAD, MODEL_CLASSES, class_of_weights, is_labelled, reads_pooler,
 )
@@ -219,10 +219,7 @@ def _open_archive(
     config = huggingface.read_config(config_file or os.path.join(directory, CONFIG_FILE))
     checkpoints.check_architecture(run_state, config, prefix)
     metadata = Metadata.from_dict(run_state.get("metadata", {}), prefix)
-    return Pretrained(
-        path, directory, config, *_with_vocabulary(directory, metadata),
-        lambda: checkpoints.open_weights(prefix, flag),
-    )
+    return _opened(path, directory, config, metadata, lambda: checkpoints.open_weights(prefix, flag))
 
 
 def _open_hugging_face(directory: str) -> Pretrained:
@@ -231,17 +228,21 @@ def _open_hugging_face(directory: str) -> Pretrained:
     config = huggingface.config_from_theirs(values, origin)
     metadata = huggingface.metadata_from_theirs(values, origin)
     metadata = dataclasses.replace(metadata, **sentence_files.read(directory))
-    return Pretrained(
-        directory, directory, config, *_with_vocabulary(directory, metadata),
-        lambda: hf_weights.open_weights(hf_weights.find(directory), config),
+    weights_file = hf_weights.find(directory)
+    return _opened(
+        directory, directory, config, metadata, lambda: hf_weights.open_weights(weights_file, config)
     )
 
 
-def _with_vocabulary(directory: str, metadata: Metadata) -> tuple[Vocabulary, Metadata]:
-    """Returns the vocabulary of a directory, and the metadata with its text settings."""
-    vocabulary = tokenizer_files.find(directory, metadata.text)
-    text = vocabulary.text if vocabulary else metadata.text
-    return vocabulary, dataclasses.replace(metadata, text=text)
+def _opened(
+    path: str, directory: str, config: AlbertConfig, metadata: Metadata, open_weights: Callable[[], Weights],
+    assets: str | None = None,
+) -> Pretrained:
+    """Returns an opened model with the vocabulary of its directory, or of `assets`."""
+    vocabulary = tokenizer_files.find(assets or directory, metadata.text)
+    if vocabulary:
+        metadata = dataclasses.replace(metadata, text=vocabulary.text)
+    return Pretrained(path, directory, config, vocabulary, metadata, open_weights)
 
 
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
@@ -254,9 +255,9 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
             f"{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no {CONFIG_FILE} "
             f"in {assets}. Instead of tensorflow/albert_en_base, give albert/albert-base-v2"
         )
-    return Pretrained(
-        handle, directory, AlbertConfig.from_json_file(config), *_with_vocabulary(assets, Metadata()),
-        lambda: hub.open_weights(directory),
+    return _opened(
+        handle, directory, AlbertConfig.from_json_file(config), Metadata(),
+        lambda: hub.open_weights(directory), assets,
     )
 
 
@@ -310,7 +311,7 @@ def load(
     saved_as = MODEL_CLASSES.get(source.metadata.architecture, ENCODER)
     if saved_as.weight == LABEL_HEAD and saved_as.name not in (c.__name__ for c in kind.__mro__):
         weights = weights.without(*LABEL_HEADS)  # of the same name and shape, for something else
-    weights = weights.for_labels(source.metadata.label_names, label_names)
+    weights = weights.for_labels(source.metadata.label_names, label_names, is_required=complete)
     if label_names is not None and "num_labels" in known:
         options = {"num_labels": len(label_names)} | options
     if "num_labels" not in options and "num_labels" in known:
@@ -375,14 +376,18 @@ def assign(
 
 def save(
     model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None, *, is_archive: bool = False,
-    note: str = "", run_state: Mapping[str, Any] = {}, **options: Any,
+    max_length: int | None = None, dtype: str = "float32", keeps_pooler: bool = True, note: str = "",
+    run_state: Mapping[str, Any] = {},
 ) -> None:
     """Writes a directory that every command and `load` accept, with its card.
 
     Args:
       is_archive: whether it is a released archive, not in Hugging Face's layout.
+      max_length: of the tokenizer in that layout; by default the model's.
+      dtype: of the weights in that layout.
+      keeps_pooler: whether to write a pooler that the model does not read, which Hugging Face's
+        classes lack.
       note, run_state: see `model_card.write`.
-      options: of `write`.
 
     Raises:
       UserError: the directory holds a run's checkpoints, or it cannot be
@@ -393,72 +398,43 @@ def save(
     if os.path.isdir(path) and checkpoints.newest_or_best(path):
         raise CheckpointError(f"{path} holds checkpoints: save to another directory, since a "
                               "directory holds one model")
-    main_file = checkpoints.BEST + checkpoints.INDEX if is_archive else hf_weights.WEIGHTS_FILE
-    with model_card.publish_model(path, main_file) as scratch:
-        if is_archive:
-            write_archive(scratch, model, tokenizer)
-        else:
-            write(scratch, model, tokenizer, **options)
-        model_card.write(
-            scratch, model.config, metadata_of(model), parameters=model.count_params(), note=note,
-            name=os.path.basename(os.path.abspath(path)), has_tokenizer=tokenizer is not None,
-            run_state=run_state,
-        )
-
-
-def write(
-    directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None,
-    max_length: int | None = None, dtype: str = "float32", keeps_pooler: bool = True,
-) -> None:
-    """Writes everything in a model's directory except its card, in Hugging Face's layout.
-
-    Args:
-      max_length: of the tokenizer; by default the model's.
-      dtype: of the weights.
-      keeps_pooler: whether to write a pooler that the model does not read, which Hugging Face's
-        classes lack.
-    """
-    config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
-    limit = config.max_position_embeddings
-    metadata = metadata_of(model)
+    config, tensors, limit = model.config, trained_weights(model), model.config.max_position_embeddings
+    settings = dict(model.metadata.settings) | settings_among(model.get_config())
+    metadata, ids = dataclasses.replace(model.metadata, settings=settings), {"pad": 0, "cls": 2, "sep": 3}
     if tokenizer is not None:
         check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        tokenizer_files.write(tokenizer, directory, min(max_length or limit, limit))
         metadata = dataclasses.replace(metadata, text=tokenizer.settings)
-    num_labels = model.num_labels if is_labelled(metadata.architecture) else None
-    files.write_json(
-        os.path.join(directory, huggingface.CONFIG_FILE),
-        huggingface.config_to_theirs(config, metadata, ids, num_labels, dtype),
-    )
-    if metadata.pooling in sentence_files.SUPPORTED:
-        length = min(metadata.max_seq_length or limit, limit)
-        sentence_files.write(directory, metadata.pooling, length, config.hidden_size)
-    drops_pooler = not (keeps_pooler or reads_pooler(type(model)))
-    tensors = trained_weights(model)
-    tensors = {
-        name: value.astype(dtype) for name, value in tensors.items()
-        if not (drops_pooler and name.startswith("bert/pooler/"))
-    }
-    hf_weights.write(
-        os.path.join(directory, hf_weights.WEIGHTS_FILE),
-        hf_weights.to_theirs(config, tensors, metadata.architecture),
-    )
-
-
-def write_archive(
-    directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None
-) -> None:
-    """Writes a released archive, with the metadata next to the checkpoint."""
-    with files.atomic_write(os.path.join(directory, CONFIG_FILE)) as stream:
-        stream.write(model.config.to_json_string())
-    metadata = model.metadata
-    if tokenizer is not None:
-        tokenizer_files.write(tokenizer, directory)
-        metadata = dataclasses.replace(metadata, text=tokenizer.settings)
-    prefix = os.path.join(directory, checkpoints.BEST)
-    write_metadata(prefix, metadata, model.config)
-    checkpoints.write(prefix, trained_weights(model) | {"global_step": np.int64(0)})
+    main_file = checkpoints.BEST + checkpoints.INDEX if is_archive else hf_weights.WEIGHTS_FILE
+    with model_card.publish_model(path, main_file) as scratch:
+        main_file = os.path.join(scratch, main_file)
+        if tokenizer is not None:
+            length = None if is_archive else min(max_length or limit, limit)
+            tokenizer_files.write(tokenizer, scratch, length)
+        if is_archive:
+            with files.atomic_write(os.path.join(scratch, CONFIG_FILE)) as stream:
+                stream.write(config.to_json_string())
+            prefix = checkpoints.prefix_of(main_file)
+            write_metadata(prefix, metadata, config)
+            checkpoints.write(prefix, tensors | {"global_step": np.int64(0)})
+        else:
+            num_labels = model.num_labels if is_labelled(metadata.architecture) else None
+            files.write_json(
+                os.path.join(scratch, huggingface.CONFIG_FILE),
+                huggingface.config_to_theirs(config, metadata, ids, num_labels, dtype),
+            )
+            if metadata.pooling in sentence_files.SUPPORTED:
+                length = min(metadata.max_seq_length or limit, limit)
+                sentence_files.write(scratch, metadata.pooling, length, config.hidden_size)
+            if not (keeps_pooler or reads_pooler(type(model))):
+                tensors = {n: value for n, value in tensors.items() if not n.startswith("bert/pooler/")}
+            tensors = {name: value.astype(dtype) for name, value in tensors.items()}
+            hf_weights.write(main_file, hf_weights.to_theirs(config, tensors, metadata.architecture))
+        model_card.write(
+            scratch, config, metadata, parameters=model.count_params(), note=note,
+            name=os.path.basename(os.path.abspath(path)), has_tokenizer=tokenizer is not None,
+            run_state=run_state,
+        )
 
 
 def trained_weights(model: "keras.Model") -> dict[str, np.ndarray]:

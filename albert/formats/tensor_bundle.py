@@ -20,8 +20,8 @@ from albert.records.tfrecord import masked_crc32c
 
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# What parsing damaged bytes raises.
-_MALFORMED = (IndexError, ValueError, struct.error, OverflowError)
+# What reading and parsing damaged bytes raises.
+_MALFORMED = (OSError, LookupError, ValueError, struct.error, OverflowError)
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER_BYTES = 48
 _MAX_EXPANSION = 16  # bytes of names per byte of the index, which omits common prefixes
@@ -66,16 +66,10 @@ class BundleReader:
                 name.decode(): _entry_of(value)
                 for name, value in rows.items() if not name.startswith(b"\0")
             }
-        except KeyError as error:
-            raise self._unreadable("it has no header") from error
-        except OSError as error:
-            raise self._unreadable(error.strerror) from error
         except _MALFORMED as error:
-            raise self._unreadable(first_line(error)) from error
+            why = "it has no header" if isinstance(error, KeyError) else _reason(error)
+            raise CheckpointError(f"{prefix} is not a readable checkpoint: {why}") from error
         self.shapes = {name: entry.shape for name, entry in self._entries.items()}
-
-    def _unreadable(self, why: str) -> CheckpointError:
-        return CheckpointError(f"{self._prefix} is not a readable checkpoint: {why}")
 
     def read(self, name: str) -> np.ndarray:
         """Returns one tensor.
@@ -85,11 +79,8 @@ class BundleReader:
         """
         try:
             return self._read(self._entries[name])
-        except OSError as error:
-            reason = error.strerror
         except _MALFORMED as error:
-            reason = first_line(error)
-        raise CheckpointError(f"{self._prefix}: cannot read {name}: {reason}")
+            raise CheckpointError(f"{self._prefix}: cannot read {name}: {_reason(error)}") from error
 
     def _read(self, entry: _Entry) -> np.ndarray:
         if entry.is_sliced:
@@ -139,6 +130,10 @@ class BundleReader:
                 f"{sum(entry.size for entry in self._entries.values()):,}; cannot be read: "
                 f"{some(truncated)}; copy it again"
             )
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or first_line(error)
 
 
 # === The index ===

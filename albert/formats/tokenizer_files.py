@@ -154,8 +154,11 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
         raise DataError(f"{path}: added_tokens_decoder must be an object of tokens")
     added |= _added([token | {"id": i} for i, token in decoder.items()], path)
     text = text_settings(values, path, default or TextSettings(**spm_model.trained_with(spm)))
-    max_length = _max_length(values.get("model_max_length"), path)
-    return Vocabulary(spm, vocab, text, max_length, problem, added)
+    length = values.get("model_max_length")
+    length = _NO_LIMIT if length is None else length
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 1:
+        raise DataError(f"{path}: model_max_length must be a number above 0, got {length!r}")
+    return Vocabulary(spm, vocab, text, int(length) if length < _NO_LIMIT else None, problem, added)
 
 
 def _settings_in(directory: str) -> tuple[str, dict[str, Any]]:
@@ -281,11 +284,3 @@ def _added(tokens: Sequence[Mapping[str, Any]], origin: str) -> dict[str, int]:
                             "not supported")
         added[content] = int(i)
     return added
-
-
-def _max_length(value: Any, origin: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1:
-        raise DataError(f"{origin}: model_max_length must be a number above 0, got {value!r}")
-    return int(value) if value < _NO_LIMIT else None

@@ -162,10 +162,7 @@ def contents(tokenizer: FullTokenizer, max_length: int | None = None) -> dict[st
         "version": "1.0",
         **limits,
         "added_tokens": [
-            {
-                "id": tokenizer.vocab[token], "content": token, "single_word": False,
-                "lstrip": False, "rstrip": False, "normalized": False, "special": True,
-            }
+            _token(tokenizer.vocab[token], token, is_special=True)
             for token in sorted(special, key=tokenizer.vocab.__getitem__)
         ] + added_tokens(tokenizer),
         "post_processor": _template(tokenizer),
@@ -194,43 +191,40 @@ def _word_piece(tokenizer: FullTokenizer) -> dict[str, Any]:
 def _unigram(tokenizer: FullTokenizer) -> dict[str, Any] | None:
     from sentencepiece import sentencepiece_model_pb2
 
-    model = sentencepiece_model_pb2.ModelProto.FromString(
-        tokenizer.sp_model.serialized_model_proto()
-    )
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.sp_model.serialized_model_proto())
     if model.trainer_spec.model_type != model.trainer_spec.UNIGRAM:
         return None
+    settings, vocabulary = tokenizer.settings, []
+    for piece in model.pieces:
+        # "▁1999," is split again into "▁1999" and ","; never choosing it has the same effect.
+        is_split = not settings.as_in_bert and ends_in_digit_comma(piece.piece)
+        score = 0.0 if piece.type == piece.USER_DEFINED else _NEVER if is_split else piece.score
+        vocabulary.append([piece.piece, score])
+    # White space before tokens that are added with their library is dropped.
+    words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, _METASPACE]}
     return {
         "normalizer": {
             "type": "Sequence",
             "normalizers": _normalizers(model.normalizer_spec, tokenizer),
         },
-        "pre_tokenizer": _pre_tokenizer(tokenizer.settings),
+        "pre_tokenizer": words if settings.remove_space else _METASPACE,
         "decoder": _METASPACE,
         "model": {
             "type": "Unigram", "unk_id": tokenizer.vocab["<unk>"], "byte_fallback": False,
-            "vocab": [
-                [piece.piece, _score(piece, not tokenizer.settings.as_in_bert)]
-                for piece in model.pieces
-            ],
+            "vocab": vocabulary,
         },
     }
 
 
 def added_tokens(tokenizer: FullTokenizer) -> list[dict[str, Any]]:
     """Returns the tokens that were added to a vocabulary, in the format of this file."""
-    # Matched in normalized text, including adjacent white space, which begins no other token.
-    return [
-        {"id": i, "content": token, "single_word": False, "lstrip": True, "rstrip": True,
-         "normalized": True, "special": False}
-        for token, i in tokenizer.added.ids.items()
-    ]
+    return [_token(i, token, is_special=False) for token, i in tokenizer.added.ids.items()]
 
 
-def _score(piece, splits_commas: bool) -> float:
-    if piece.type == piece.USER_DEFINED:
-        return 0.0
-    # "▁1999," is split again into "▁1999" and ","; never choosing it has the same effect.
-    return _NEVER if splits_commas and ends_in_digit_comma(piece.piece) else piece.score
+def _token(number: int, content: str, is_special: bool) -> dict[str, Any]:
+    # Others are matched in normalized text, with adjacent white space, which begins no other token.
+    others = dict.fromkeys(("lstrip", "rstrip", "normalized"), not is_special)
+    return {"id": number, "content": content, "single_word": False, **others, "special": is_special}
 
 
 def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
@@ -257,30 +251,18 @@ def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
     return steps
 
 
-def _pre_tokenizer(settings: TextSettings) -> dict[str, Any]:
-    if not settings.remove_space:
-        return _METASPACE
-    # Drops the white space before tokens that are added with their library.
-    return {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, _METASPACE]}
-
-
 def _template(tokenizer: FullTokenizer) -> dict[str, Any]:
     """[CLS] A [SEP] with segment 0, B [SEP] with segment 1."""
-
-    def token(name: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": name, "type_id": segment}}
-
-    def text(name: str, segment: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": segment}}
-
     begin, end = tokenizer.convert_ids_to_tokens(tokenizer.special_ids[:2])
-    single = [token(begin, 0), text("A", 0), token(end, 0)]
-    ids = {begin: tokenizer.cls_id, end: tokenizer.sep_id}
+    pair = [
+        {kind: {"id": name, "type_id": segment}} for kind, name, segment in (
+            ("SpecialToken", begin, 0), ("Sequence", "A", 0), ("SpecialToken", end, 0),
+            ("Sequence", "B", 1), ("SpecialToken", end, 1),
+        )
+    ]
+    special = {
+        name: {"id": name, "ids": [tokenizer.vocab[name]], "tokens": [name]} for name in (begin, end)
+    }
     return {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, text("B", 1), token(end, 1)],
-        "special_tokens": {
-            name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ids.items()
-        },
+        "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": special,
     }

@@ -66,12 +66,15 @@ class Weights:
         return Weights(self.origin, self._reader, others, self._order)
 
     def for_labels(
-        self, trained: Sequence[str] | None, wanted: Sequence[str] | None
+        self, trained: Sequence[str] | None, wanted: Sequence[str] | None, is_required: bool = False
     ) -> "Weights":
         """Returns the weights whose head answers for the `wanted` labels, in their order.
 
         A head that was `trained` for other labels is left out, which is logged. Without names on
         both sides nothing changes.
+
+        Raises:
+          CheckpointError: the head `is_required`, and was trained for other labels.
         """
         if not trained or wanted is None or LABEL_HEADS[0] not in self.shapes:
             return self
@@ -81,6 +84,10 @@ class Weights:
             return self
         if sorted(trained) == sorted(wanted):
             return Weights(self.origin, self._reader, self._names, list(map(trained.index, wanted)))
+        if is_required:
+            raise CheckpointError(
+                f"{self.origin} was trained for the labels {some(trained)}, not {some(wanted)}"
+            )
         log.warning("%s: its head was trained for %s, so this one is new", self.origin, some(trained))
         return self.without(*LABEL_HEADS)
 

@@ -21,14 +21,8 @@ from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 log = logging.getLogger("albert")
 
 _BINARY = ("0", "1")
-_INFERENCE = ("contradiction", "entailment", "neutral")
+_NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# In the order of their ids; a regression has none.
-_LABELS: dict[str, tuple[str, ...]] = {
-    "ax": _INFERENCE, "cola": _BINARY, "mismnli": _INFERENCE, "mnli": _INFERENCE,
-    "mrpc": _BINARY, "qnli": _ENTAILMENT, "qqp": _BINARY, "rte": _ENTAILMENT,
-    "sst-2": _BINARY, "sts-b": (), "wnli": _BINARY,
-}
 LAST = -1  # the last column of a row, however many there are
 
 
@@ -52,6 +46,7 @@ class GlueTask:
 
     name: str
     directory: str  # under --data_dir
+    labels: tuple[str, ...]  # in the order of their ids; none for a regression
     labelled: Columns | None  # of train and dev, if there are any
     test: Columns
     submission: str  # file name of the benchmark's server
@@ -59,11 +54,6 @@ class GlueTask:
     kind: str = ""  # suffix of the names of the dev and test files
     has_header: bool = True  # in train and dev
     skips_short_rows: bool = False  # in train and dev
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The labels in the order of their ids; none for a regression."""
-        return _LABELS[self.name]
 
     def columns(self, split: str) -> Columns | None:
         """Returns the columns of train, dev or test; None if there is no such file."""
@@ -78,20 +68,21 @@ class GlueTask:
 
 # By their names on the command line.
 TASKS = {task.name: task for task in (
-    GlueTask("ax", "diagnostic", None, Columns(1, 2), "AX.tsv"),
-    GlueTask("cola", "CoLA", Columns(3, label=1, guid=None), Columns(1), "CoLA.tsv", "matthews",
+    GlueTask("ax", "diagnostic", _NLI, None, Columns(1, 2), "AX.tsv"),
+    GlueTask("cola", "CoLA", _BINARY, Columns(3, label=1, guid=None), Columns(1), "CoLA.tsv", "matthews",
              has_header=False),
-    GlueTask("mismnli", "MNLI", Columns(8, 9, LAST), Columns(8, 9), "MNLI-mm.tsv", kind="_mismatched"),
-    GlueTask("mnli", "MNLI", Columns(8, 9, LAST), Columns(8, 9), "MNLI-m.tsv", kind="_matched"),
-    GlueTask("mrpc", "MRPC", Columns(3, 4, 0, guid=None), Columns(3, 4), "MRPC.tsv", "accuracy_and_f1"),
-    GlueTask("qnli", "QNLI", Columns(1, 2, LAST), Columns(1, 2), "QNLI.tsv"),
+    GlueTask("mismnli", "MNLI", _NLI, Columns(8, 9, LAST), Columns(8, 9), "MNLI-mm.tsv", kind="_mismatched"),
+    GlueTask("mnli", "MNLI", _NLI, Columns(8, 9, LAST), Columns(8, 9), "MNLI-m.tsv", kind="_matched"),
+    GlueTask("mrpc", "MRPC", _BINARY, Columns(3, 4, 0, guid=None), Columns(3, 4), "MRPC.tsv",
+             "accuracy_and_f1"),
+    GlueTask("qnli", "QNLI", _ENTAILMENT, Columns(1, 2, LAST), Columns(1, 2), "QNLI.tsv"),
     # The real train file has a few rows with a line break inside a question.
-    GlueTask("qqp", "QQP", Columns(3, 4, 5), Columns(1, 2), "QQP.tsv", "accuracy_and_f1",
+    GlueTask("qqp", "QQP", _BINARY, Columns(3, 4, 5), Columns(1, 2), "QQP.tsv", "accuracy_and_f1",
              skips_short_rows=True),
-    GlueTask("rte", "RTE", Columns(1, 2, LAST), Columns(1, 2), "RTE.tsv"),
-    GlueTask("sst-2", "SST-2", Columns(0, label=1, guid=None), Columns(1), "SST-2.tsv"),
-    GlueTask("sts-b", "STS-B", Columns(7, 8, LAST), Columns(7, 8), "STS-B.tsv", "regression"),
-    GlueTask("wnli", "WNLI", Columns(1, 2, LAST), Columns(1, 2), "WNLI.tsv"),
+    GlueTask("rte", "RTE", _ENTAILMENT, Columns(1, 2, LAST), Columns(1, 2), "RTE.tsv"),
+    GlueTask("sst-2", "SST-2", _BINARY, Columns(0, label=1, guid=None), Columns(1), "SST-2.tsv"),
+    GlueTask("sts-b", "STS-B", (), Columns(7, 8, LAST), Columns(7, 8), "STS-B.tsv", "regression"),
+    GlueTask("wnli", "WNLI", _BINARY, Columns(1, 2, LAST), Columns(1, 2), "WNLI.tsv"),
 )}
 
 
@@ -184,11 +175,10 @@ def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
     Quotes have no meaning in GLUE files: otherwise a stray one would swallow the following lines.
 
     Raises:
-      DataError: the file is empty, or see `lines.decode_lines`.
+      DataError: the file is empty, or see `lines.decoded`.
     """
     number = num_empty = 0
-    for number, text in lines.read_lines(path, "data_dir", is_strict=False):
-        text = text.rstrip("\r\n")
+    for number, text in lines.numbered(lines.read_text(path, "data_dir", is_strict=False)):
         if not text:
             num_empty += 1
             continue

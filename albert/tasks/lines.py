@@ -1,11 +1,11 @@
-"""Lines of the files that tasks read. No TensorFlow."""
+"""The files that tasks read: lines and JSON. No TensorFlow."""
 
 import codecs
 import json
 import logging
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from albert.errors import DataError
 from albert.text import text_files
@@ -15,30 +15,44 @@ log = logging.getLogger("albert")
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # or a complete pair
 _SPACE, _BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
-# Maximum bytes of a line: a file with a longer one is not a table, or has no line feeds.
-MAX_LINE = 16 * 1024 * 1024
 MAX_BYTES = 1 << 30  # of a file that is read at once, which a small compressed one can exceed
+_KINDS = {list: "a list", str: "a text", int: "an integer"}
 
 
-def read_text(path: str, flag: str, encoding: str | None = None) -> str:
-    """Returns the text of a file that is read at once, without a byte-order mark.
+def read_text(path: str, flag: str, encoding: str | None = None, is_strict: bool = True) -> str:
+    """Returns the text of a file that is read at once; see `decoded`.
 
     Args:
       encoding: of the text, if not UTF-8.
+    """
+    with text_files.open_text(path, flag, encoding) as stream:
+        return decoded(stream.read(MAX_BYTES + 1), path, is_strict)
+
+
+def decoded(content: bytes, name: str, is_strict: bool = True) -> str:
+    """Returns the text of a file's content, without a byte-order mark.
+
+    Bytes that are not UTF-8 are an error or, if not `is_strict`, become U+FFFD, with one warning that
+    counts the lines.
 
     Raises:
       DataError: not UTF-8 (file:line), or more than `MAX_BYTES`.
     """
-    with text_files.open_text(path, flag, encoding) as stream:
-        content = stream.read(MAX_BYTES + 1).removeprefix(codecs.BOM_UTF8)
+    content = content.removeprefix(codecs.BOM_UTF8)
     if len(content) > MAX_BYTES:
-        raise too_large(path)
+        raise too_large(name)
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        *before, line = content[:error.start].split(b"\n")
-        raise DataError(f"{path}:{len(before) + 1}: not UTF-8 text (byte {len(line) + 1} of the line); "
-                        f"{text_files.CONVERT}") from error
+        if is_strict:
+            *before, line = content[:error.start].split(b"\n")
+            raise DataError(f"{name}:{len(before) + 1}: not UTF-8 text (byte {len(line) + 1} of the line); "
+                            f"{text_files.CONVERT}") from error
+    text = content.decode(errors="replace")
+    bad = ["\ufffd" in line for _, line in numbered(text)]
+    log.warning("%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
+                name, f"{sum(bad):,}", f"{len(bad):,}")
+    return text
 
 
 def too_large(path: str) -> DataError:
@@ -47,44 +61,33 @@ def too_large(path: str) -> DataError:
                      "needed, or divide it")
 
 
-def read_lines(path: str, flag: str, is_strict: bool = True) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`."""
-    with text_files.open_text(path, flag) as stream:
-        yield from decode_lines(stream, path, is_strict)
+def numbered(text: str) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text without its end) of each line.
+
+    Only a line feed ends a line, after a carriage return or not; other separators (U+2028, form feed)
+    are text.
+    """
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        yield number, line.rstrip("\r")
 
 
-def decode_lines(stream: BinaryIO, name: str, is_strict: bool = True) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text with its line end) of a stream's lines.
+def member(value: Any, name: str, kind: type, where: str, form: str) -> Any:
+    """Returns a member of a parsed JSON object.
 
-    Only a line feed ends a line; other separators (U+2028, form feed) are text. Bytes that are not
-    UTF-8 are an error or, if not `is_strict`, become U+FFFD, with one warning that counts the lines.
+    Args:
+      form: of the file, for messages.
 
     Raises:
-      DataError: not UTF-8 text, or a line of more than `MAX_LINE` bytes (file:line).
+      DataError: there is none, or it is of another kind (at `where`).
     """
-    num_bad = number = 0
-    for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
-        if len(raw) > MAX_LINE:
-            raise DataError(
-                f"{name}:{number}: a line of more than {MAX_LINE:,} bytes; is this a text whose "
-                "lines end with a line feed?"
-            )
-        if number == 1:
-            raw = raw.removeprefix(codecs.BOM_UTF8)
-        try:
-            text = raw.decode()
-        except UnicodeDecodeError as error:
-            if is_strict:
-                raise DataError(
-                    f"{name}:{number}: not UTF-8 text (byte {error.start + 1} of the line); "
-                    f"{text_files.CONVERT}"
-                ) from error
-            text = raw.decode(errors="replace")
-            num_bad += 1
-        yield number, text
-    if num_bad:
-        log.warning("%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
-                    name, f"{num_bad:,}", f"{number:,}")
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: expected an object, got {type(value).__name__}; is it a {form} file?")
+    if name not in value:
+        raise DataError(f"{where}: no {name!r}; is it a {form} file?")
+    found = value[name]
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise DataError(f"{where}: {name!r} must be {_KINDS[kind]}, got {found!r:.60}")
+    return found
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,12 +9,13 @@ Legend: C choices (4 in RACE; 2 to 26 in files of its form), L sequence.
 """
 
 import dataclasses
+import functools
 import glob
 import itertools
 import logging
 import os
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,24 +134,16 @@ def _level_files(folder: str) -> list[str]:
 def _questions_of(
     passage: Any, place: str, level: str, split: str, tokenizer: "FullTokenizer"
 ) -> list[Question]:
-    if not isinstance(passage, Mapping):
-        raise DataError(f"{place}: expected a passage (a JSON object), got {type(passage).__name__}")
-    kinds = {"article": str, "questions": list, "options": list, "answers": list}
-    if split == "test" and "answers" not in passage:
-        del kinds["answers"]
-    if missing := [key for key in kinds if key not in passage]:
-        raise DataError(f"{place}: the passage has no {', '.join(missing)}")
-    for key, kind in kinds.items():
-        if not isinstance(passage[key], kind):
-            what = "a text" if kind is str else "a list"
-            raise DataError(f"{place}: {key} must be {what}, got {passage[key]!r:.80}")
-    asked, options = passage["questions"], passage["options"]
-    answers = passage.get("answers", [None] * len(asked))
+    member = functools.partial(lines.member, passage, where=place, form="RACE")
+    article, asked, options = member("article", str), member("questions", list), member("options", list)
+    answers = [None] * len(asked)
+    if split != "test" or "answers" in passage:
+        answers = member("answers", list)
     if not len(asked) == len(options) == len(answers):
         raise DataError(f"{place}: the passage has {len(asked)} questions, {len(options)} options, "
                         f"{len(answers)} answers")
     name = passage.get("id", level + os.path.basename(place))
-    article, questions = tokenizer.preprocess(passage["article"]), []
+    article, questions = tokenizer.preprocess(article), []
     for number, (question, choices, answer) in enumerate(zip(asked, options, answers, strict=True)):
         where = f"{place}: question {number + 1}"
         endings = endings_of(question, choices, where, tokenizer)

@@ -7,6 +7,7 @@ Legend: B batch, L sequence, K and K2 beam sizes for first and last tokens, T to
 """
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -37,6 +38,7 @@ log = logging.getLogger("albert")
 # The original's. Questions are shuffled once, before they are split into windows.
 _SHUFFLE_SEED = 12345
 _FIRST_UNIQUE_ID = 1_000_000_000  # of the first window
+_member = functools.partial(lines.member, form="SQuAD")
 
 
 # === Files ===
@@ -114,20 +116,6 @@ def known_answers(
     known = {question.qas_id: question.answers for question in questions}
     is_known = all(x is not None if with_negative else x for x in known.values())
     return known if is_known else None
-
-
-_KINDS = {list: "a list", str: "a string", int: "an integer"}
-
-
-def _member(value: Any, name: str, kind: type, where: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise DataError(f"{where}: expected an object, got {type(value).__name__}")
-    if name not in value:
-        raise DataError(f"{where}: no {name!r}; is it a SQuAD file?")
-    member = value[name]
-    if not isinstance(member, kind) or isinstance(member, bool):
-        raise DataError(f"{where}: {name!r} must be {_KINDS[kind]}, got {member!r:.60}")
-    return member
 
 
 # === Windows ===
@@ -384,18 +372,15 @@ class SquadTask(Task):
         elif known:
             results = squad_answers.evaluate(known, answers, with_negative=False)
         elif self.with_negative:
-            answers = squad_answers.with_threshold(answers, null_odds, self._threshold_of(origin))
+            threshold = self.null_score_diff_threshold
+            if threshold is None:
+                found = metadata_at(origin).settings.get("null_score_diff_threshold")
+                threshold = found or 0.0
+                log.info("null threshold %s: %s", threshold,
+                         f"there is no evaluation of {origin}" if found is None else f"of {origin}")
+            answers = squad_answers.with_threshold(answers, null_odds, threshold)
         contents = {"predictions.json": answers, "nbest_predictions.json": {
             qid: [dict(zip(entry._fields[:-1], entry)) for entry in entries]
             for qid, entries in nbest.items()
         }}
         return results, contents | ({"null_odds.json": null_odds} if self.with_negative else {})
-
-    def _threshold_of(self, origin: str) -> float:
-        """Returns the threshold to predict with, if the answers are unknown."""
-        if self.null_score_diff_threshold is not None:
-            return self.null_score_diff_threshold
-        known = metadata_at(origin).settings.get("null_score_diff_threshold")
-        log.info("null threshold %s: %s", known or 0.0,
-                 f"there is no evaluation of {origin}" if known is None else f"of {origin}")
-        return known or 0.0

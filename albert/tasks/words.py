@@ -62,8 +62,7 @@ def read_lines(path: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
       DataError: a line is not UTF-8 text, or lines of words differ in their number of columns.
     """
     expected = 0
-    for number, raw in lines.read_lines(path, "data_dir"):
-        text = raw.rstrip("\r\n")
+    for number, text in lines.numbered(lines.read_text(path, "data_dir")):
         columns = tuple(filter(None, _SEPARATOR.split(text)))
         if not columns or columns[0] == DOCUMENT_START:
             yield number, text, ()

@@ -14,7 +14,6 @@ from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoints
 from albert.formats.metadata import read_run_state
 from albert.storage import cloud, files
-from albert.storage.temporary import temporary_dir
 
 log = logging.getLogger("albert")
 
@@ -83,24 +82,19 @@ def save(
 
 
 def publish_best(prefix: str) -> str:
-    """Copies a checkpoint to `model.ckpt-best`. The log line of the copy is the original's.
+    """Writes the weights of a checkpoint as `model.ckpt-best`. The log line is the original's.
 
     Raises:
       CheckpointError: it could not be written.
     """
-    best = os.path.join(os.path.dirname(prefix), checkpoints.BEST)
-    moves = []
-    try:
-        with temporary_dir(best) as folder:
-            for source in reversed(checkpoints.files_of(prefix)):  # the index is last
-                copy = os.path.join(folder, os.path.basename(source))
-                shutil.copyfile(source, copy)
-                moves.append((copy, best + source.removeprefix(prefix)))
-            # While its files are replaced, there is no best checkpoint.
-            files.remove(best + checkpoints.INDEX)
-            files.publish(*moves)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
+    best, weights = os.path.join(os.path.dirname(prefix), checkpoints.BEST), checkpoints.open_weights(prefix)
+    kept = [name for name in weights.shapes if name == "global_step" or not checkpoints.is_slot(name)]
+
+    def replace() -> None:
+        files.remove(best + checkpoints.INDEX)  # while its files are replaced, there is no best checkpoint
+        files.publish_copy(prefix + ".json", best + ".json")
+
+    checkpoints.write(best, {name: weights.read(name) for name in kept}, before=replace)
     log.info("saved %s to %s", prefix, best)
     return best
 

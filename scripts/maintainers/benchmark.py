@@ -107,7 +107,7 @@ def make_model(values, config, kind: str, folder: str, **options) -> dict[str, s
     model = getattr(albert, kind)(config, **options)
     model.save_pretrained(path)
     archive = files.make_dirs(path + "-archive")
-    pretrained.write_archive(archive, model)
+    pretrained.save(model, archive, is_archive=True)
     return {"ours.py": path, "theirs_torch.py": path, "theirs_keras_hub.py": archive}
 
 

@@ -254,7 +254,7 @@ def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, ca
     folder, pipe = tmp_path / "model", tmp_path / "elsewhere.txt"
     os.mkfifo(pipe)  # reading it would block forever
     folder.mkdir()
-    pretrained.write_archive(str(folder), modeling.AlbertForSequenceClassification(config, 2))
+    pretrained.save(modeling.AlbertForSequenceClassification(config, 2), str(folder), is_archive=True)
     record = json.loads((folder / "model.ckpt-best.json").read_text())
     record["flags"] = {"vocab_file": str(pipe)}
     del record["content_sha256"]

@@ -84,7 +84,7 @@ def test_a_room_imports_only_from_those_below_it_and_tells_what_its_modules_are_
         if here in ROOMS:
             up = {room(n) for n in ours(name)} - {"", here} - ROOMS[here]
             assert not up, f"{name} imports from {sorted(up)}"
-        # run_squad_v1 and run_squad_v2 are run_squad with fewer flags.
+        # run_squad_v1 and run_squad_v2 are run_squad.
         shared = {"run_squad"} if name.startswith("run_squad_v") else set()
         assert not ours(name) & COMMANDS - {name} - shared, f"{name} imports a command"
         if name not in {*COMMANDS, SHARED} and here != "cli":

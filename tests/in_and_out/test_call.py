@@ -98,6 +98,7 @@ def test_outputs_have_attributes_in_graphs_too(classifier, encoder):
     (lambda m: m([list(range(13))]), "sequences have 13 tokens, the model reads at most 12"),
     *((lambda m, texts=texts: m(texts), r"call it with tokenizer\(texts, padding=True")
       for texts in ("a text", ["a text"], np.array(["a text"]), {"input_ids": ["a text"]})),
+    (lambda m: m.predict(["a text"]), r"call it with tokenizer\(texts, padding=True"),
     *((lambda m, name=name: m(IDS, **{name: [1, 0]}), f"{name}: labels are no inputs: .*fit")
       for name in ("labels", "start_positions", "sentence_order_label", "label_ids")),
     *((lambda m, ids=ids: m(ids), f"input_ids has {value}: the model has 0 to 60") for ids, value in (

@@ -185,7 +185,7 @@ def test_a_head_of_another_task_is_refused_where_the_task_is_known(tmp_path, cap
     folder, path = tmp_path / "classifier", tmp_path / "m.tflite"
     folder.mkdir()
     model = modeling.AlbertForSequenceClassification(AlbertConfig(**SIZES), 3)
-    pretrained.write_archive(str(folder), model)
+    pretrained.save(model, str(folder), is_archive=True)
     arguments = folder, path, "--head=token_classification", "--max_seq_length=4"
     assert export(*arguments) == 2
     line = assert_one_clear_line(capsys.readouterr().err)

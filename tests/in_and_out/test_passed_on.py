@@ -88,7 +88,7 @@ def test_a_conversion_keeps_a_tokenizers_limit(tmp_path):
     for longest, limit in ((None, 16), (9, 9), (99, 16)):
         folder = tmp_path / str(longest)
         folder.mkdir()
-        pretrained.write(str(folder), albert.AlbertModel(CONFIG), tokenizer, longest)
+        pretrained.save(albert.AlbertModel(CONFIG), str(folder), tokenizer, max_length=longest)
         assert pretrained.open_path(str(folder)).vocabulary.max_length == limit
 
 

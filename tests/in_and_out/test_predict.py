@@ -208,7 +208,7 @@ def saved(made_once) -> pathlib.Path:
         shutil.rmtree(folder / "untold")
         (folder / "untold").mkdir()
         jobs.write_vocabulary(folder / "untold")
-        pretrained.write_archive(str(folder / "untold"), model)
+        pretrained.save(model, str(folder / "untold"), is_archive=True)
         os.remove(folder / "untold/model.ckpt-best.json")  # which names its class
 
     return made_once("heads", make)[0]

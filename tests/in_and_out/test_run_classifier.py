@@ -112,7 +112,7 @@ def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     folder = tmp_path / "model"
     if layout != "huggingface":
         folder.mkdir()
-        pretrained.write_archive(str(folder), model)
+        pretrained.save(model, str(folder), is_archive=True)
         shutil.copy(given["vocab_file"], folder)
     else:
         pretrained.save(model, str(folder), tokenizer)

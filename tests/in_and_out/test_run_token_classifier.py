@@ -116,4 +116,4 @@ def test_word_classes_are_judged_by_accuracy_and_long_sentences_split(tmp_path, 
         jobs.label_words, *flags, "--scheme=none", "--do_train", "--do_eval")
     assert "sentences longer than --max_seq_length=6, split into windows: " in capsys.readouterr().err
     assert task.best_metric == "eval_accuracy" and task.score({}) == {}
-    assert options["flags"]["labels"] == [",", "NN", "VB"]
+    assert options["flags"]["conditions"]["label_list"] == [",", "NN", "VB"]

@@ -284,58 +284,41 @@ def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
 # --- A label is one thing, however it is written ---
 
 
-@pytest.mark.parametrize("written", [
-    ["1.0", "1.5", "2.0"], ["1", "1.5", "2"], [1.0, 1.5, 2.0], [1, 1.5, 2],
-])
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_label_is_the_same_alone_and_in_its_column(written, kind, tmp_path):
-    path = tmp_path / f"a.{kind}"
-    if kind == "csv":
-        path.write_text("text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate(written)))
+def labelled(path: pathlib.Path, *labels) -> list[Example]:
+    """Returns the examples of a table with these labels."""
+    if path.suffix == ".csv":
+        path.write_text("text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate(labels)))
     else:
-        path.write_text("".join(json.dumps({"text": f"t{i}", "label": label}) + "\n"
-                                for i, label in enumerate(written)))
-    found = examples_of(path)
-    assert [one.label for one in found] == ["1", "1.5", "2"]
-    assert tables.with_known_labels(found, ["1", "1.5", "2"], str, is_strict=False) == found
+        path.write_text("".join(json.dumps({"text": f"t{i}", "label": x}) + "\n" for i, x in enumerate(labels)))
+    return examples_of(path)
 
 
-@pytest.mark.parametrize("one, other", [
-    ("yes", "yes\u200b"), ("yes", "\ufeffyes"), ("yes", "\u200eyes\u200f"), ("caf\u00e9", "cafe\u0301"),
-    ("a b", " a\u00a0 b "), ("7", "7.0"), ("-3", "-3.00"),
-])
-def test_labels_that_look_the_same_are_one(one, other, tmp_path):
-    (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n", encoding="utf-8")
-    found = examples_of(tmp_path / "a.csv")
-    labels = [one.label for one in found]
-    assert labels[0] == labels[1] != labels[2]
-    assert tables.labels_of("a.csv", found * 2) == sorted({labels[0], "no"})
-
-
-@pytest.mark.parametrize("one, other", [("yes", "Yes"), ("1", "01"), ("YES", "yes")])
-def test_labels_that_differ_by_case_or_zeros_are_named(one, other, tmp_path, caplog):
-    (tmp_path / "a.csv").write_text(f"text,label\na,{one}\nb,{other}\nc,no\n" * 1)
-    assert len(tables.labels_of("a.csv", examples_of(tmp_path / "a.csv") * 2)) == 3
-    assert f"differ only by case or leading zeros: {' and '.join(sorted((one, other)))};" in caplog.text
-
-
-@pytest.mark.parametrize("label", ["None", "inf", "-inf", "NaT", "nan", "NULL"])
-def test_what_cannot_be_a_label_is_an_error(label, tmp_path):
-    (tmp_path / "a.csv").write_text(f"text,label\na,yes\nb,{label}\nc,no\n")
-    with pytest.raises(DataError, match=f"a.csv:3: is the label '{label}' a missing value?"):
-        tables.labels_of("a.csv", examples_of(tmp_path / "a.csv"))
-
-
-def test_labels_of_a_text_have_no_order(tmp_path):
-    (tmp_path / "a.jsonl").write_text("".join(
-        json.dumps({"text": "a", "label": labels}) + "\n" for labels in (["a", "b"], ["b", "a", "b"])))
-    one, other = examples_of(tmp_path / "a.jsonl")
+def test_a_label_is_the_same_alone_in_its_column_and_however_it_is_written(tmp_path, caplog):
+    for written in (["1.0", "1.5", "2.0"], ["1", "1.5", "2"], [1.0, 1.5, 2.0], [1, 1.5, 2]):
+        for name in ("a.csv", "a.jsonl"):
+            found = labelled(tmp_path / name, *written)
+            assert [one.label for one in found] == ["1", "1.5", "2"]
+            assert tables.with_known_labels(found, ["1", "1.5", "2"], str, is_strict=False) == found
+    for one, other in (
+        ("yes", "yes\u200b"), ("yes", "\ufeffyes"), ("yes", "\u200eyes\u200f"), ("caf\u00e9", "cafe\u0301"),
+        ("a b", " a\u00a0 b "), ("7", "7.0"), ("-3", "-3.00"),
+    ):
+        found = labelled(tmp_path / "a.csv", one, other, "no")
+        first, second, third = (one.label for one in found)
+        assert first == second != third
+        assert tables.labels_of("a.csv", found * 2) == sorted({first, "no"})
+    one, other = labelled(tmp_path / "a.jsonl", ["a", "b"], ["b", "a", "b"])
     assert one.label == other.label
+    assert not caplog.records
+    for one, other in (("yes", "Yes"), ("1", "01"), ("YES", "yes")):  # labels of their own
+        assert len(tables.labels_of("a.csv", labelled(tmp_path / "a.csv", one, other, "no") * 2)) == 3
+        assert f"only by case or leading zeros: {' and '.join(sorted((one, other)))};" in caplog.messages[-1]
 
 
-@pytest.mark.parametrize("vector", [[0, 1], [0.1, 0.9], [True, False], ["storm", 1]])
-def test_a_vector_is_no_list_of_labels(vector, tmp_path):
-    lines = [{"text": "a", "label": ["storm"]}, {"text": "b", "label": vector}]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(DataError, match=r"a.jsonl:2: a list of labels has their names, not .*--label_columns"):
-        examples_of(tmp_path / "a.jsonl")
+def test_what_cannot_be_a_label_is_an_error(tmp_path):
+    for label in ("None", "inf", "-inf", "NaT", "nan", "NULL"):
+        with pytest.raises(DataError, match=f"a.csv:3: is the label '{label}' a missing value?"):
+            tables.labels_of("a.csv", labelled(tmp_path / "a.csv", "yes", label, "no"))
+    for vector in ([0, 1], [0.1, 0.9], [True, False], ["storm", 1]):
+        with pytest.raises(DataError, match=r"a.jsonl:2: a list of labels has their names, not .*--label_columns"):
+            labelled(tmp_path / "a.jsonl", ["storm"], vector)

@@ -8,7 +8,7 @@ import numpy as np
 from damage import flipped
 from helpers import LENGTH, PREDICTIONS, SIZES, results_of, write_pretraining_records
 
-from albert.formats import metadata
+from albert.formats import checkpoints, metadata
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
@@ -20,8 +20,8 @@ TASK = PretrainingTask(LENGTH, PREDICTIONS)
 
 def keep(folder, step, accuracy, path, task=TASK, **changes):
     """Evaluates a made-up checkpoint; returns whether it is the best."""
-    for suffix in (".index", ".data-00000-of-00001"):
-        (folder / f"model.ckpt-{step}{suffix}").write_text(f"of step {step}")
+    tensors = {"a/adam_m": np.ones(2), "global_step": np.int64(step)}
+    checkpoints.write(str(folder / f"model.ckpt-{step}"), tensors)
     state = {"config": SIZES, "step": step, "records_seen": 0}
     files.write_sealed_json(str(folder / f"model.ckpt-{step}.json"), state)
     run = RunConfig(str(folder), max_eval_steps=3, **changes)
@@ -29,6 +29,12 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
     return evaluate.keep_if_best(
         task, run, RecordFiles([path]), str(folder / f"model.ckpt-{step}"), results
     )
+
+
+def step_of_best(folder) -> int:
+    weights = checkpoints.open_weights(str(folder / "model.ckpt-best"))
+    assert set(weights.shapes) == {"global_step"}  # without the optimizer's
+    return weights.read("global_step")
 
 
 def test_a_renamed_held_out_file_is_the_same(tmp_path, caplog):
@@ -79,7 +85,7 @@ def test_the_best_is_sought_anew_with_one_warning_when_another_thing_is_measured
         assert keep(folder, 3, 0.4, path, **changes)
         [warning] = [r.getMessage() for r in caplog.records]
         assert f"of step 1, was evaluated differently ({what})" in warning and "step 3" in warning
-        assert (folder / "model.ckpt-best.index").read_text() == "of step 3"
+        assert step_of_best(folder) == 3
         assert evaluate.read_best(str(folder))["value"] == 0.4
         caplog.clear()
         assert not keep(folder, 4, 0.3, path, **changes) and keep(folder, 5, 0.5, path, **changes)
@@ -90,7 +96,7 @@ def test_the_last_evaluated_is_kept_where_the_rows_are_too_few_to_choose(tmp_pat
     path = write_pretraining_records(tmp_path / "dev.tfrecord")
     for step, accuracy in ((1, 0.9), (2, 0.5)):
         assert keep(tmp_path, step, accuracy, path, keep_last=True)
-        assert (tmp_path / "model.ckpt-best.index").read_text() == f"of step {step}"
+        assert step_of_best(tmp_path) == step
         assert evaluate.read_best(str(tmp_path))["value"] == accuracy
 
 

@@ -121,7 +121,7 @@ BAD_FILES = {
         ("squad.json", "{", "squad.json:1:2: not JSON"), ("other.json", "{", "other.json:1:2: not JSON"),
     ],
     "race": [
-        ("RACE/train/middle/0.txt", "[1]", "0.txt:1: expected a passage (a JSON object), got int"),
+        ("RACE/train/middle/0.txt", "[1]", "0.txt:1: expected an object, got int"),
         ("RACE/test/high/0.txt", "{", "0.txt:1:2: not JSON"),
     ],
 }

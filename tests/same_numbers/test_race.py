@@ -143,10 +143,10 @@ REFUSED = [  # content, or change to the second passage; message
      r"all\.txt:2: question 2: answer 'C' is not one of A, B$"),
     ({"options": [["a"] * 4, "abcd"]}, r"all\.txt:2: question 2: its options are not a list"),
     ({"questions": ["a", 7]}, r"all\.txt:2: question 2 is not a text: 7"),
-    ({"questions": None}, r"all\.txt:2: questions must be a list, got None"),
-    ({"article": None}, r"all\.txt:2: article must be a text, got None"),
-    ('{"a": 1}\n', r"all\.txt:1: the passage has no article, questions, options, answers"),
-    ("[1]", r"all\.txt:1: expected a passage \(a JSON object\), got int"),
+    ({"questions": None}, r"all\.txt:2: 'questions' must be a list, got None"),
+    ({"article": None}, r"all\.txt:2: 'article' must be a text, got None"),
+    ('{"a": 1}\n', r"all\.txt:1: no 'article'; is it a RACE file"),
+    ("[1]", r"all\.txt:1: expected an object, got int; is it a RACE file"),
     (ONE + "\n{'a'}", r"all\.txt:2:2: not JSON"),
     (ONE[:-9], r"all\.txt:1:\d+: not JSON"),
     (ONE.encode() + b"\n\"\xff\"", r"all\.txt:2: not UTF-8 text"),
@@ -168,7 +168,7 @@ def test_a_bad_passage_is_refused_with_its_line_and_question(read, tmp_path, tok
 def test_answers_may_be_absent_from_the_test_questions_only(read):
     unlabelled = json.dumps({k: v for k, v in PASSAGE.items() if k != "answers"})
     assert [q.label for q in read(unlabelled, split="test")] == [None, None]
-    with pytest.raises(DataError, match="the passage has no answers"):
+    with pytest.raises(DataError, match="no 'answers'; is it a RACE file"):
         read(unlabelled)
     with pytest.raises(DataError, match="2 of 4 questions have answers"):
         read(unlabelled + ONE, split="test")

@@ -55,7 +55,7 @@ def save(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
 def save_with_metadata(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
     """Writes what `convert_hf` writes: the file beside the checkpoint names the class."""
     folder.mkdir()
-    pretrained.write_archive(str(folder), model)
+    pretrained.save(model, str(folder), is_archive=True)
     return folder
 
 
