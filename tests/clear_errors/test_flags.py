@@ -161,7 +161,7 @@ def test_each_way_to_end_badly_has_its_exit_code(capsys):
 
 # --- Numbers ---
 
-HAS_FLAGS = re.compile(r"^def define_flags\(", re.MULTILINE)
+HAS_FLAGS = re.compile(r"^(?:def )?define_flags\b|import define_flags", re.MULTILINE)
 IS_COMMAND = re.compile(r"^cli = flags\.command\(|^def main\(values: flags\.FlagValues", re.M)
 COMMANDS = sorted(
     path.relative_to(REPO) for folder in ("albert", "scripts/maintainers")
