@@ -23,6 +23,7 @@ from albert.formats import pretrained
 from albert.storage import files
 from albert.tasks import squad_answers
 from albert.tasks.squad import SquadTask
+from albert.training import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,26 @@ def blind(workshop, trained, tmp_path):
     return get
 
 
+@pytest.fixture(scope="module")
+def predictions() -> dict:
+    """Those of the trained model, whose questions are the same with and without answers."""
+    return {}
+
+
+@pytest.fixture
+def computed_once(predictions, monkeypatch) -> None:
+    """Computes the predictions of the trained model only once, as thresholds don't change them."""
+    compute = evaluate.evaluate
+
+    def evaluated(task, config, run, source, weights):
+        if not predictions:
+            predictions.update(compute(task, config, run, source, weights).predictions)
+        step = int(weights.read("global_step"))
+        return evaluate.Evaluation(task.score(predictions) | {"global_step": step}, predictions)
+
+    monkeypatch.setattr(evaluate, "evaluate", evaluated)
+
+
 def answered(folder):
     return {k: bool(v) for k, v in results_of(folder, "predictions").items()}
 
@@ -104,14 +125,6 @@ def test_predictions_have_the_originals_form_and_score_what_the_best_checkpoint_
     if version == 2:
         assert set(answered(out).values()) == {True, False}
         assert answered(out) == within(out, results["null_score_diff_threshold"])
-
-
-def test_export_dir_is_accepted_without_effect(tuned, tmp_path, capsys):
-    run = tuned("squad")
-    more = ["--nodo_train", f"--checkpoint={run.out}", f"--output_dir={tmp_path / 'out'}"]
-    assert jobs.squad(*run.flags, *more, f"--export_dir={tmp_path / 'served'}") == 0
-    assert "--export_dir: no effect on SQuAD: serve a session" in capsys.readouterr().err
-    assert not (tmp_path / "served").exists()
 
 
 # The original's training graph.
@@ -206,6 +219,7 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
 # --- With answers and without, and the threshold ---
 
 
+@pytest.mark.usefixtures("computed_once")
 def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(trained, blind, capsys):
     # With the command for both versions.
     out = blind("--version_2_with_negative", f"--checkpoint={trained / 'model.ckpt-best'}", module=run_squad)
@@ -215,6 +229,7 @@ def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(train
     assert answered(out) == answered(trained)
 
 
+@pytest.mark.usefixtures("computed_once")
 def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(workshop, trained, blind, tmp_path):
     odds = sorted(results_of(trained, "null_odds").values())
     model, middle = tmp_path / "model", odds[len(ANIMALS)]
@@ -227,6 +242,7 @@ def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(worksho
     assert answered(blind(f"--checkpoint={model}")) == answered(trained) != answered(model)
 
 
+@pytest.mark.usefixtures("computed_once")
 def test_a_checkpoint_that_is_copied_alone_keeps_the_threshold_of_its_evaluation_else_it_is_0(
     trained, blind, tmp_path
 ):
@@ -266,8 +282,10 @@ def test_an_impossible_question_needs_no_list_of_answers(workshop, trained, tmp_
 def test_a_file_with_some_answers_is_predicted_and_not_evaluated(tuned, tmp_path, capsys):
     asked, run = questions(tmp_path, {"id": "2", "question": "Where?"}), tuned("squad")
     given = [*run.flags, asked, f"--checkpoint={run.out}", f"--output_dir={tmp_path}"]
-    assert jobs.squad(*given, "--nodo_train") == 0
-    assert "has questions without answers: no evaluation" in capsys.readouterr().err
+    assert jobs.squad(*given, "--nodo_train", f"--export_dir={tmp_path / 'served'}") == 0
+    said = capsys.readouterr().err
+    assert "has questions without answers: no evaluation" in said
+    assert "--export_dir: no effect on SQuAD: serve a session" in said and not (tmp_path / "served").exists()
     assert list(results_of(tmp_path, "predictions")) == ["1", "2"]
     assert not (tmp_path / "eval_results.json").exists()
     training = ["--checkpoint=", "--num_train_epochs=9", "--do_eval"]
