@@ -87,6 +87,10 @@ def write_checkpoint(source: Pretrained, prefix: str) -> None:
     """Publishes the model's variables under the original's names, and its metadata next to them."""
     model, weights = _model_of(source, pretrained.class_of(source)), source.weights()
     tensors, directory = pretrained.trained_weights(model), os.path.dirname(os.path.abspath(prefix))
+    left_out = sorted(set(weights.shapes) - {*tensors, *UNITS})
+    if lost := [name for name in left_out if name.startswith("bert/") and not checkpoints.is_slot(name)]:
+        raise CheckpointError(f"{weights.origin} has encoder variables that the config does not "
+                              f"imply: {some(lost)}")
 
     def write_the_rest() -> None:
         write_metadata(prefix, model.metadata, source.config)
@@ -100,7 +104,6 @@ def write_checkpoint(source: Pretrained, prefix: str) -> None:
 
     files.make_dirs(directory)
     checkpoints.write(prefix, tensors | {"global_step": np.int64(0)}, before=write_the_rest)
-    left_out = sorted(set(weights.shapes) - {*tensors, *UNITS})
     log.info("wrote %s: %d variables; left out: %s", prefix, len(tensors), some(left_out) or "nothing")
 
 

@@ -43,6 +43,10 @@ def test_slots_and_strangers_are_left_out_and_nothing_is_overwritten(tmp_path, c
     found = checkpoints.open_weights(str(tmp_path / "clean")).shapes
     assert set(found) == set(weights) | {"global_step"}
     assert "somebody/else" in capsys.readouterr().err
+    another = {"bert/encoder/transformer/group_1/inner_group_0/LayerNorm/beta": np.ones(16, "f4")}
+    checkpoints.write(str(tmp_path / "model.ckpt-9"), weights | another)
+    assert export("more") == 2
+    assert "variables that the config does not imply: " in assert_one_clear_line(capsys.readouterr().err)
     for name, message in {
         "clean": "exists", "mine": "mine.json is a file of another kind",
         "other": "checkpoint [16, 16], model [32, 32]",
