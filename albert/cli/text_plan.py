@@ -71,8 +71,8 @@ SIZES = (
     Size("tiny", 64, 64, "muon", 0.006),
     Size("mini", 128, 64, "muon", 0.005),
     Size("small", 256, 128, "lamb", 0.003),
-    Size("base_v2", 256, 128, "lamb", 0.00088),
-    Size("large_v2", 256, 128, "lamb", 0.00088),
+    Size("base_v2", 256, 128, "lamb", 0.00044),
+    Size("large_v2", 256, 128, "lamb", 0.00044),
 )
 
 # To learn from a teacher (docs/evidence/results.md).
