@@ -21,7 +21,7 @@ with the answers as additional columns: `predicted_label`, `predicted_probabilit
 The file of --output_file appears when it is complete.
 
 A classifier gives `label`, its `probability` and all `probabilities`. A multi-label classifier
-gives `labels`, those with a probability of 0.5 or more (or of the --label_threshold of its last
+gives `labels`, those with a probability of 0.5 or more (or the --threshold of its last
 evaluation), and all `probabilities`, which are independent of each other. A regression gives `value`.
 """
 
