@@ -222,7 +222,7 @@ def of_records(sources: Sequence[RecordFiles]) -> tuple[Vocabulary, str | None, 
         (one, _), (two, _), *_ = made.values()
         raise DataError(f"{one} and {two} were made with different vocabularies or case flags")
     digest, (path, manifest) = next(iter(made.items()), (None, (sources[0].paths[0], Manifest())))
-    recorded = manifest.vocabulary
+    recorded = manifest.info.get("vocabulary") or {}
     text = text_settings(recorded, f"{path}: manifest") if recorded else TextSettings()
     if isinstance(name := recorded.get("beside"), str):
         copy, is_spm = os.path.join(os.path.dirname(path), name), bool(recorded.get("spm_model_file"))

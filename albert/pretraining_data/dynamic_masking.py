@@ -100,7 +100,9 @@ def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
     Raises:
       DataError: they were made for two objectives.
     """
-    objectives = {manifest.sentence_objective: path for path, manifest in source.manifests()}
+    objectives = {
+        manifest.info.get("sentence_objective", "sop"): path for path, manifest in source.manifests()
+    }
     for objective, path in objectives.items():
         if objective not in SENTENCE_OBJECTIVES:
             raise DataError(f"{path}: unknown sentence_objective {objective!r} in its manifest")

@@ -32,13 +32,6 @@ class FeatureSpec:
     # see `dynamic_masking.DynamicMasking`.
     masking: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
 
-    def zeros(self, count: int) -> dict[str, np.ndarray]:
-        """Returns `count` records of zeros: {name: [count, length] or [count]}."""
-        return {
-            name: np.zeros((count,) if length is None else (count, length), DTYPES[dtype])
-            for name, (dtype, length) in self.features.items()
-        }
-
 
 # === Encoding ===
 
@@ -123,8 +116,6 @@ def decode_examples(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, n
     Raises:
       ExampleError: a message is not an Example, lacks a feature, or has a wrong number of values.
     """
-    if not messages:
-        return spec.zeros(0)
     payloads = _payloads(messages, spec)
     return {
         name: _values(name, payloads[name], dtype, length)

@@ -91,17 +91,8 @@ class Manifest:
         return self.info.get("vocab_size")
 
     @property
-    def vocabulary(self) -> Mapping[str, Any]:
-        """Paths of the vocabulary and settings of the text, by the names of their flags."""
-        return self.info.get("vocabulary") or self.flags
-
-    @property
     def flags(self) -> Mapping[str, Any]:
         return self.info.get("flags") or {}
-
-    @property
-    def sentence_objective(self) -> str:
-        return self.info.get("sentence_objective", "sop")
 
     @property
     def shards(self) -> Mapping[str, str | None]:
