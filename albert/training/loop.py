@@ -55,7 +55,8 @@ def train(
       Preempted: a signal asked for the end. Everything is saved.
     """
     engine, flags = current(), flags or {}
-    run = run.on(engine)
+    if run.use_xla is None:
+        run = dataclasses.replace(run, use_xla=engine.always_compiles or engine.has_accelerator)
 
     # === Checks, before anything changes ===
     size, parts, spec = run.train_batch_size, run.gradient_accumulation_steps, task.feature_spec()

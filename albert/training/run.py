@@ -65,12 +65,6 @@ class RunConfig:
     pack_rows: bool = False  # several short examples in a sequence
     keep_last: bool = False  # model.ckpt-best is the last checkpoint evaluated, whatever its metric
 
-    def on(self, engine: Engine) -> "RunConfig":
-        """Returns the settings with the engine's defaults."""
-        if self.use_xla is not None:
-            return self
-        return dataclasses.replace(self, use_xla=engine.always_compiles or engine.has_accelerator)
-
     @property
     def last_step(self) -> int:
         """The step at which this process ends."""
