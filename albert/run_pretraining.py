@@ -73,6 +73,9 @@ def define_flags(values: flags.FlagValues) -> None:
            "--output_dir, else --init_checkpoint.")
     define("integer", values, "train_batch_size", 4096,
            "Sequences per training step, on all devices together.", lower_bound=1)
+    define("integer", values, "input_processes", 1,
+           "Processes that read and mask the training records, for several GPUs; batches stay the same.",
+           lower_bound=1)
     define("integer", values, "eval_batch_size", 64, "Sequences per evaluation batch.", lower_bound=1)
     define("integer", values, "max_eval_steps", 100,
            "Batches per evaluation, with repetition if data are few; 0: all data once.", lower_bound=0)

@@ -21,6 +21,7 @@ from albert.records import data_order, packing
 from albert.records.data_order import Share
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
+from albert.runtime import workers
 
 PREFETCH = 4  # batches that are made ahead of time
 CACHE_BYTES = 256 << 20  # records up to this size stay in memory for the next epoch
@@ -42,6 +43,7 @@ def train_batches(
     packed_rows: int = 0,
     micro_batches: int = 1,
     share: Share | None = None,
+    processes: int = 1,
 ) -> "Prefetcher":
     """Returns endless batches, which start after `position` records of the run.
 
@@ -53,23 +55,37 @@ def train_batches(
         of the `micro_batches`, and the number of sequences is a multiple of this number.
       share: the replicas to serve: batches are their parts of global batches, in order. Global
         batches are the same for any number of replicas.
+      processes: number of processes that make the batches, which are the same for any number.
     """
     if not source.count:
         raise DataError(f"no records in {source}")
-    share, read_blocks = share or Share(), _block_reader(source, spec, vocab_size)
+    share = share or Share()
+    arguments = (source, spec, batch_size // share.num_replicas, vocab_size, seed, position, is_cut,
+                 packed_rows, micro_batches, share)
+    batches = (_train_batches(0, 1, *arguments) if processes == 1
+               else workers.in_turn(_train_batches, processes, *arguments))
+    return Prefetcher(batches, PREFETCH * share.count)
+
+
+def _train_batches(
+    number: int, count: int, source: RecordFiles, spec: FeatureSpec, size: int, vocab_size: int, seed: int,
+    position: int, is_cut: bool, packed_rows: int, micro_batches: int, share: Share,
+) -> Iterator[Batch]:
+    """Yields every `count`-th batch of `train_batches`, from the one with this number on."""
+    read_blocks = _block_reader(source, spec, vocab_size)
 
     def groups() -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+        start = 0
         for blocks, lanes, rows, positions in data_order.readings(
             source.blocks.records, seed, position, share.worker, share.num_workers
         ):
             columns, starts = read_blocks(blocks)
-            yield columns, starts[lanes] + rows, positions
+            is_own = (start + np.arange(len(rows))) // size % count == number
+            start += len(rows)
+            yield columns, (starts[lanes] + rows)[is_own], positions[is_own]
 
-    def batches() -> Iterator[Batch]:
-        for batch in _batched(groups(), spec, batch_size // share.num_replicas):
-            yield pack(_trimmed(batch, spec, is_cut), spec, is_cut, packed_rows, micro_batches)
-
-    return Prefetcher(batches(), PREFETCH * share.count)
+    for batch in _batched(groups(), spec, size):
+        yield pack(_trimmed(batch, spec, is_cut), spec, is_cut, packed_rows, micro_batches)
 
 
 def eval_batches(

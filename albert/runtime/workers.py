@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -89,6 +90,45 @@ class Workers:
             raise UserError(
                 f"a worker process died, perhaps for lack of memory: {self._remedy}"
             ) from error
+
+
+def in_turn(function: Callable[..., Iterable], count: int, *arguments: Any) -> Iterator[Any]:
+    """Yields items of function(number, count, *arguments), which `count` processes iterate over, in turn.
+
+    A process waits until its item is taken, and ends when this one or this iterator has ended.
+
+    Raises:
+      UserError: a process died; or what the function raises.
+    """
+    context, pipes = multiprocessing.get_context("spawn"), []
+    for number in range(count):
+        ours, theirs = context.Pipe(duplex=False)
+        with _no_main_module():
+            context.Process(
+                target=_send, args=(theirs, function, number, count, *arguments), daemon=True
+            ).start()
+        theirs.close()
+        pipes.append(ours)
+    for pipe in itertools.cycle(pipes):
+        try:
+            item = pipe.recv()
+        except EOFError as error:
+            raise UserError("a process that reads records died, perhaps for lack of memory: try a smaller "
+                            "--input_processes") from error
+        if isinstance(item, Exception):
+            raise item
+        yield item
+
+
+def _send(pipe: Connection, function: Callable[..., Iterable], *arguments: Any) -> None:
+    """Sends the items of a function, and what it raises, as long as somebody receives them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        try:
+            for item in function(*arguments):
+                pipe.send(item)
+        except UserError as error:
+            pipe.send(error)
 
 
 @contextlib.contextmanager

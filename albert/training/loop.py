@@ -162,7 +162,8 @@ def train(
                  "trimmed" if options["is_cut"] else "full length")
         batches = engine.train_batches(
             train_files, spec, batch_size=size, vocab_size=config.vocab_size, seed=run.seed,
-            position=history.records_seen, micro_batches=parts, **options,
+            position=history.records_seen, processes=run.input_processes,
+            micro_batches=parts, **options,
         )
 
         # === Steps ===

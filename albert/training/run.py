@@ -59,6 +59,7 @@ class RunConfig:
     use_xla: bool | None = None  # compile the step; None: on a GPU
     mixed_precision: str = "float32"  # of the matrix products
     gradient_accumulation_steps: int = 1  # micro-batches per device and step
+    input_processes: int = 1  # processes that make training batches
     remat: bool = False  # recompute layers in the backward pass instead of keeping activations
     freeze_encoder: bool = False  # train the head only
     pad_to_max_seq_length: bool = False  # sequences of full length, even if a batch needs less

@@ -250,9 +250,11 @@ def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured
                     f"--output_dir={tmp_path / 'out'}") == 143
     assert json.loads((tmp_path / "out/plan.json").read_text())["tokens_per_second"] == 500
     measured, planned = started
-    tokens = planned["train_batch_size"] * planned["max_seq_length"]
+    report = Manifest.read(str(tmp_path / "out/records/train.tfrecord")).info["report"]
+    length = round(report["tokens"] / report["records"] + 2)  # without padding
+    tokens = planned["train_batch_size"] * length
     # After vocabulary, records and the measured steps, half an hour is left.
-    trained = measured["until_step"] * measured["train_batch_size"] * measured["max_seq_length"] / 500
+    trained = measured["until_step"] * measured["train_batch_size"] * length / 500
     expected = (0.95 * 1800 + trained) * 500 / tokens
     assert planned["num_train_steps"] == pytest.approx(expected, abs=1)
     assert planned["seed"] == measured["seed"] == 12345 and 1 < measured["until_step"] < 1e5

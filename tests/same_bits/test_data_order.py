@@ -4,9 +4,12 @@ import itertools
 import json
 import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from helpers import REPO
 from record_files_made import write_records
 
 from albert.errors import DataError
@@ -49,11 +52,11 @@ def write(folder, counts):
     return paths
 
 
-def batches(paths, count, *, position=0, seed=7, batch_size=BATCH, share=None):
+def batches(paths, count, *, position=0, seed=7, batch_size=BATCH, share=None, processes=1):
     """Returns the numbers of the records in the first batches."""
     found = numpy_batches.train_batches(
         RecordFiles(paths), SPEC, batch_size=batch_size, vocab_size=9, seed=seed,
-        position=position, share=share,
+        position=position, share=share, processes=processes,
     )
     return [batch["number"].tolist() for batch in itertools.islice(found, count)]
 
@@ -89,6 +92,40 @@ def test_each_epoch_has_every_record_once_in_an_order_of_its_own(any_files):
 def test_the_batches_are_the_same_however_many_workers_read_them(any_files, workers):
     replicas = 2 if BATCH % (2 * workers) == 0 and workers < 5 else 1
     assert shared_batches(any_files, 5, workers, replicas) == batches(any_files, 5)
+
+
+def test_several_processes_make_the_same_batches_and_report_the_same_damage(tmp_path):
+    paths = write(tmp_path, (700, 300))
+    for share in (None, Share(3, 1, 2)):
+        options = {"batch_size": 60, "position": 400, "share": share}
+        expected = batches(paths, 30, **options)
+        for processes in (2, 3):
+            assert batches(paths, 30, processes=processes, **options) == expected
+    os.truncate(paths[1], os.path.getsize(paths[1]) - 9)
+    with pytest.raises(DataError, match="1.tfrecord: cut after record 299"):
+        batches(paths, 30, processes=2)
+
+
+def test_processes_that_read_end_with_a_killed_command(tmp_path):
+    [path] = write(tmp_path, (700,))
+    (tmp_path / "command.py").write_text(
+        "import multiprocessing, sys, time\n"
+        "from albert.records import batches, manifests, record_files\n"
+        "if __name__ == '__main__':\n"
+        "    spec = manifests.FeatureSpec({'number': ('int64', None)})\n"
+        "    found = batches.train_batches(record_files.RecordFiles(sys.argv[1:]), spec, batch_size=60,\n"
+        "                                  vocab_size=9, seed=1, processes=2)\n"
+        "    next(found), next(found)\n"
+        "    print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, tmp_path / "command.py", path], stdout=subprocess.PIPE, cwd=REPO,
+                               env=os.environ | {"PYTHONPATH": str(REPO)}, text=True)
+    children = process.stdout.readline().split()
+    assert len(children) == 2
+    process.kill()
+    process.communicate()  # until the children, which hold its standard output, have ended
+    assert not any(os.path.exists(f"/proc/{pid}/exe") for pid in children)
 
 
 def test_a_resumed_order_is_the_uninterrupted_one(any_files):
