@@ -201,6 +201,7 @@ COMMANDS = {
         until_step=Setting(6, lambda s: s.step_run.last_step, 6),
         optimizer=Setting("muon", lambda s: s.optimizer.name, "muon"),
         max_eval_steps=Setting(5, lambda s: s.eval_batches[0]["num_batches"], 5),
+        input_processes=Setting(2, lambda s: s.batches["processes"], 2),
     )),
 }
 CURVE = pytest.approx([0, 0, 0.002, 0.004, 0.004, 0.004 * (2 / 3) ** 2])
