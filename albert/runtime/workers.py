@@ -1,5 +1,6 @@
 """This machine's processor, worker processes that end with the one that started them, and signals."""
 
+import atexit
 import collections
 import contextlib
 import itertools
@@ -109,20 +110,25 @@ def in_turn(function: Callable[..., Iterable], count: int, *arguments: Any) -> I
             ).start()
         theirs.close()
         pipes.append(ours)
-    for pipe in itertools.cycle(pipes):
-        try:
+        atexit.register(ours.close)  # before Python waits for its processes
+    try:
+        for pipe in itertools.cycle(pipes):
             item = pipe.recv()
-        except EOFError as error:
-            raise UserError("a process that reads records died, perhaps for lack of memory: try a smaller "
-                            "--input_processes") from error
-        if isinstance(item, Exception):
-            raise item
-        yield item
+            if isinstance(item, Exception):
+                raise item
+            yield item
+    except EOFError as error:
+        raise UserError("a process that reads records died, perhaps for lack of memory: try a smaller "
+                        "--input_processes") from error
+    finally:
+        for pipe in pipes:
+            pipe.close()
 
 
 def _send(pipe: Connection, function: Callable[..., Iterable], *arguments: Any) -> None:
     """Sends the items of a function, and what it raises, as long as somebody receives them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in STOPPING:  # a scheduler may send them to all processes, of which one saves its work
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         try:
             for item in function(*arguments):
