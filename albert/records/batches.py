@@ -2,7 +2,8 @@
 
 One thread reads and decodes the next group of blocks, one puts its records into order and masks them,
 and one makes the next batches, while a step computes. Records are masked in chunks, from which batches
-are cut, because masking a small batch would take NumPy as long as a larger one.
+are cut, because masking a small batch would take NumPy as long as a larger one. Several processes take
+turns: each reads all records, and masks and packs those of its batches.
 
 Legend: B examples of a batch.
 """
