@@ -21,9 +21,9 @@ from albert.errors import FlagError
 ENGINES = ("tensorflow", "jax")
 
 
-def is_installed(engine: str) -> bool:
-    """Whether an engine is installed."""
-    return importlib.util.find_spec(engine) is not None
+def is_installed(package: str) -> bool:
+    """Whether a package, such as an engine, is installed."""
+    return importlib.util.find_spec(package) is not None
 
 
 def choose(values: Any = None) -> str:

@@ -42,8 +42,10 @@ from albert.cli.classifier_report import Rows
 from albert.cli.encoder import Encoder, open_encoder
 from albert.errors import FlagError, some
 from albert.formats import pretrained
-from albert.formats.metadata import Metadata, read_run_state
+from albert.formats.metadata import metadata_at, read_run_state
 from albert.formats.tokenizer_files import Vocabulary
+from albert.inference import fine_tuned, precision
+from albert.inference.session import AnsweringSession
 from albert.runtime.seeds import child_seed
 from albert.storage import files, locks
 from albert.tasks import baselines, glue, table
@@ -120,15 +122,15 @@ def main(values: flags.FlagValues) -> None:
         return
 
     # === Export ===
+    weights = result.weights
+    source = pretrained.Pretrained(
+        weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(),
+        metadata_at(weights.origin), lambda: weights,
+    )
     if settings.export_dir:
         from albert import modeling  # imports TensorFlow
         from albert.export import hub_export
 
-        weights = result.weights
-        source = pretrained.Pretrained(
-            weights.origin, os.path.dirname(weights.origin), encoder.config, Vocabulary(), Metadata(),
-            lambda: weights,
-        )
         model = pretrained.load(modeling.AlbertForSequenceClassification, source, complete=True)
         with (
             files.publish_dir(settings.export_dir, hub_export.MAIN_FILE) as scratch,
@@ -163,11 +165,16 @@ def main(values: flags.FlagValues) -> None:
         used = used if isinstance(used, str) or used is None else f"{used:g}"
         if used not in (None, choice.partition(" ")[0]):
             choices[name] = f"{used} (when it was trained)"
+    texts, precisions = [tuple(filter(None, (row.text_a, row.text_b))) for row in rows], {}
+    if len(rows) >= precision.FEWEST:
+        session = AnsweringSession(source, encoder.tokenizer, settings.max_seq_length)
+        precisions = precision.compare(fine_tuned.predictor_of(session), texts, seconds=1.0)
     path = classifier_report.write(
-        settings.output_dir, [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows], task.labels,
-        measured, predictions["probabilities"], choices, trained.get("class_weights") == "balanced",
+        settings.output_dir, list(map(" | ".join, texts)), task.labels, measured,
+        predictions["probabilities"], choices, trained.get("class_weights") == "balanced",
         may_validate=bool(task.labels) and not (
             data.has_several or values["cross_validation"].present or values.dev_file),
+        precisions=precisions,
     )
     flags.log.info("%s Report: %s. Ask the model: echo 'a text' | python -m albert.predict --model=%s",
                    classifier_report.verdict(measured)[1].replace("*", ""), path, settings.output_dir)

@@ -1,4 +1,6 @@
-"""Predictors for fine-tuned models, and which one a model needs. No TensorFlow at import.
+"""Predictors for fine-tuned models, and which one a model needs. No TensorFlow.
+
+Modules for one task are imported when it is asked for, so that others start sooner.
 
 Legend: B batch, L sequence, C labels or choices.
 """
@@ -6,6 +8,7 @@ Legend: B batch, L sequence, C labels or choices.
 import dataclasses
 import functools
 import re
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +24,6 @@ from albert.formats.tokenizer_json import combining_characters
 from albert.inference.onnx_model import INPUTS
 from albert.inference.predictors import Encoded, Predictor, numbers, sigmoid, softmax, without_padding
 from albert.records.features import encode_pairs
-from albert.tasks import race, squad, squad_answers, words
 from albert.text.offsets import with_marks
 
 
@@ -117,14 +119,16 @@ class Regressor(TextClassifier):
 class ChoicePredictor(TextClassifier):
     """The right one of 2 to 26 options. A line has a passage, a question and the options."""
 
-    labels: Sequence[str] = race.ANSWERS
+    labels: Sequence[str] = string.ascii_uppercase
     min_texts: int = 4
-    max_texts: int = 2 + len(race.ANSWERS)
+    max_texts: int = 2 + len(string.ascii_uppercase)
 
     task = CHOICE
     class_name = "AlbertForMultipleChoice"
 
     def encode(self, inputs):
+        from albert.tasks import race
+
         tokenizer, length = self.session.tokenizer, self.session.max_seq_length
         questions = [
             race.Question(
@@ -155,10 +159,11 @@ class TokenClassifier(TaskPredictor):
 
     task = TOKENS
     class_name = "AlbertForTokenClassification"
-    counted = "words"
     separator = "\n"  # tabs separate words, as blanks do
 
     def encode(self, inputs):
+        from albert.tasks import words
+
         pattern = re.compile(r"[^ \t]+") if self.is_tokenized else word_pattern()
         tokenizer, length = self.session.tokenizer, self.session.max_seq_length
         for (text,) in inputs:
@@ -166,12 +171,12 @@ class TokenClassifier(TaskPredictor):
             ids = words.encode_words(tokenizer, [text[a:b] for a, b in spans])
             rows = words.sentence_rows(ids, [0] * len(ids), tokenizer, length)
             positions = [np.flatnonzero(row["label_ids"]) for row in rows]
-            num_cut = sum(len(word) > length - 2 for word in ids)
-            yield Encoded(
-                list(map(without_padding, rows)), (text, spans, positions), num_cut, len(spans)
-            )
+            is_cut = any(len(word) > length - 2 for word in ids)
+            yield Encoded(list(map(without_padding, rows)), (text, spans, positions), is_cut)
 
     def decode(self, context, outputs):
+        from albert.tasks import words
+
         text, spans, positions = context
         logits = np.concatenate([  # [words, C]
             np.zeros((0, len(self.labels)), np.float32),
@@ -215,11 +220,10 @@ class QuestionAnswerer(TaskPredictor):
         self._max_query_length = longest
 
     def encode(self, inputs):
-        questions = [
-            squad_answers.Question(str(i), question, passage)
-            for i, (question, passage) in enumerate(inputs)
-        ]
-        windows: list[list[squad_answers.Window]] = [[] for _ in questions]
+        from albert.tasks import squad, squad_answers
+
+        questions = [squad_answers.Question(str(i), *texts) for i, texts in enumerate(inputs)]
+        windows: list[list[Any]] = [[] for _ in questions]
         for window in squad.make_windows(
             questions, self.session.tokenizer, max_seq_length=self.session.max_seq_length,
             doc_stride=self.setting("doc_stride", 128), max_query_length=self._max_query_length,
@@ -229,6 +233,8 @@ class QuestionAnswerer(TaskPredictor):
             yield Encoded([without_padding(window.row) for window in of_one], (question, of_one))
 
     def decode(self, context, outputs):
+        from albert.tasks import squad_answers
+
         question, windows = context
         if not self.with_negative:  # padding, which depends on the other texts of a batch, is no candidate
             outputs = [

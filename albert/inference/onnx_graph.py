@@ -1,4 +1,4 @@
-"""Writes graphs in ONNX's format, and computes them with onnxruntime.
+"""Writes graphs in ONNX's format, and computes them with onnxruntime, in bfloat16 with OpenVINO.
 
 The package `onnx`, whose import takes a quarter of a second, is not needed.
 """
@@ -15,9 +15,10 @@ from albert.records.protobuf import field, varint
 _VERSIONS = 9, 20  # of the format and of the operations; of 2023
 # In order of preference. Others that onnxruntime may offer compile a program for each shape.
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
-TYPES = {"float32": 1, "int8": 3, "int32": 6, "int64": 7, "bool": 9}  # ONNX's numbers of types
+TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9}  # ONNX's numbers of types
 
 Size = str | int  # of a dimension: any, which has a name, or a number
+Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]  # of a model, from its inputs by name
 
 
 def _number(number: int, value: int) -> bytes:
@@ -132,8 +133,8 @@ def _attribute(name: str, value: Any) -> bytes:
     return start + b"".join(_number(8, one) for one in value) + _number(20, 7)
 
 
-def opened(content: bytes) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """Returns a function that computes the outputs of an ONNX file from inputs by name.
+def opened(content: bytes) -> Call:
+    """Returns a function that computes the outputs of an ONNX file.
 
     On a GPU if the package `onnxruntime-gpu` is installed, else on the CPU.
     """
@@ -151,5 +152,30 @@ def opened(content: bytes) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.
     def compute(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         values = session.run(outputs, {name: batch[name] for name in inputs})
         return dict(zip(outputs, values, strict=True))
+
+    return compute
+
+
+def opened_in_bfloat16(content: bytes) -> Call:
+    """Returns the same function in bfloat16, by OpenVINO on the CPU.
+
+    A processor without instructions for bfloat16 computes in float32: it would be slower.
+    """
+    import openvino
+
+    from albert.runtime.workers import bfloat16_gain
+
+    core = openvino.Core()
+    model = core.compile_model(core.read_model(model=content), "CPU", {
+        "INFERENCE_PRECISION_HINT": "bf16" if bfloat16_gain() else "f32",
+        "ENABLE_CPU_PINNING": "NO",  # other processes may use the same cores
+    })
+    inputs = [one.any_name for one in model.inputs]
+
+    def compute(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        # A request of its own, as other threads may compute at the same time.
+        found = model.create_infer_request().infer({name: batch[name] for name in inputs})
+        # An output is also called by operations, as in Add_93; capitals precede small letters.
+        return {max(output.names): values for output, values in found.items()}
 
     return compute

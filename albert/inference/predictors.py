@@ -8,7 +8,7 @@ Legend: B batch, L sequence, P masks, K tokens, D size of an embedding.
 import bisect
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from albert.albert_tokenizer import MASK, AlbertTokenizer
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats import sentence_files
 from albert.formats.model_classes import MODEL_CLASSES
+from albert.inference.onnx_graph import Call
 from albert.inference.onnx_model import INPUTS
 from albert.records import features
 
@@ -30,7 +31,6 @@ MOST_PADDING = 24
 
 Row = Mapping[str, np.ndarray]  # arrays [..., L]
 Outputs = Mapping[str, np.ndarray]
-Call = Callable[[Mapping[str, np.ndarray]], Outputs]  # of a model
 
 
 class Encoded(NamedTuple):
@@ -38,8 +38,7 @@ class Encoded(NamedTuple):
 
     rows: Sequence[Row]  # its sequences, without padding
     context: Any = None  # for `decode`
-    num_cut: int = 0  # 1 if it was truncated; or number of words that were cut off
-    num_counted: int = 1  # number of words
+    is_cut: bool = False  # whether it, or one of its words, was truncated
 
 
 class Predictor:
@@ -56,7 +55,6 @@ class Predictor:
 
     session: Any  # an AnsweringSession
     class_name = ""  # of the model
-    counted = "inputs"  # what `Encoded.num_cut` counts
 
     def read(self, value: Any, origin: str) -> Any:
         if not isinstance(value, str):
@@ -73,42 +71,48 @@ class Predictor:
           progress: a `Progress` over the inputs.
         """
         session, inputs = self.session, iter(inputs)
-        model = session.once(self.class_name, lambda: session.load(self.class_name))
-        num_done = num_cut = num_counted = 0
+        num_done = num_cut = 0
         while chunk := list(itertools.islice(inputs, CHUNK)):
             encoded = list(self.encode(chunk))
-            rows, computed = [row for one in encoded for row in one.rows], {}
-            for indices, batch in batches(rows, session.batch_size):
-                outputs = self.compute(model, batch)
-                if not all(np.isfinite(values).all() for values in outputs.values()):
-                    raise DataError("the model computes NaN or infinity: its weights are damaged, or too "
-                                    "large for this precision")
-                for position, index in enumerate(indices):
-                    computed[index] = {name: values[position] for name, values in outputs.items()}
-                if progress:
-                    progress.update(num_done + len(computed) * len(chunk) // len(rows))
-            if progress:
-                progress.clear()
+            yield from self.answers(encoded, progress, num_done)
             num_done += len(chunk)
-            num_cut += sum(one.num_cut for one in encoded)
-            num_counted += sum(one.num_counted for one in encoded)
-            order = itertools.count()
-            for one in encoded:
-                yield self.decode(one.context, [computed[next(order)] for _ in one.rows])
+            num_cut += sum(one.is_cut for one in encoded)
         if unknown := session.tokenizer.unknown_tokens():
             session.once("unknown", lambda: log.warning("%s", unknown))
         if num_cut:
             session.once(("truncated", type(self)), lambda: log.warning(
-                "truncated %s of %s %s (%.1f %%) to max_seq_length=%d", f"{num_cut:,}", f"{num_counted:,}",
-                self.counted, 100 * num_cut / num_counted, session.max_seq_length,
+                "truncated %s of %s inputs (%.1f %%) to max_seq_length=%d", f"{num_cut:,}", f"{num_done:,}",
+                100 * num_cut / num_done, session.max_seq_length,
             ))
+
+    def answers(
+        self, encoded: Sequence[Encoded], progress: Any = None, num_done: int = 0
+    ) -> Iterator[Any]:
+        """Yields the answers to inputs that are computed together, after `num_done` others."""
+        session = self.session
+        model = session.once(self.class_name, lambda: session.load(self.class_name))
+        rows, computed = [row for one in encoded for row in one.rows], {}
+        for indices, batch in batches(rows, session.batch_size):
+            outputs = self.compute(model, batch)
+            if not all(np.isfinite(values).all() for values in outputs.values()):
+                raise DataError("the model computes NaN or infinity: its weights are damaged, or too "
+                                "large for this precision")
+            for position, index in enumerate(indices):
+                computed[index] = {name: values[position] for name, values in outputs.items()}
+            if progress:
+                progress.update(num_done + len(computed) * len(encoded) // len(rows))
+        if progress:
+            progress.clear()
+        order = itertools.count()
+        for one in encoded:
+            yield self.decode(one.context, [computed[next(order)] for _ in one.rows])
 
     def sequence(self, first: Sequence[int], second: Sequence[int] | None = None) -> Encoded:
         """Returns the sequence of one or two texts' ids."""
         needed = len(first) + len(second or ()) + (2 if second is None else 3)
         length = min(needed, self.session.max_seq_length)
         ids = self.session.tokenizer.cls_id, self.session.tokenizer.sep_id
-        return Encoded([features.join_texts(first, second, length, *ids)], num_cut=needed > length)
+        return Encoded([features.join_texts(first, second, length, *ids)], is_cut=needed > length)
 
 
 def batches(rows: Sequence[Row], batch_size: int) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:

@@ -43,7 +43,7 @@ SHARED = "finetune"  # by the commands that fine-tune
 COMMANDS = {name for name in MODULES if "." not in name} - PUBLIC - {"__init__", "__main__", SHARED}
 OPTIONAL = {
     "apache_beam": "pretraining_data.beam", "backports": "text.text_files",
-    "sentencex": "text.sentences",
+    "sentencex": "text.sentences", "openvino": "inference.onnx_graph",
     "pyarrow": "text.structured_files",
 }
 

@@ -153,6 +153,22 @@ def test_the_report_on_several_labels_shows_where_the_classifier_is_wrong(tmp_pa
     assert "| two | a\\|b | yes | 0.200 |\n| one | c | no | 0.700 |\n" in report
 
 
+def test_faster_precisions_are_named_with_what_they_change(tmp_path):
+    def answers(*probabilities):
+        return [{"label": LABELS[p > 0.5], "probabilities": {"ham": 1 - p, "spam": p}} for p in probabilities]
+
+    precisions = {"float32": (1.0, answers(0.2, 0.51)), "int8": (3.96, answers(0.25, 0.49)),
+                  "bfloat16": (0.8, answers(0.2, 0.5))}
+    path = classifier_report.write(str(tmp_path), ["t"] * 60, LABELS, [answered(44, 42, 60, 42)],
+                                   np.tile([0.6, 0.4], (60, 1)), {}, precisions=precisions)
+    report = open(path).read()
+    assert "with 2 of the held-out rows" in report
+    assert "| `int8` | 4.0 times | 1 | 0.05 |" in report and "| `bfloat16`" not in report
+    assert "| `int8` | 2.0 times | 0 | 1.5 |" in "".join(classifier_report._faster(
+        {"float32": (1.0, [{"value": 1.0}]), "int8": (2.0, [{"value": 2.5}])}))
+    assert "Answer faster" not in report_on(tmp_path, answered(44, 42, 60, 42))
+
+
 def test_tfidf_learns_words_and_numbers():
     def rows(*texts):
         return [(text, None) for text in texts]

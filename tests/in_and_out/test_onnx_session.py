@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from answers import CONFIG, FINE_TUNED, TEXTS, assert_same_answer, by_keras, saved
 from apart import needs
-from helpers import run_here
+from helpers import assert_one_clear_line, run_here
 
 import albert
-from albert import export_model, predict
+from albert import engines, export_model, predict
 from albert.errors import UserError
-from albert.inference import onnx_model, predictors
+from albert.inference import fine_tuned, onnx_model, precision, predictors
+from albert.runtime import workers
 
 # Not imported here: onnxruntime starts a thread, which the forks of tests/support/parallel.py would lose.
 # Answers where no backend can be imported.
@@ -79,15 +80,43 @@ def test_a_directory_that_cannot_be_written_is_answered_without_an_engine(tmp_pa
     assert sorted(model.iterdir()) == files
 
 
-def test_int8_answers_nearly_the_same():
+@pytest.mark.parametrize(("dtype", "tolerance"), [("int8", 0.05), ("bfloat16", 0.01)])
+def test_other_precisions_answer_nearly_the_same(dtype, tolerance):
+    if dtype == "bfloat16":
+        needs("openvino", extra="openvino")
     texts = ["The ship left the harbour at dawn.", "She was born in Paris in 1912.", "a day"]
-    quick, small = albert.open_session("small_en"), albert.open_session("small_en", dtype="int8")
+    quick, small = albert.open_session("small_en"), albert.open_session("small_en", dtype=dtype)
     found, expected = (one.embed(texts, pooling="pooled") for one in (small, quick))
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.995
-    assert not np.allclose(found, expected, atol=1e-5)
-    [[mine]], [[other]] = (one.fill_mask("a [MASK] day", top_k=1) for one in (small, quick))
-    assert mine["piece"] == other["piece"]
-    assert mine["probability"] == pytest.approx(other["probability"], abs=0.03)
+    has_gain = dtype == "int8" or workers.bfloat16_gain()
+    assert np.allclose(found, expected, atol=1e-5) != bool(has_gain)
+    masked = ["She was born [MASK] Paris in 1912.", "The boys [MASK] playing in the garden.", "the king [MASK] england"]
+    for [mine], [other] in zip(*(one.fill_mask(masked, top_k=1) for one in (small, quick)), strict=True):
+        assert [one["piece"] for one in mine] == [one["piece"] for one in other]
+        assert mine[0]["probability"] == pytest.approx(other[0]["probability"], abs=tolerance)
+
+
+def test_bfloat16_without_openvino_is_refused_with_its_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(engines, "is_installed", lambda package: package != "openvino")
+    (tmp_path / "texts.txt").write_text("a day")
+    command = predict, "--model=small_en", f"--input_file={tmp_path}/texts.txt", "--mixed_precision=bfloat16"
+    assert run_here(*command) == 2
+    assert assert_one_clear_line(capsys.readouterr().err).endswith(
+        "bfloat16 needs OpenVINO: pip install 'albert-keras[openvino]'")
+
+
+def test_precisions_are_compared_on_as_many_inputs_as_the_time_allows(tmp_path, monkeypatch):
+    _, opened = saved(tmp_path, "AlbertForSequenceClassification", 2)
+    predictor = fine_tuned.predictor_of(opened)
+    inputs = [(text,) for text in TEXTS * 40]
+    monkeypatch.setattr(workers, "bfloat16_gain", lambda: 2.0)
+    monkeypatch.setattr(engines, "is_installed", lambda package: False)
+    found = precision.compare(predictor, inputs, seconds=0.0)
+    assert list(found) == ["float32", "int8"] and found["float32"][0] == 1.0
+    assert_same_answer(found["float32"][1], opened.classify([text for text, in inputs[: precision.FEWEST]]))
+    assert len(precision.compare(predictor, inputs, seconds=60.0)["int8"][1]) == len(inputs)
+    monkeypatch.setattr(workers, "bfloat16_gain", lambda: None)
+    assert precision.compare(predictor, inputs, seconds=60.0) == {}
 
 
 @pytest.mark.parametrize("name", FINE_TUNED)

@@ -142,6 +142,17 @@ def test_the_flags_of_a_session_arrive_there(classifier, tmp_path, monkeypatch):
     assert (session.max_seq_length, session.batch_size, session.dtype) == (11, 3, "int8")
 
 
+def test_a_large_input_is_told_once_which_precisions_are_faster(classifier, tmp_path, monkeypatch, caplog):
+    lines = ["w1\tw2"] * 5
+    measured = {"float32": (1.0, []), "int8": (3.04, []), "bfloat16": (0.9, [])}
+    monkeypatch.setattr(predict.precision, "compare", lambda *given, **options: measured)
+    for many, options, count in ((5, (), 0), (4, ("--mixed_precision=int8",), 0), (4, (), 1)):
+        monkeypatch.setattr(predict, "MANY", many)
+        ask(tmp_path, classifier, lines, *options)
+        assert caplog.text.count("would be") == count
+    assert "5 inputs: --mixed_precision=int8 would be 3.0 times as fast" in caplog.text
+
+
 # --- The output file ---
 
 

@@ -21,6 +21,7 @@ import pytest
 from answers import (
     CONFIG, LENGTHS, METHODS, TAGS, TEXTS, WORDS, assert_same_answer, by_keras, method_of, passage, saved,
 )
+from apart import needs
 from helpers import REPO
 
 import albert
@@ -68,6 +69,31 @@ def test_every_method_gives_the_answers_of_keras_to_threads_as_to_one(asked, mon
     assert len(loads) == 1
     by_keras(monkeypatch)
     assert_same_answer(answers, list(method_of(albert.open_session(folder), name)(inputs)))
+
+
+def numbers(answer) -> list:
+    """Returns the probabilities, or the other numbers, of an answer, however its texts are ordered."""
+    for key in ("probabilities", "probability", "value"):
+        if key in answer:
+            return np.array([*answer[key].values()] if isinstance(answer[key], dict) else answer[key])
+    return answer
+
+
+def test_every_method_gives_nearly_the_same_answers_in_bfloat16_to_threads_as_to_one(asked):
+    needs("openvino", extra="openvino")
+    name, _, folder, text_of = asked
+    inputs = [text_of(n) for n in LENGTHS]
+    expected, method = (
+        method_of(albert.open_session(folder, batch_size=4, dtype=dtype), name) for dtype in ("float32", "bfloat16"))
+    found, expected = method(inputs), expected(inputs)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert_same_answer(list(pool.map(method, [[text] for text in inputs])), [[one] for one in found])
+    for one, other in zip(found, expected, strict=True):
+        if name == "fill_mask":
+            one, other = ([mask[0] for mask in each] for each in (one, other))
+        for a, b in zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]:
+            # An answer's probability is one among those of a list, which may have other entries.
+            np.testing.assert_allclose(numbers(a), numbers(b), atol=0.2 if "answer" in name else 0.06)
 
 
 UNKNOWN = "of the tokens are unknown to the vocabulary (most often 가"
@@ -265,7 +291,7 @@ def test_what_no_model_can_answer_is_refused(tmp_path):
         cases.append((lambda wrong=wrong: list(classifier.classify(wrong)), message))
     for options, message in (
         ({"max_seq_length": 100}, "max_seq_length=100 exceeds"),
-        ({"dtype": "float16"}, "dtype must be one of float32, int8, got 'float16'"),
+        ({"dtype": "float16"}, "dtype must be one of float32, bfloat16, int8, got 'float16'"),
     ):
         opened = functools.partial(albert.open_session, str(tmp_path / "pretrained"), **options)
         cases.append((opened, message))
