@@ -24,7 +24,7 @@ from albert.model.layers import dense_layer, precision
 from albert.model.row_layout import layout_of, segments_of
 from albert.model.weights import lora_layers
 from albert.records import packing
-from albert.runtime.named_dict import NamedDict, as_tree, trees_for_jax
+from albert.runtime.named_dict import NamedDict, trees_for_jax
 from albert.text.encodings import OURS
 
 log = logging.getLogger("albert")
@@ -39,7 +39,6 @@ _LABELS = ("labels", "label_ids", "start_positions", "end_positions", "sentence_
 registered = keras.saving.register_keras_serializable("albert")
 
 
-@as_tree
 class ModelOutputs(NamedDict):
     """The outputs of a call, by our names or Hugging Face's: `outputs["logits"]`, `outputs.logits`."""
 

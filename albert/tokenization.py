@@ -103,7 +103,8 @@ class FullTokenizer:
         if spm_model_file:
             self.path = cloud.local_copy(spm_model_file, "spm_model_file")
             self.sp_model = model = spm_model.load_model(self.path)
-            self.vocab = {model.IdToPiece(i): i for i in range(model.GetPieceSize())}
+            pieces = model.IdToPiece(list(range(model.GetPieceSize())))
+            self.vocab = {piece: i for i, piece in enumerate(pieces)}
             for token in filter(ends_in_digit_comma, () if as_in_bert else self.vocab):
                 parts = split_digit_comma(model, token)
                 self.comma_ids[self.vocab[token]] = list(map(model.PieceToId, parts))

@@ -8,11 +8,9 @@ ALBERT in which each layer is a group.
 import logging
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type, which safetensors needs)
 import numpy as np
 import safetensors
 
@@ -256,6 +254,8 @@ def open_tensors(path: str) -> tuple[Shapes, Read]:
     Raises:
       CheckpointError: it is damaged.
     """
+    import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type; only here: it takes long to import)
+
     if path.endswith(".json"):
         return _open_shards(path)
     if path.endswith(".bin"):
@@ -305,6 +305,8 @@ def _converted(path: str) -> str:
     Raises:
       CheckpointError: PyTorch is not installed; the file is damaged, or holds anything but tensors.
     """
+
+    import subprocess
 
     def convert(target: str) -> None:
         ran = subprocess.run(

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from albert.errors import CheckpointError, first_line, some
@@ -27,9 +26,8 @@ _FOOTER_BYTES = 48
 _MAX_EXPANSION = 16  # bytes of names per byte of the index, which omits common prefixes
 # TensorFlow's numbers of the types that a tensor may have.
 _DTYPES = {
-    1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8, 9: np.int64,
-    10: np.bool_, 14: ml_dtypes.bfloat16, 17: np.uint16, 19: np.float16, 22: np.uint32,
-    23: np.uint64,
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 9: "int64", 10: "bool",
+    14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
 }
 
 
@@ -53,6 +51,8 @@ class BundleReader:
     """
 
     def __init__(self, prefix: str):
+        import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type; only here: it takes long to import)
+
         self._prefix = prefix
         try:
             with open(prefix + ".index", "rb") as stream:
@@ -229,14 +229,14 @@ def write(prefix: str, tensors: Mapping[str, Any]) -> None:
 
 # One data file, little-endian, of version 1.
 _HEADER = b"\x08\x01" + field(3, b"\x08\x01")
-_NUMBERS = {np.dtype(kind): number for number, kind in _DTYPES.items()}
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
 
 
 def _entry(value: np.ndarray, offset: int, content: bytes) -> bytes:
     """Returns a `BundleEntryProto`."""
     shape = b"".join(field(2, b"\x08" + varint(size)) for size in value.shape)
     return (
-        b"\x08" + varint(_NUMBERS[value.dtype]) + field(2, shape) + b"\x20" + varint(offset)
+        b"\x08" + varint(_NUMBERS[value.dtype.name]) + field(2, shape) + b"\x20" + varint(offset)
         + b"\x28" + varint(len(content)) + b"\x35" + struct.pack("<I", masked_crc32c(content))
     )
 

@@ -6,14 +6,13 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import ml_dtypes
 import numpy as np
 
 from albert.errors import CheckpointError, some
 
 log = logging.getLogger("albert")
 
-_FLOATS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)))
+_FLOATS = {"float32", "float16", "bfloat16", "float64"}
 _COUNTS = ("global_step",)
 LABEL_HEADS = ("output_weights", "output_bias")
 # Of a regression: its head times the second plus the first is in the labels' units. Without them, it is.
@@ -108,7 +107,7 @@ def as_floats(value: np.ndarray, origin: str) -> np.ndarray:
     Raises:
       CheckpointError: it has another kind of numbers, NaN or infinity.
     """
-    if value.dtype not in _FLOATS:
+    if value.dtype.name not in _FLOATS:
         raise CheckpointError(f"{origin} holds {value.dtype}, not floating-point numbers")
     with np.errstate(over="ignore"):
         value = value.astype(np.float32, copy=False)

@@ -10,6 +10,10 @@ class NamedDict(dict[str, Any]):
 
     also: Mapping[str, str] = {}
 
+    def __new__(cls, *_: Any, **__: Any) -> "NamedDict":
+        _tree_for_keras(cls)
+        return super().__new__(cls)
+
     def __missing__(self, name: str) -> Any:
         if (ours := self.also.get(name, name)) not in self:
             raise KeyError(name)
@@ -22,15 +26,13 @@ class NamedDict(dict[str, Any]):
             raise AttributeError(f"no {name!r} among {', '.join(self)}") from None
 
 
-_TREES: list[type[NamedDict]] = []
-
-
-def as_tree(kind: type[NamedDict]) -> type[NamedDict]:
-    """Registers these dicts with Keras, which maps them to plain ones; see `trees_for_jax`.
+@functools.cache
+def _tree_for_keras(kind: type[NamedDict]) -> None:
+    """Registers these dicts with Keras, which maps them to plain ones.
 
     Keras's losses know the outputs of a model in plain dicts alone.
     """
-    import optree  # a dependency of Keras
+    import optree  # a dependency of Keras; only here: every command would take longer to start
 
     def flatten(values: NamedDict) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]]:
         return *_flatten(values), tuple(sorted(values))
@@ -38,8 +40,6 @@ def as_tree(kind: type[NamedDict]) -> type[NamedDict]:
     optree.register_pytree_node(
         kind, flatten, lambda names, values: dict(zip(names, values, strict=True)), namespace="keras"
     )
-    _TREES.append(kind)
-    return kind
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def trees_for_jax() -> None:
     """Registers the same dicts with JAX, which does not know subclasses of `dict`; imports JAX."""
     import jax
 
-    for kind in _TREES:
+    for kind in NamedDict.__subclasses__():
         jax.tree_util.register_pytree_node(
             kind, _flatten, lambda names, values, kind=kind: kind(zip(names, values, strict=True))
         )

@@ -13,7 +13,6 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from albert.errors import DataError, RunDirBusyError, UserError, first_line
@@ -147,6 +146,8 @@ class Folder:
                     os.replace(copy, path)
                 state[name] = [identity, _stamp(path)]
                 return size
+
+            from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(8) as pool:
                 sizes = list(filter(None, pool.map(fetch, there)))

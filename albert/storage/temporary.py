@@ -4,9 +4,7 @@ import contextlib
 import fcntl
 import glob
 import os
-import secrets
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 
@@ -39,7 +37,7 @@ def temporary_dir(path: str) -> Iterator[str]:
     remove_dead(leftovers(path))
     lock = None
     while lock is None:
-        directory = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(4)}")
+        directory = os.path.join(parent, f".{name}.tmp-{os.urandom(4).hex()}")
         os.mkdir(directory)
         try:
             lock = lock_directory(directory)
@@ -74,7 +72,7 @@ def lock_directory(directory: str) -> int:
 def this_process() -> str:
     """Describes this process for the message of another one."""
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    return f"pid {os.getpid()} on host {socket.gethostname()} since {since}"
+    return f"pid {os.getpid()} on host {os.uname().nodename} since {since}"
 
 
 def fsync(path: str) -> None:

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.runtime.named_dict import NamedDict, as_tree, trees_for_jax
+from albert.runtime.named_dict import NamedDict, trees_for_jax
 
 # Hugging Face's name of a model's input, and ours.
 OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 
 
-@as_tree
 class Encoding(NamedDict):
     """A tokenizer's result, by our names or Hugging Face's: `["attention_mask"]`, `.input_ids`."""
 
