@@ -16,7 +16,6 @@ environment, which is created in --peers_env if it does not exist.
   make_records   text to pretraining records, on one core; no peer
 """
 
-import importlib.util
 import itertools
 import os
 import subprocess
@@ -40,15 +39,16 @@ from benchmarks.turns import Side, compare  # noqa: E402
 PEERS = (
     "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
     "tensorflow==2.21.0", "keras-hub==0.32.0", "onnx==1.23.2", "onnxruntime==1.32.0", "openvino==2026.4.1",
+    "nncf==3.4.0",
 )
 # Relative to the largest output: half-precision sums differ in the second digit.
-TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2}
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2, "int8": 0.3}
 PREDICTIONS, STEPS_ON_GPU = 20, 10
 OURS = {"tensorflow": {"ours": {}, "ours, XLA": {"use_xla": True}},
         "jax": {"ours": {}}}
 ON_TEXTS = {"ours, packed": {"pack_rows": True}, "ours, cut": {},
             "ours, padded": {"pad_to_max_seq_length": True}}
-BY_FILE = {"ours, ONNX": {"is_onnx": True}}
+SESSION = {"ours, session": {"is_session": True}}
 SDPA = {"attn_implementation": "sdpa"}
 THEIRS = {"transformers, eager": {"attn_implementation": "eager"}, "transformers, SDPA": SDPA,
           "transformers, SDPA, compiled": SDPA | {"compile": True}}
@@ -114,12 +114,14 @@ def make_model(values, config, kind: str, folder: str, **options) -> dict[str, s
 def sides_of(values, models, spec, ours, theirs, keras_hub) -> list[Side]:
     """Returns a side for each {name: additions to the specification}, and peers' if installed."""
     def can_run(more) -> bool:
-        if "is_onnx" not in more and "runtime" not in more:
-            return True
-        has_all = "runtime" in more or importlib.util.find_spec("onnxruntime")
-        # Exported graphs are measured on CPUs; onnxruntime has no bfloat16 there.
-        has_bfloat16 = more.get("runtime") == "openvino"
-        return has_all and values.device == "cpu" and (spec["precision"] == "float32" or has_bfloat16)
+        # Exported graphs are measured on CPUs, where onnxruntime has no bfloat16, and alone are in int8.
+        if "is_session" in more:
+            is_there = spec["precision"] != "bfloat16" or engines.is_installed("openvino")
+        elif "runtime" in more:
+            is_there = spec["precision"] == "float32" or more["runtime"] == "openvino"
+        else:
+            return spec["precision"] != "int8"
+        return is_there and values.device == "cpu"
 
     spec = spec | {"device": values.device, "engine": values.engine}
     programs = [("ours.py", ours, sys.executable)]
@@ -157,7 +159,7 @@ def on_rows(work, kind, theirs, ours=None):
             spec["steps_per_turn"] = STEPS_ON_GPU
             tokens *= STEPS_ON_GPU
         sides = sides_of(values, make_model(values, config, kind, folder), spec,
-                         OURS[values.engine] | (ours or {}), theirs, KERAS_HUB)
+                         (ours or {}) | OURS[values.engine], theirs, KERAS_HUB)
         found = compare(sides, folder, rounds=values.rounds, work=tokens,
                         tolerance=TOLERANCES[values.precision])
         return {"batch": batch, "length": length, "tokens": tokens,
@@ -239,9 +241,9 @@ def on_text(work):
 
 WORK = {
     "pretrain_step": on_rows("pretrain", "AlbertForPreTraining", THEIRS | GATHERED),
-    "inference": on_rows("inference", "AlbertModel", THEIRS | RUNTIMES, BY_FILE),
+    "inference": on_rows("inference", "AlbertModel", THEIRS | RUNTIMES, SESSION),
     "finetune": on_texts("finetune", ON_TEXTS, BATCHED, {}),
-    "predict": on_texts("predict", ON_TEXTS | BY_FILE, BATCHED | {
+    "predict": on_texts("predict", SESSION | ON_TEXTS, BATCHED | {
         f"{name}, grouped": how | {"batching": "grouped"} for name, how in RUNTIMES.items()
     }, {"keras-hub, padded": {}}),
     "tokenize": on_text("tokenize"), "make_records": on_text("make_records"),

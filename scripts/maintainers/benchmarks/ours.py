@@ -26,7 +26,7 @@ def prepare(spec):
             tf.config.set_visible_devices([], "GPU")
         tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
     policy = spec.get("precision", "float32")
-    keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
+    keras.config.set_dtype_policy(f"mixed_{policy}" if policy == "bfloat16" else "float32")
     work = {"inference": _inference, "pretrain": _pretrain, "finetune": _finetune, "predict": _predict}
     return work[spec["work"]](spec, serve.load_rows(spec))
 
@@ -45,8 +45,8 @@ def _inference(spec, rows):
     import albert
 
     names = ("sequence_output", "pooled_output")
-    if spec.get("is_onnx"):
-        compute, batch = _onnx_file(spec, "encoder"), _model_inputs(rows)
+    if spec.get("is_session"):
+        compute, batch = _session_model(spec, "AlbertModel"), _model_inputs(rows)
     else:
         model = albert.AlbertModel.from_pretrained(spec["model"])
 
@@ -78,14 +78,13 @@ def _inference(spec, rows):
         "sequence_output": outputs["sequence_output"] * rows["input_mask"][..., None]}
 
 
-def _onnx_file(spec, head):
-    """Opens the ONNX file that `export_model` writes."""
+def _session_model(spec, class_name):
+    """Returns what a session computes with."""
     from albert.formats import pretrained
-    from albert.formats.model_classes import EXPORT_HEADS
-    from albert.inference import onnx_graph, onnx_model
+    from albert.inference.session import AnsweringSession
 
     source = pretrained.open_path(spec["model"])
-    return onnx_graph.opened(onnx_model.model_file(EXPORT_HEADS[head], source))
+    return AnsweringSession(source, None, dtype=spec["precision"]).load(class_name)
 
 
 def _run_config(spec):
@@ -159,8 +158,8 @@ def _finetune(spec, rows):
 
 
 def _predict(spec, rows):
-    if spec.get("is_onnx"):
-        return _predict_by_file(spec, rows)
+    if spec.get("is_session"):
+        return _predict_by_session(spec, rows)
     from albert.formats import pretrained
     from albert.training import evaluate
     from albert.training.run import current, row_options
@@ -180,11 +179,11 @@ def _predict(spec, rows):
     return turn, {"logits": turn()}
 
 
-def _predict_by_file(spec, rows):
+def _predict_by_session(spec, rows):
     """Predicts as a session does: sorted by length, each batch as long as its longest text."""
     from albert.inference import predictors
 
-    compute = _onnx_file(spec, "sequence_classification")
+    compute = _session_model(spec, "AlbertForSequenceClassification")
     texts = [{name: value[i, :length] for name, value in _model_inputs(rows).items()}
              for i, length in enumerate(rows["input_mask"].sum(axis=1))]
 
