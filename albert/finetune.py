@@ -199,9 +199,10 @@ def run(
     if settings.do_eval:  # on rows that must not have been trained on
         trained_on = trained_on or data.trained_on
     if trained_on:
-        training = earlier_run.training_data(fine_tuning_data.digest_of(trained_on), len(trained_on), {
-            name: recorded[name] for name in _FLAGS_OF_DATA if name in recorded
-        })
+        training = {
+            "sha256": fine_tuning_data.digest_of(trained_on), "examples": len(trained_on),
+            "flags": {name: recorded[name] for name in _FLAGS_OF_DATA if name in recorded},
+        }
     conditions = {
         "task": data.task,
         "number of labels": ("several" if data.has_several else "one") if data.labels else None,

@@ -171,8 +171,8 @@ def main(values: flags.FlagValues) -> None:
         precisions = precision.compare(fine_tuned.predictor_of(session), texts, seconds=1.0)
     path = classifier_report.write(
         settings.output_dir, list(map(" | ".join, texts)), task.labels, measured,
-        predictions["probabilities"], choices, trained.get("class_weights") == "balanced",
-        may_validate=bool(task.labels) and not (
+        predictions["probabilities"], choices,
+        is_balanced=trained.get("class_weights") == "balanced", may_validate=bool(task.labels) and not (
             data.has_several or values["cross_validation"].present or values.dev_file),
         precisions=precisions,
     )

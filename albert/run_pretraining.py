@@ -219,10 +219,10 @@ def main(values: flags.FlagValues) -> None:
     conditions = {"task": "pretraining", "seed": values.seed, "vocabulary or tokenizer setting": digest}
     if train_files:
         content = repr([fingerprint[1:] for fingerprint in train_files.fingerprints()])
-        conditions["training data"] = earlier_run.training_data(
-            hashlib.sha256(content.encode()).hexdigest(), train_files.count,
-            {"input_file": flags.as_typed(values, "input_file")},
-        )
+        conditions["training data"] = {
+            "sha256": hashlib.sha256(content.encode()).hexdigest(), "examples": train_files.count,
+            "flags": {"input_file": flags.as_typed(values, "input_file")},
+        }
         last_step = min(values.until_step or values.num_train_steps, values.num_train_steps)
         earlier_run.check_directory(values.output_dir, config, conditions, may_continue_to=last_step)
 

@@ -19,17 +19,6 @@ PLAN = "plan.json"  # of a run of pretrain_from_text, in its output directory
 _OF_TRAINING = ("task", "number of options", "seed")
 
 
-def training_data(sha256: str, examples: int, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the condition "training data".
-
-    Args:
-      sha256: digest of texts and labels, or of record files.
-      examples: their number.
-      flags: those that select the examples.
-    """
-    return {"sha256": sha256, "examples": examples, "flags": dict(flags)}
-
-
 def check(
     origin: str, conditions: Mapping[str, Any], is_resumed: bool = False, is_split: bool = False,
     may_continue_to: int = 0,
@@ -41,7 +30,9 @@ def check(
     evaluated rows might have been trained on.
 
     Args:
-      conditions: {name: value} of this run, which records them as its flag `conditions`.
+      conditions: {name: value} of this run, which records them as its flag `conditions`. "training data"
+        has the digest `sha256` of the examples or record files, the number of `examples`, and the `flags`
+        that select them.
       is_split: whether the rest of the training data is evaluated on.
       may_continue_to: before this step, other files may follow (as with longer sequences).
     """

@@ -10,7 +10,6 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from albert.errors import DataError, FlagError
@@ -78,7 +77,7 @@ class Vocabulary:
 
     def override(
         self, spm_model_file: str | None, vocab_file: str | None,
-        given: Mapping[str, bool | None] = MappingProxyType({}),
+        given: Mapping[str, bool | None] = {},
     ) -> "Vocabulary":
         """Returns the vocabulary with the user's values; None means not given.
 
