@@ -1,5 +1,6 @@
 """The statements about its figures in the report on a model of your texts."""
 
+import dataclasses
 import json
 import os
 import re
@@ -301,6 +302,7 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
 
 @pytest.mark.parametrize("change", [
     "nothing", "--learning_rate=0.5", "--init_checkpoint", "--seed=3", "the data", "the vocabulary",
+    "the weights",
 ])
 def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_files(
     change, own_table, tmp_path, monkeypatch
@@ -317,8 +319,19 @@ def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_fil
             folders.append((settings.output_dir, os.path.isdir(settings.output_dir)))
         return train(values, settings, *data)
 
+    def write_weights(deviation: float) -> list[str]:
+        [start] = [one for one in given if one.startswith("--albert_config_file")]
+        config = AlbertConfig.from_json_file(start.partition("=")[2])
+        config = dataclasses.replace(config, initializer_range=deviation)
+        for before in tmp_path.glob("model.ckpt-best*"):
+            before.unlink()
+        pretrained.save(modeling.AlbertForPreTraining(config), str(tmp_path), is_archive=True)
+        return [f"--init_checkpoint={tmp_path}/model.ckpt-best"]
+
     monkeypatch.setattr(finetune, "run", stop)
     given = [*given, "--cross_validation=2"]
+    if change == "the weights":
+        given += write_weights(0.1)
     assert jobs.classify(*given) == 130
     more = [change] if "=" in change else []
     if change == "the data":
@@ -327,11 +340,8 @@ def test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_fil
     if change == "the vocabulary":
         *others, one, two = (tmp_path / "vocab.txt").read_text().split()
         (tmp_path / "vocab.txt").write_text("\n".join([*others, two, one]) + "\n")
-    if change == "--init_checkpoint":
-        [start] = [one for one in given if one.startswith("--albert_config_file")]
-        config = AlbertConfig.from_json_file(start.partition("=")[2])
-        pretrained.save(modeling.AlbertForPreTraining(config), str(tmp_path), is_archive=True)
-        more = [f"--init_checkpoint={tmp_path}/model.ckpt-best"]
+    if change in ("--init_checkpoint", "the weights"):
+        more = write_weights(0.2)
     assert jobs.classify(*given, *more) == 130
     (one, _), (again, resumed) = folders
     assert (again == one, resumed) == (change == "nothing",) * 2

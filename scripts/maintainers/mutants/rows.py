@@ -458,8 +458,6 @@ ROWS = [
     ("formats/pretrained.py", "min(max_length or limit, limit)", "limit", PASSED_ON),
     ("text/encodings.py", '"special_tokens_mask": 1', '"special_tokens_mask": 0', PASSED_ON),
     # Refusals before the work, and how a command ends
-    ("training/loop.py", "        eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)\n",
-     "        pass\n", "test_damage::test_damaged_records_to_evaluate_on_are_refused_before_the_first_step"),
     ("training/loop.py", '        check_agreement(engine, {f"step in {run.output_dir}": state.step})\n', "",
      f"{CHANGED}workers_at_different_steps_are_refused_before_anything_changes"),
     ("training/loop.py", "                window_start += time.monotonic() - started\n",
