@@ -1,12 +1,10 @@
 """Another objective of pretraining is a `Task`: the example of CONTRIBUTING.md, on both engines."""
 
 import pathlib
-import subprocess
-import sys
 
 import jobs
 import pytest
-from helpers import NEEDS_JAX, REPO, metrics, write_config, write_pretraining_records
+from helpers import NEEDS_JAX, REPO, metrics, run, write_config, write_pretraining_records
 
 import albert
 
@@ -17,10 +15,8 @@ def train(folder, out, engine: str, steps: int) -> pathlib.Path:
     """Trains the example for some of its 60 steps, or resumes it."""
     config = write_config(folder, num_hidden_layers=1, initializer_range=0.3)
     records = write_pretraining_records(folder / "train.tfrecord", least=5)
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, records, config, str(out), str(steps)], cwd=folder, text=True,
-        env=jobs.os.environ | {"PYTHONPATH": str(REPO), "KERAS_BACKEND": engine}, capture_output=True, check=False,
-    )
+    environment = {"PYTHONPATH": f"{REPO}:{EXAMPLE.parent}"} | ({"KERAS_BACKEND": "jax"} if engine == "jax" else {})
+    done = run(EXAMPLE.stem, records, config, str(out), str(steps), cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return out
 
