@@ -9,7 +9,7 @@ Face's layout or a TF-Hub module.
 
 A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with, or the
 encoder of a pretrained model. Inputs are `input_ids`, `input_mask` and `segment_ids`, int32:
-[1, max_seq_length] in LiteRT, [B, L] of any size in ONNX; for multiple choice
+[1, max_seq_length] in LiteRT, [B, L] up to the model's maximum in ONNX; for multiple choice
 [1, C, max_seq_length] and [B, C, L] with C choices. Label names are in ONNX's metadata as
 `albert_label_names`, in `.tflite` files as `labels.txt`
 (`unzip -p classifier.tflite labels.txt`). Next to an `.onnx` file are its tokenizer,
