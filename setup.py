@@ -104,7 +104,7 @@ setup(
         "jax": ["jax>=0.7"],
         "jax-cuda": ["jax[cuda13]>=0.8"],
         "jax-tpu": ["jax[tpu]>=0.7"],
-        "openvino": ["openvino>=2025.0"],  # answers in bfloat16
+        "openvino": ["openvino>=2026.4"],  # answers in bfloat16
         "hub": TENSORFLOW_HUB,  # --albert_hub_module_handle=https://...
         "notebooks": NOTEBOOKS,
         "torch": ["torch>=2.10"],  # reads pytorch_model.bin
