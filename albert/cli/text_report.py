@@ -44,19 +44,18 @@ def write(directory: str, model: str, held_out: str, notes: Sequence[str]) -> st
     results = files.read_json_object(os.path.join(model, "eval_results.json"))
     session = open_session(model)
     segments = _segments(held_out, session.tokenizer)
-    second = "teacher_similarity" if "teacher_similarity" in results else "sentence_order_accuracy"
     rows = []
     for name, key in (("masked tokens", "masked_lm"), ("sentence order", "sentence_order")):
         if f"{key}_accuracy" in results:
             accuracy, baseline = (results[f"{key}_accuracy{x}"] for x in ("", "_baseline"))
             rows.append((name, f"{100 * accuracy:.1f} %", f"{100 * baseline:.1f} %"))
-    if second == "teacher_similarity":
-        rows.append(("similarity to the teacher", f"{results[second]:.3f}", "0"))
+    if "teacher_similarity" in results:
+        rows.append(("similarity to the teacher", f"{results['teacher_similarity']:.3f}", "0"))
     return report_page.publish(directory, "Model pretrained on your text", [
         "".join(f"* {note}.\n" for note in notes),
         table(("on held-out text", "model", "always the most frequent answer"), rows),
         "## Learning curve\n",
-        report_page.curve(model, "masked_lm_accuracy", second),
+        report_page.curve(model, "masked_lm_accuracy"),
         "## Masked words\n", _masked_words(session, segments),
         _NEXT.format(model=model, length=session.source.config.max_position_embeddings),
     ])

@@ -401,7 +401,6 @@ def save(
     config, tensors, limit = model.config, trained_weights(model), model.config.max_position_embeddings
     settings = dict(model.metadata.settings) | settings_among(model.get_config())
     metadata, ids = dataclasses.replace(model.metadata, settings=settings), {"pad": 0, "cls": 2, "sep": 3}
-    name = os.path.basename(os.path.abspath(path))
     if tokenizer is not None:
         check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
@@ -432,9 +431,9 @@ def save(
             tensors = {name: value.astype(dtype) for name, value in tensors.items()}
             hf_weights.write(main_file, hf_weights.to_theirs(config, tensors, metadata.architecture))
         model_card.write(
-            scratch, config, metadata, parameters=model.count_params(), name=name,
-            note=note if is_archive else f'In transformers, it is `AutoModel.from_pretrained("{name}")`. {note}',
-            has_tokenizer=tokenizer is not None,
+            scratch, config, metadata, parameters=model.count_params(),
+            note=note if is_archive else f"In transformers, `AutoModel.from_pretrained` opens it. {note}",
+            name=os.path.basename(os.path.abspath(path)), has_tokenizer=tokenizer is not None,
             run_state=run_state,
         )
 

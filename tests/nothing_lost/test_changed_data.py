@@ -358,7 +358,7 @@ def test_the_report_tells_what_the_model_was_trained_with_whatever_is_typed_late
     rate = metadata.read_run_state(str(tmp_path / "out/model.ckpt-6"))["flags"]["learning_rate"]
     asked = ["--nodo_train", "--do_eval", "--learning_rate=0.5", "--optimizer=adamw", "--class_weights=balanced"]
     write, is_balanced = classifier_report.write, []
-    monkeypatch.setattr(classifier_report, "write", lambda *a, **k: is_balanced.append(a[6]) or write(*a, **k))
+    monkeypatch.setattr(classifier_report, "write", lambda *a, **k: is_balanced.append(k["is_balanced"]) or write(*a, **k))
     assert jobs.classify(*own, *asked) == 0
     assert is_balanced == [False]
     report = (tmp_path / "out/report.md").read_text()
@@ -435,7 +435,8 @@ def test_a_head_answers_only_for_the_labels_that_it_was_trained_for(
 def test_a_conversion_gives_no_head_other_labels(own, tmp_path, capsys):
     flags = f"--albert_directory={tmp_path / 'out'}", f"--output_dir={tmp_path / 'theirs'}"
     assert run_here(convert_hf, *flags, "--label_list=bad,best") == 2
-    assert "has no trained output_" in assert_one_clear_line(capsys.readouterr().err)
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "was trained for the labels bad; good, not bad; best" in line
     assert run_here(convert_hf, *flags, "--label_list=good,bad") == 0
     head = pretrained.open_path(str(tmp_path / "theirs")).weights().read("output_weights")
     np.testing.assert_array_equal(head, checkpoints.open_weights(str(tmp_path / "out")).read("output_weights")[::-1])

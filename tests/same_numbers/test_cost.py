@@ -97,7 +97,7 @@ def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
     train = train_step(dataclasses.replace(CONFIG, num_hidden_layers=1), made, pack_rows=True)
     take_steps(train, made, 4)
     assert len(shapes) > 1
-    assert train._step.experimental_get_tracing_count() == 1
+    assert train.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize("use_xla", [False, True])
@@ -152,7 +152,7 @@ def test_a_step_that_xla_compiles_computes_what_the_graph_does_and_nothing_on_th
     expected, _ = rows_of_three_steps(use_xla=False)
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
     assert (expected[:, steps.BAD] == 0).all()
-    [concrete] = train._step._list_all_concrete_functions()  # it is traced once
+    [concrete] = train._list_all_concrete_functions()  # it is traced once
     for operation in concrete.graph.get_operations():
         for value in operation.outputs:
             assert value.shape.is_fully_defined(), operation.name
