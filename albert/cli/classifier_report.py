@@ -249,7 +249,7 @@ def _faster(precisions: Mapping[str, tuple[float, list]]) -> str | list:
             rows.append((f"`{name}`", f"{speed:.1f} times", f"{sum(map(operator.ne, *labels)):,}",
                          f"{np.abs(np.subtract(*numbers)).max():.2g}"))
     return rows and _FASTER.format(count=len(expected)) + table(
-        ("`--mixed_precision`", "speed", "labels that differ", "largest difference of a probability"), rows)
+        ("`--mixed_precision`", "speed", "labels that differ", "largest change of a probability or value"), rows)
 
 
 def _cell(text: str) -> str:
