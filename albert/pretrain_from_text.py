@@ -134,9 +134,9 @@ def _make(values: flags.FlagValues, paths: Sequence[str], out: str, form: corpus
             plan.keep_accents = theirs.text.keep_accents if theirs.spm_model_file else not is_lower
         elif not values["keep_accents"].present:
             plan.keep_accents = marks.fraction > _MANY_MARKS
-        ways = ("dropped; --keep_accents keeps", "kept; --nokeep_accents drops")
+        hint = "" if theirs else f"; --{'no' * plan.keep_accents}keep_accents changes that"
         plan.notes = ["Capitals are lower-cased"] * is_lower + [
-            f"{marks}, which are {ways[plan.keep_accents]} them"] * bool(marks.fraction)
+            f"{marks}, which are {'kept' if plan.keep_accents else 'dropped'}{hint}"] * bool(marks.fraction)
         log.info("%s", "; ".join(plan.notes))
     tokens = plan.text_bytes / text_plan.BYTES_PER_TOKEN
 

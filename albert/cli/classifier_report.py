@@ -21,6 +21,7 @@ _MAX_ERRORS, _MAX_TEXT, _MAX_LABELS = 10, 200, 30  # errors and labels to show; 
 _USE = "Use it. A larger model, or more labelled texts, may gain more."
 _LARGER = "Start from a larger model, such as albert/albert-base-v2 instead of small_en, or label more texts."
 _MORE = "Label more texts, or score a labelled `--test_file`."
+_RETRY = "All texts got one label: the training failed. Repeat it with half of `--learning_rate`."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
 _UNREADABLE = "Use a model whose vocabulary can read these texts (docs/guides/another_language.md)."
 _THRESHOLD = "Lower `--threshold`, so that rare labels are predicted at smaller probabilities."
@@ -144,6 +145,8 @@ def write(
         steps.append(_WEIGHTS)
     if outcome == "better":
         steps = steps or [_USE]
+    elif never and not (has_several or is_uneven) and np.count_nonzero(predicted) == 1:
+        steps.append(_RETRY)
     elif len(decisive) < ENOUGH_ROWS and may_validate and len(rows) == 1:
         steps.append(_VALIDATE)
     elif _WEIGHTS not in steps:

@@ -56,11 +56,6 @@ class Size:
         """The architecture."""
         return AlbertConfig.released(self.name)
 
-    @property
-    def predictions(self) -> int:
-        """Masked tokens of a sequence: 15 %."""
-        return math.ceil(0.15 * self.length)
-
 
 # Smallest first. The first learning rates come from searches (docs/evidence/results.md); those for
 # LAMB are the paper's, scaled by the square root of the batch size.
@@ -108,8 +103,8 @@ def assumed_flops() -> float:
 
 
 def token_flops(size: Size, config: AlbertConfig) -> float:
-    """Returns the FLOPs of a token in training."""
-    return costs.training_flops(config, size.length, size.predictions)
+    """Returns the FLOPs of a token in training, in which 15 % of the tokens are masked."""
+    return costs.training_flops(config, size.length, math.ceil(0.15 * size.length))
 
 
 def choose_size(text_tokens: float, flops: float) -> Size:
@@ -182,6 +177,4 @@ def measured_steps(size: Size, training: dict[str, float], tokens_per_second: fl
 def nearest(config: AlbertConfig) -> Size:
     """Returns the size whose cost is nearest to an architecture's."""
     cost = costs.compute_parameters(config)
-    return min(
-        SIZES, key=lambda size: abs(math.log(costs.compute_parameters(size.config) / cost))
-    )
+    return min(SIZES, key=lambda size: abs(math.log(costs.compute_parameters(size.config) / cost)))

@@ -296,11 +296,11 @@ def describe_start(summary: Mapping[str, Any]) -> str:
     """Returns the summary of `warm_start` as one line."""
 
     def listing(names):
-        leaves = sorted({n.rsplit("/", 1)[-1] for n in names})
-        return f" ({', '.join(leaves[:6])}{', ...' if len(leaves) > 6 else ''})" if names else ""
+        parts = sorted({"/".join(n.split("/")[:2]) for n in names})
+        return f" ({', '.join(parts[:6])}{', ...' if len(parts) > 6 else ''})" if names else ""
 
     new, ignored = summary["new"], summary["ignored"]
     return (
-        f"from {summary['checkpoint']}: loaded {len(summary['loaded'])}, "
-        f"new {len(new)}{listing(new)}, not needed {len(ignored)}{listing(ignored)}"
+        f"from {summary['checkpoint']}: loaded {len(summary['loaded'])} variables, "
+        f"initialized {len(new)}{listing(new)}, left out {len(ignored)}{listing(ignored)}"
     )

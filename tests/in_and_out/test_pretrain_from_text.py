@@ -177,6 +177,14 @@ def test_accents_of_a_text_with_many_are_kept_unless_the_flag_says_otherwise(
         assert "which are kept; --nokeep_accents" in note if is_kept else "which are dropped" in note
 
 
+def test_where_another_models_vocabulary_decides_about_accents_no_flag_is_advised(tmp_path, monkeypatch, caplog):
+    (tmp_path / "text.txt").write_text("\n\n".join(f"Un été {n} à la mer." for n in range(300)), encoding="utf-8")
+    monkeypatch.setattr(run_pretraining, "main", stop)
+    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001",
+                    "--start_from=small_en", f"--output_dir={tmp_path / 'out'}") == 143
+    assert "which are dropped" in caplog.text and "keep_accents changes" not in caplog.text
+
+
 def test_the_model_sees_nine_tenths_of_a_novel_and_the_report_says_so(
     tmp_path, monkeypatch, caplog
 ):
