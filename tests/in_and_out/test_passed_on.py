@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 import shutil
 import types
 
@@ -18,7 +19,7 @@ from albert.cli import flags, text_plan
 from albert.config import AlbertConfig
 from albert.errors import DataError, Preempted, UserError
 from albert.export import model_conversion
-from albert.formats import huggingface, pretrained
+from albert.formats import pretrained
 from albert.pretraining_data import pipeline
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import FullTokenizer
@@ -30,32 +31,84 @@ CONFIG = AlbertConfig(**SIZES | {"num_hidden_layers": 1})
 # --- Commands of pretrain_from_text ---
 
 
-@pytest.mark.parametrize("seed, start", [(7, None), (8, "small_en")])
-def test_each_command_gets_the_seed_and_a_start_trains_at_a_lower_rate(seed, start, tmp_path, monkeypatch):
-    given, run = {}, pretrain_from_text._run
+def save_model(folder, **changes):
+    """A model with the words of the tests, which are not lower-cased."""
+    albert.AlbertModel(AlbertConfig(**SIZES | {"num_hidden_layers": 1} | changes)).save_pretrained(folder)
+    jobs.write_vocabulary(folder)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["", "start_from", "teacher"])
+def test_each_command_gets_what_was_typed_and_planned(kind, tmp_path, monkeypatch):
+    given, run = [], pretrain_from_text._run
 
     def noted(name, *arguments):
-        given[name] = dict(one[2:].partition("=")[::2] for one in arguments)
+        given.append((name, dict(one[2:].partition("=")[::2] for one in arguments)))
         run(name, *arguments)
 
-    def stop(values):
-        raise Preempted("stopped by SIGTERM", 15)
+    def train(values):
+        if not values.until_step:  # the second run
+            raise Preempted("stopped by SIGTERM", 15)
+        pathlib.Path(values.output_dir).mkdir()
+        pathlib.Path(values.output_dir, "metrics.jsonl").write_text(
+            '{"kind": "train", "step": 1, "tokens_per_second": 500}\n')
 
     monkeypatch.setattr(pretrain_from_text, "_run", noted)
-    monkeypatch.setattr(run_pretraining, "main", stop)
-    text = write_text(tmp_path / "text.txt", 60)
-    more = [f"--start_from={start}"] if start else []
-    assert run_here(pretrain_from_text, f"--input_file={text}", f"--output_dir={tmp_path / 'out'}",
-                    f"--seed={seed}", "--hours=0.01", *more) == 143
-    names = ["train_sentencepiece"] * (start is None) + ["create_pretraining_data", "run_pretraining"]
-    assert list(given) == names
-    assert {one.get("seed") or one["random_seed"] for one in given.values()} == {str(seed)}
-    plan, training = json.loads((tmp_path / "out/plan.json").read_text()), given["run_pretraining"]
+    monkeypatch.setattr(run_pretraining, "main", train)
+    monkeypatch.setattr(pretrain_from_text.workers, "bfloat16_gain", lambda: 2)
+    out, text = tmp_path / "out", str(write_text(tmp_path / "text.txt", 60))
+    model = kind and save_model(tmp_path / "model", max_position_embeddings=24)
+    typed = [f"--input_file={text}", f"--output_dir={out}", "--hours=0.5", "--seed=7", "--language=de"]
+    typed += [f"--{kind}={model}"] if kind else ["--nodo_lower_case", "--keep_accents"]
+    assert run_here(pretrain_from_text, *typed) == 143
+
+    plan = json.loads((out / "plan.json").read_text())
     size = text_plan.size_of(plan["size"])
-    if start:
-        assert size == text_plan.nearest(huggingface.read_config(start))
-    rate = size.rate * math.sqrt(int(training["train_batch_size"]) / size.batch) * (0.4 if start else 1)
+    if kind == "start_from":
+        assert size == text_plan.nearest(pretrained.open_path(str(model)).config)
+    vocabulary = {
+        "": {"spm_model_file": f"{out}/spm.model"}, "start_from": {"vocab_file": f"{model}/vocab.txt"},
+        "teacher": {"vocab_file": f"{out}/vocabulary.txt"},
+    }[kind]
+    form = {"split_sentences": "", "language": "de"}
+    without_pairs = {"single_sentences": "", "sentence_objective": "none"}
+    pairs = without_pairs if kind == "teacher" else {"full_sequences": ""}
+    train_file, held_out = (f"{out}/records/{name}.tfrecord" for name in ("train", "held_out"))
+    length = str(min(size.length, 24) if kind else size.length)
+    created = {
+        "input_file": text, **form, **vocabulary, **pairs, "do_lower_case": "false", "random_seed": "7",
+        "output_file": train_file, "eval_output_file": held_out,
+        "held_out_fraction": str(text_plan.held_out_fraction(plan["text_bytes"] / text_plan.BYTES_PER_TOKEN)),
+        "max_seq_length": length, "nostatic_masks": "",
+    }
+    new = {"albert_config_file": f"{out}/albert_config.json", **vocabulary, "do_lower_case": "false"}
+    start = {"": new | {"init_embeddings": "cooccurrence"}, "start_from": {"init_checkpoint": f"{model}"},
+             "teacher": new | {"teacher": f"{model}", "init_from_teacher": ""}}[kind]
+    trained = {
+        "input_file": train_file, "output_dir": f"{out}/model", "do_train": "", **start,
+        "max_seq_length": length, "optimizer": size.optimizer, "mixed_precision": "bfloat16",
+        "masked_lm_budget": "0.15", "mask_token_share": "1", "keep_checkpoint_max": "2", "seed": "7",
+    }
+    if not kind:
+        name, flags_of_vocabulary = given.pop(0)
+        assert int(flags_of_vocabulary.pop("vocab_size")) >= plan["vocab_size"]
+        assert (name, flags_of_vocabulary) == ("train_sentencepiece", {
+            "input": text, **form, "model_prefix": f"{out}/spm", "do_lower_case": "false",
+            "keep_accents": "true", "nohard_vocab_limit": "", "seed": "7",
+        })
+    (one, records), (two, measured), (three, training) = given
+    assert [one, two, three] == ["create_pretraining_data", "run_pretraining", "run_pretraining"]
+    assert records == created
+    assert {name: measured[name] for name in trained} == trained and int(measured["until_step"]) > 1
+    assert training == trained | {name: str(value) for name, value in plan["training"].items()} | {
+        "do_eval": "", "eval_input_file": held_out}
+    rate = size.rate * math.sqrt(int(training["train_batch_size"]) / size.batch)
+    rate *= 0.4 if kind == "start_from" else 1
     assert float(training["learning_rate"]) == pytest.approx(rate, rel=0.01)
+    given.clear()  # The rerun makes, measures and plans nothing again.
+    assert run_here(pretrain_from_text, *typed) == 143
+    assert given == [("run_pretraining", training)]
 
 
 # --- What was recorded ---

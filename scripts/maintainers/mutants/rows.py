@@ -2,6 +2,9 @@
 
 EFFECT = "test_wiring::test_every_setting_arrives_where_it_has_its_effect"
 CHANGED, PASSED_ON, ENDS = "test_changed_data::test_", "test_passed_on", "test_start_and_end"
+PLANNED = "test_passed_on::test_each_command_gets_what_was_typed_and_planned"
+FOLD_ROWS = "test_classifier_report::test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint"
+WORK = "test_interrupted_records::test_the_work_of_another_job_or_a_damaged_one_is_not_resumed"
 FOLDS = "test_classifier_report::test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_files"
 BEST = "test_best_checkpoint::test_the_best_is_sought_anew_with_one_warning_when_another_thing_is_measured"
 CRASHES, MASKS = "test_crashes", "test_masking test_pairs test_pair_records"
@@ -469,4 +472,65 @@ ROWS = [
      "    def watch", "test_preemption::test_worker_processes_leave_ctrl_c_to_the_command"),
     ("__init__.py", "    os.write(2, b\"stopped by SIGINT\\n\")\n", "", ENDS),
     ("cli/flags.py", "        return 130  #", "        return 1  #", ENDS),
+    # What pretrain_from_text passes on, plans once, and refuses
+    *(("pretrain_from_text.py", *change, PLANNED) for change in (
+        ('*text_flags,\n                 f"--model_prefix', 'f"--model_prefix'),
+        ('*text_flags,\n             f"--{kind}', 'f"--{kind}'),
+        ("if theirs else values.do_lower_case", "if False else values.do_lower_case"),
+        ('f"--held_out_fraction={text_plan.held_out_fraction(tokens)}"', '"--held_out_fraction=0.1"'),
+        ('"--sentence_objective=none"] if teacher else ["--full_sequences"]',
+         '"--sentence_objective=none"]'),
+        ('f"--optimizer={size.optimizer}"', '"--optimizer=lamb"'),
+        ('f"--mixed_precision={plan.mixed_precision}"', '"--mixed_precision=float32"'),
+        ('"--mask_token_share=1", ', ""),
+        ('''f"--teacher={flags.as_typed(values, 'teacher')}", "--init_from_teacher"]''',
+         '''f"--teacher={flags.as_typed(values, 'teacher')}"]'''),
+        ('new.append("--init_embeddings=cooccurrence")', "pass"),
+        ("min(size.length, config.max_position_embeddings)", "size.length"),
+        ("if not plan.training:", "if True:"),
+        ("if not all(map(is_complete, (train, held_out))):", "if True:"),
+    )),
+    ("pretrain_from_text.py", "if os.path.isdir(out) and not is_begun and pretrained.layout_of(out):",
+     "if False:", f"{CHANGED}no_command_writes_into_the_directory_of_another_kind"),
+    # Cross-validation, and rows that must not be trained on
+    ("run_classifier.py", 'child_seed(values.seed, "folds")', 'child_seed(0, "folds")', FOLD_ROWS),
+    ("run_classifier.py", "os.path.join(folder, str(number)), do_predict=False, export_dir=None,",
+     "os.path.join(folder, str(number)),", FOLD_ROWS),
+    ("run_classifier.py", "    shutil.rmtree(folder)\n", "", FOLD_ROWS),
+    ("run_classifier.py", "splitter.split(labels, labels, list(map(repr, texts)))",
+     "splitter.split(labels, labels, range(len(rows)))", FOLD_ROWS),
+    ("run_classifier.py", "data.trained_on, rows, predictions))", 'data.examples["dev"], rows, predictions))',
+     "test_classifier_report::test_a_labelled_test_file_is_scored_in_the_report"),
+    ("cli/own_texts.py", "unknown + copied}", "unknown}",
+     "test_classifier_report::test_a_labelled_test_file_is_scored_in_the_report"),
+    ("finetune.py", "trained_on = trained_on or data.trained_on", "pass",
+     f"{CHANGED}rows_that_were_trained_on_are_never_evaluated"),
+    ("formats/weights.py", "if sorted(trained) == sorted(wanted):", "if len(trained) == len(wanted):",
+     f"{CHANGED}a_head_answers_only_for_the_labels_that_it_was_trained_for"),
+    # What a resumed job takes, and what it makes anew
+    ("pretraining_data/pipeline.py", "[job.flags, dataclasses", "[dataclasses", WORK),
+    ("pretraining_data/pipeline.py", "{first:06}-{crc:08x}.part", "{first:06}.part", WORK),
+    ("pretraining_data/pipeline.py", "os.path.getsize(path) == sum(map(_size_of, blocks))", "True", WORK),
+    ("pretraining_data/pipeline.py", "if hashlib.sha256(vocabulary).hexdigest() != recipe.vocabulary_sha256:",
+     "if False:", "test_create_pretraining_data"),
+    ("training/loop.py", "if not found and init is not None:", "if init is not None:",
+     "test_refusals::test_each_changed_flag_is_told_once_and_its_new_value_used"),
+    ("training/loop.py", "and step not in writer.evaluated:", "and False:", "test_fine_tuners test_preemption"),
+    ("training/run.py", "step >= max(last, run.num_train_steps):", "step > max(last, run.num_train_steps):",
+     f"{CHANGED}a_finished_run_with_other_training_flags_is_refused"),
+    ("run_pretraining.py", ", may_continue_to=last_step)", ")",
+     f"{CHANGED}a_later_stage_of_pretraining_may_read_other_files"),
+    ("cli/earlier_run.py", "                check(prefix, conditions, is_resumed=True, may_continue_to=may_continue_to)\n",
+     "", f"{CHANGED}other_training_data_and_seeds_are_refused"),
+    ("storage/cloud.py", "if state.pop(name)[1] == _stamp(", "if state.pop(name) and _stamp(", "test_remote_paths"),
+    ("storage/cloud.py", "for name in removed if names is None else ():", "for name in ():",
+     "test_remote_paths::test_a_change_of_the_same_size_is_copied_and_what_was_removed_goes"),
+    # Refusals before the work
+    ("run_pretraining.py", "source.check_vocabulary(config.vocab_size)", "pass", "test_refusals"),
+    ("run_pretraining.py", "teacher.config.check_length(values.max_seq_length, values.teacher)", "pass",
+     "test_teacher::test_a_start_that_does_not_fit_is_one_line"),
+    ("run_pretraining.py", '    config.check_length(values.max_seq_length, "the model")\n', "",
+     "test_run_pretraining::test_a_usage_error_is_one_line_and_exit_code_2"),
+    ("cli/own_texts.py", '*[("dev_file", "cross_validation")] * bool(values.cross_validation),', "",
+     "test_own_file::test_flags_that_do_not_fit_are_refused"),
 ]
