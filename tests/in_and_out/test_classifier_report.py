@@ -264,8 +264,9 @@ def pretend_to_train(monkeypatch) -> None:
 def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_table, tmp_path, monkeypatch):
     """Nor are the baselines fitted on held-out rows."""
     path, given = own_table
+    copies = path.read_text().splitlines()[1:11]
     with path.open("a") as stream:
-        stream.write("w9 w8 w7,rare\n")  # which not every fold has
+        stream.write("\n".join([*copies, "w9 w8 w7,rare\n"]))  # a label which not every fold has
     runs, fitted, train = [], [], finetune.run
     pretend_to_train(monkeypatch)
     pretend = finetune.run
@@ -281,23 +282,27 @@ def test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint(own_tabl
 
     monkeypatch.setattr(finetune, "run", run)
     monkeypatch.setattr(baselines, "tfidf_answers", answers)
-    assert jobs.classify(*given, "--cross_validation=2", "--warmup_step=4") == 0
+    (tmp_path / "new.csv").write_text("text\nw1 w2\n")
+    given += ["--cross_validation=2", "--warmup_step=4", "--do_train", "--do_eval"]
+    assert jobs.classify(*given, "--do_predict", f"--test_file={tmp_path / 'new.csv'}") == 0
     (whole, last), (one, rows), (two, others) = runs
     assert rows["train"] == others["dev"] and rows["dev"] == others["train"]
-    assert {len(rows["dev"]), len(rows["train"])} == {30, 31}
+    assert len(rows["dev"]) + len(rows["train"]) == 71 and len(rows["dev"]) in range(33, 39)
     for settings in (one, two):
         assert settings.save_checkpoints_steps == settings.train_step < whole.train_step
         assert settings.warmup_step == 2 and whole.warmup_step == 4
-        assert not settings.do_predict
+        assert whole.do_predict and not settings.do_predict
     for (train, texts), of_run in zip(fitted, (rows, others, last), strict=True):
         assert ([a for a, _ in train], [a for a, _ in texts]) == (of_run["train"], of_run["dev"])
         assert not {*train} & {*texts}
     report = (tmp_path / "out/report.md").read_text()
-    assert re.search(r"\|  \| \d+ held-out rows \| 61 rows in 2 folds \|", report)
+    assert re.search(r"\|  \| \d+ held-out rows \| 71 rows in 2 folds \|", report)
     assert re.search(r"\| accuracy \| [\d.]+ \| [\d.]+ \|", report)
-    assert "on 61 rows" in report and "--cross_validation" not in report
+    assert "on 71 rows" in report and "--cross_validation" not in report
     assert not [*(tmp_path / "out").rglob("*.tf_record*")] and not [*tmp_path.glob(".out.work*")]
-    assert jobs.classify(*given, "--cross_validation=2", "--do_train=false", "--do_eval") == 2
+    assert jobs.classify(*given, "--seed=3", f"--output_dir={tmp_path / 'other'}") == 0
+    assert {*runs[4][1]["dev"]} not in ({*rows["dev"]}, {*others["dev"]})  # the seed draws the folds
+    assert jobs.classify(*given, "--do_train=false") == 2
     assert jobs.classify(*given, "--cross_validation=1") == 2
 
 
@@ -366,6 +371,9 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     given = [*given, f"--test_file={test}", "--cross_validation=0", "--learning_rate=0.01",
              "--save_checkpoints_steps=3"]
     monkeypatch.setattr(own_texts, "ENOUGH_ROWS", 1)
+    fitted, answers = [], baselines.tfidf_answers
+    monkeypatch.setattr(
+        baselines, "tfidf_answers", lambda train, *more: fitted.append(len(train)) or answers(train, *more))
     assert jobs.classify(*given) == 0
     said = capsys.readouterr().err
     assert f"{test}: 2 of 22 rows have none of the labels, the first at {test}:22" in said
@@ -389,6 +397,7 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     assert jobs.classify(*given) == 0
     said = capsys.readouterr().err
     held_out = int(re.search(r"held out: (\d+) of 60 rows", said)[1])
+    assert set(fitted) == {60 - held_out}  # on the training rows, whatever is scored
     assert f"{test}: {60 - held_out} of 80 rows are training rows, the first at {test}:" in said
     assert f"| {20 + held_out} rows of test.csv |" in (tmp_path / "out/report.md").read_text()
     assert jobs.classify(*given, "--cross_validation=2", "--learning_rate=0.5") == 2  # before any fold

@@ -101,25 +101,6 @@ def test_another_text_and_a_second_process_are_refused(tmp_path, monkeypatch, ca
     assert run_here(pretrain_from_text, f"--input_file={renamed}", *command[1:]) == 143
 
 
-def test_it_starts_from_a_model_with_the_vocabulary_of_that_model(
-    tmp_path, monkeypatch
-):
-    started = []
-
-    def preempted(values):
-        started.append(flags.to_dict(values))
-        raise Preempted("stopped by SIGTERM", 15)
-
-    monkeypatch.setattr(run_pretraining, "main", preempted)
-    assert run_here(
-        pretrain_from_text, f"--input_file={REPO / 'docs/guides'}", "--start_from=small_en",
-        f"--output_dir={tmp_path / 'out'}", "--seed=7",
-    ) == 143
-    [values] = started
-    assert values["init_checkpoint"] == "small_en" and not values["albert_config_file"]
-    assert values["init_embeddings"] != "cooccurrence" and values["seed"] == 7
-
-
 def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(is_slow, tmp_path):
     import keras
 

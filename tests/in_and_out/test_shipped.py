@@ -10,10 +10,10 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import REPO, assert_one_clear_line, run_here
+from helpers import REPO, run_here
 
 import albert
-from albert import convert_hf, export_model, extract_features, modeling, predict, run_classifier
+from albert import convert_hf, export_model, modeling, run_classifier
 from albert.cli import flags
 from albert.formats import huggingface, pretrained
 from albert.storage import shipped
@@ -68,27 +68,6 @@ def test_every_flag_of_a_model_or_its_vocabulary_takes_a_name():
                 assert value == (f"{folder}/vocab.txt" if "vocab" in flag else folder), flag
                 found += 1
     assert os.path.exists(value) and found > 30
-
-
-def test_the_first_minute(tmp_path, capsys):
-    """The commands that a reader tries after those of the README."""
-    text, vectors = tmp_path / "text.txt", tmp_path / "vectors.npz"
-    text.write_text("A first text.\nAnd a second one.\n")
-    flags_of_input = f"--model={NAMES[0]}", f"--input_file={text}"
-    assert run_here(extract_features, *flags_of_input, f"--output_file={vectors}") == 0
-    with np.load(vectors) as arrays:
-        width = huggingface.read_config(NAMES[0]).hidden_size
-        assert {array.shape for array in arrays.values()} == {(2, width)}
-    # Errors name what the model was not trained to do, and the next step.
-    for command, arguments, message in (
-        (predict, flags_of_input, f"error: {NAMES[0]} is pretrained, not fine-tuned"),
-        (export_model, (f"--model_dir={NAMES[0]}", f"--export_path={tmp_path}/e.tflite", "--head=token_classification"),
-         f"error: {NAMES[0]} has no classifier yet"),
-        (predict, ("--model=small_xx", "--input_file=/dev/null"), NAMES[0]),
-    ):
-        capsys.readouterr()
-        assert run_here(command, *arguments) == 2
-        assert message in assert_one_clear_line(capsys.readouterr().err)
 
 
 def test_what_is_written_says_the_name_that_was_typed_and_no_path_of_this_machine(tmp_path):

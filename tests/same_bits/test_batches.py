@@ -342,18 +342,6 @@ def test_so_many_items_are_made_ahead_and_the_thread_ends_with_its_reader():
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_errors_come_in_their_turn():
-    def two():
-        yield 1
-        raise DataError("bad")
-
-    some = batches.Prefetcher(two(), 3)
-    assert next(some) == 1
-    with pytest.raises(DataError, match="bad"):
-        next(some)
-    assert list(some) == []
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
 @pytest.mark.parametrize("count", [0, 1, 3])

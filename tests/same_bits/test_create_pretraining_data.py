@@ -100,17 +100,6 @@ def test_files_that_would_be_empty_are_refused(tiny):
     assert published(tiny) == []
 
 
-def test_the_command_imports_neither_tensorflow_nor_fsspec_for_local_files(tiny):
-    code = (
-        "import sys; from albert import create_pretraining_data as c\n"
-        "try: c.cli(sys.argv)\n"
-        "except SystemExit as e: assert not e.code\n"
-        "assert not {'tensorflow', 'fsspec'} & set(sys.modules)\n"
-    )
-    jobs.python(code, *flags_of(tiny, dupe_factor=1))
-    assert published(tiny)
-
-
 def test_records_come_with_a_copy_of_their_vocabulary_and_its_settings(tiny, monkeypatch):
     content = (tiny / "vocab.txt").read_bytes()
     make(tiny, output_file=f"{tiny}/a.tfrecord,{tiny}/b.tfrecord", held_out_fraction=0.2,
@@ -227,25 +216,6 @@ def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
     assert manifest_of(tiny).info["documents"] == (7 if is_split else 1)
     hint = "its 7 files do not end documents without --document_break_between_files"
     assert (hint in caplog.text) == (not is_split)
-
-
-def test_very_long_lines_are_cut_without_loss_and_blank_parts_end_no_document(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(text_files, "LONGEST_LINE", 64)
-    for text in ("ab cd " * 100, "é" * 300, "a" * 512):
-        (tmp_path / "a").write_text(text + "\nend\n\nnext\n", encoding="utf-8")
-        found, counts = read_all([tmp_path / "a"], form=Form("blank_lines"))
-        assert len(found) == 2 and found[0][-1] == "end" and found[1] == ["next"]
-        assert "".join(found[0][:-1]).replace(" ", "") == text.replace(" ", "")
-        assert counts.bad_utf8_lines == 0 and counts.cuts >= len(text.encode()) // 64 - 1
-    for line in (" " * 99 + "a b", "a b" + " " * 199, "a b" + " " * 199 + "c",
-                 "\t" * 150 + "a b" + "\u3000" * 90):
-        (tmp_path / "a").write_text(f"x\n{line}\ny\n" + " " * 99 + "\nz\n", encoding="utf-8")
-        found, counts = read_all([tmp_path / "a"], form=Form("blank_lines"))
-        expected = [["x", *line.split(), "y"], ["z"]]
-        assert [" ".join(document).split() for document in found] == expected
-        assert counts.lines == 5 and all(text.strip() for document in found for text in document)
 
 
 # --- The report ---

@@ -128,13 +128,6 @@ def test_processes_that_read_end_with_a_killed_command(tmp_path):
     assert not any(os.path.exists(f"/proc/{pid}/exe") for pid in children)
 
 
-def test_a_resumed_order_is_the_uninterrupted_one(any_files):
-    whole = batches(any_files, 6)
-    # In the first epoch, at its end, in the second and the third; a batch is 0.55 epochs.
-    for step in (1, 2, 4):
-        assert shared_batches(any_files, 6 - step, 3, 1, step * BATCH) == whole[step:]
-
-
 def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another(files, monkeypatch):
     monkeypatch.setattr(data_order, "GROUP_RECORDS", 50)
     paths, seeds, orders = files[2:3], (0, 1, 2**32 - 1, 2**32, 2**32 + 1), set()

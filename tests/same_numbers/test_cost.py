@@ -53,10 +53,6 @@ def take_steps(train, rows: tf.data.Dataset, count: int) -> None:
         train(next(batches))
 
 
-def same_batch() -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensors(batch_of(pretraining_rows(BATCH))).repeat()
-
-
 def test_all_positions_are_computed_only_if_sequences_are_padded_to_their_full_length():
     for is_padded in (False, True):
         model = build_model(TASK, CONFIG, RunConfig("", pad_to_max_seq_length=is_padded))
@@ -132,35 +128,3 @@ def test_large_packed_batches_have_few_shapes_and_little_padding(tmp_path):
     made = list(itertools.islice(found, 12))
     assert len({batch["input_ids"].shape for batch in made}) <= 3
     assert np.mean([batch["input_mask"].mean() for batch in made]) > 0.8
-
-
-# --- Compiled by XLA ---
-
-
-def rows_of_three_steps(**options):
-    """Returns the step's metrics, without dropout, which XLA draws differently, and the step."""
-    run = RunConfig("", num_train_steps=3, seed=3, **options)
-    config = dataclasses.replace(CONFIG, num_hidden_layers=1).with_dropout(0.0)
-    state = TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
-    train, iterator = current().train_step(TASK, state, run), iter(same_batch())
-    return np.stack([train(next(iterator)) for _ in range(3)]), train
-
-
-@pytest.mark.slow
-def test_a_step_that_xla_compiles_computes_what_the_graph_does_and_nothing_on_the_host():
-    found, train = rows_of_three_steps(use_xla=True, gradient_accumulation_steps=2)
-    expected, _ = rows_of_three_steps(use_xla=False)
-    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
-    assert (expected[:, steps.BAD] == 0).all()
-    [concrete] = train._list_all_concrete_functions()  # it is traced once
-    for operation in concrete.graph.get_operations():
-        for value in operation.outputs:
-            assert value.shape.is_fully_defined(), operation.name
-    definition = concrete.graph.as_graph_def()
-    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-    kinds = {node.op for node in nodes}
-    assert len(kinds) > 20
-    host = {"PyFunc", "EagerPyFunc", "PyFuncStateless", "Print", "PrintV2", "Where", "Unique",
-            "WriteSummary", "ReadFile"}
-    assert not kinds & host
-    assert not any("Dataset" in kind or "String" in kind for kind in kinds)

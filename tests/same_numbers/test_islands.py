@@ -117,25 +117,6 @@ def test_extremes_pass_through_as_in_plain_operations(dtype):
     assert y[7] == np.inf and (np.isnan(y[8]) or y[8] == 0.0) and np.isnan(y[9])
 
 
-def test_filled_rows_change_nothing():
-    rng = np.random.default_rng(0)
-    x, residual, upstream = (tf.constant(rng.normal(size=(37, 16)), tf.float32) for _ in range(3))
-    bias, gamma, beta = (tf.constant(rng.normal(size=16), tf.float32) for _ in range(3))
-
-    def compute(x, residual):
-        inputs = [x, residual, bias, gamma, beta]
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            y = islands.added_and_normalized(
-                x, bias, residual, gamma, beta, dropout_of_a_step(), 0.25
-            )
-        return [y, *tape.gradient(y, inputs, upstream)]
-
-    filled = tf.function(compute, input_signature=[tf.TensorSpec([None, 16])] * 2)(x, residual)
-    for mine, expected in zip(filled, compute(x, residual), strict=True):
-        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_random_bits_are_uniform_and_their_own_for_each_draw():
     dropout = dropout_of_a_step()
     first, second = (dropout.bits(tf.constant([301, 401])).numpy() for _ in range(2))

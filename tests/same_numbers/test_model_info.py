@@ -9,7 +9,7 @@ import shlex
 
 import jobs
 import pytest
-from helpers import REPO, SIZES, assert_one_clear_line, run_here, write_config
+from helpers import REPO, SIZES, run_here, write_config
 
 from albert.cli import text_plan
 from albert.config import AlbertConfig
@@ -218,22 +218,3 @@ def test_the_guides_sizes_and_its_choice_of_one_are_those_that_are_printed(info)
         for budget, chosen in zip(budgets, cells.split(" | "), strict=True):
             name = text_plan.choose_size(tokens, budget).name
             assert chosen == name.removesuffix("_v2"), (number, unit)
-
-
-REFUSED = [
-    (["--max_seq_length=17"], "max_position_embeddings 16"),
-    (["--train_batch_size=0"], "--train_batch_size=0"),
-    (["--albert_config_file=absent.json"], "absent.json"),
-    (["--albert_config_file=base_v3"], "base_v3. Architectures"),
-    (["--albert_config_file=,"], "--albert_config_file"),
-    (["--format=xml"], "format"),
-]
-
-
-def test_what_cannot_be_is_one_clear_line(tmp_path, capsys):
-    usual = [f"--albert_config_file={write_config(tmp_path)}", "--max_seq_length=12",
-             "--train_batch_size=24"]
-    for flags, named in REFUSED:
-        assert run_here(model_info, *usual, *flags) == 2, flags
-        printed = capsys.readouterr()
-        assert not printed.out and named in assert_one_clear_line(printed.err)
