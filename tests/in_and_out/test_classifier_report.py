@@ -371,9 +371,9 @@ def test_a_labelled_test_file_is_scored_in_the_report(own_table, tmp_path, capsy
     given = [*given, f"--test_file={test}", "--cross_validation=0", "--learning_rate=0.01",
              "--save_checkpoints_steps=3"]
     monkeypatch.setattr(own_texts, "ENOUGH_ROWS", 1)
-    fitted, answers = [], baselines.tfidf_answers
+    fitted, tfidf = [], baselines.tfidf_answers
     monkeypatch.setattr(
-        baselines, "tfidf_answers", lambda train, *more: fitted.append(len(train)) or answers(train, *more))
+        baselines, "tfidf_answers", lambda train, *more: fitted.append(len(train)) or tfidf(train, *more))
     assert jobs.classify(*given) == 0
     said = capsys.readouterr().err
     assert f"{test}: 2 of 22 rows have none of the labels, the first at {test}:22" in said

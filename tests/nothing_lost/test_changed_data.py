@@ -100,7 +100,9 @@ def started(tuned, whole, run_once, tmp_path):
 
 
 @pytest.mark.parametrize("name, is_finished, change", [
-    *((name, True, "labels") for name in jobs.TUNERS), ("pretraining", False, "labels"),
+    # They share the code.
+    *(pytest.param(name, True, "labels", marks=() if name == "squad" else pytest.mark.slow) for name in jobs.TUNERS),
+    ("pretraining", False, "labels"),
     *((name, True, change) for name in ("pretraining", OWN) for change in CHANGES),
 ])
 def test_other_training_data_and_seeds_are_refused(name, is_finished, change, started, tmp_path, capsys):
