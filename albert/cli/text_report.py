@@ -18,7 +18,7 @@ _SEQUENCES = 400  # to search for them
 _BLANK = "▁"  # how SentencePiece writes the blank before a word
 _NEXT = """## What next
 
-The model reads {length} tokens of a text; of longer texts, the rest is cut off.
+The model reads {length} tokens of a text, as in training, and up to {limit} with `--max_seq_length`.
 Vectors, masked words, and a classifier from labelled texts (`text` and `label` columns):
 
     python -m albert.extract_features --model={model} --input_file=sentences.txt --output_file=vectors.npz
@@ -57,7 +57,8 @@ def write(directory: str, model: str, held_out: str, notes: Sequence[str]) -> st
         "## Learning curve\n",
         report_page.curve(model, "masked_lm_accuracy"),
         "## Masked words\n", _masked_words(session, segments),
-        _NEXT.format(model=model, length=session.source.config.max_position_embeddings),
+        _NEXT.format(model=model, length=session.max_seq_length,
+                     limit=session.source.config.max_position_embeddings),
     ])
 
 

@@ -198,7 +198,7 @@ def restore(
     state: TrainState, run: RunConfig, tensors: Mapping[str, np.ndarray], run_state: Mapping[str, Any],
     flags: Mapping[str, Any],
 ) -> None:
-    """Restores a checkpoint, and warns of each flag that changed since.
+    """Restores a checkpoint, and warns of the flags that changed since.
 
     Raises:
       FlagError: the run is complete, and a flag that decides on its weights changed.
@@ -221,8 +221,9 @@ def restore(
     if used and step >= max(last, run.num_train_steps):
         raise FlagError(f"{run.output_dir} is already trained, with {some(used)}: use another "
                         "--output_dir, or leave --do_train out")
-    for name in changed:
-        log.warning("--%s changed from %s to %s since step %d", name, before[name], flags[name], step)
+    if changed:
+        differences = (f"--{name}={flags[name]} (was {before[name]})" for name in changed)
+        log.warning("flags changed since step %d: %s", step, ", ".join(differences))
 
 
 def log_start(state: TrainState, run: RunConfig, origin: str) -> None:

@@ -58,6 +58,7 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     results = json.loads((out / "model" / "eval_results.json").read_text())
     assert f"{100 * results['masked_lm_accuracy']:.1f} %" in report
     assert report.count("[MASK]") >= 2
+    assert "reads 48 tokens of a text, as in training, and up to 128 with `--max_seq_length`" in report
     session = albert.open_session(out / "model")
     assert session.fill_mask("A [MASK].", top_k=1)
     assert session.tokenizer.settings.keep_accents
