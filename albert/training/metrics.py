@@ -80,8 +80,7 @@ class History:
             log.warning("step %d skipped: loss %s, gradient norm %s, %s", step,
                         row[LOSS], row[NORM], batch)
         elif row[OVERFLOW]:
-            log.info("step %d skipped: its gradient overflows float16; halving the loss scale",
-                     step)
+            log.info("step %d skipped: its gradient overflows float16; halving the loss scale", step)
         self.bad_steps = self.bad_steps + 1 if row[BAD] else 0
         if self.bad_steps > MAX_BAD_STEPS:
             raise diverged(step, f"loss {row[LOSS]}, gradient norm {row[NORM]}; {self.bad_steps} bad steps in "

@@ -212,18 +212,18 @@ def restore(
     if "loss_scale" in run_state and had_scale and run.mixed_precision == "float16":
         state.loss_scale.assign(run_state["loss_scale"])
     # NaN, the default of a flag, is null in the file.
-    changed = [
-        name for name in sorted(set(before) & set(flags) - {"conditions"})
+    changed = {
+        name: f"--{name}={before[name]}, not {flags[name]}"
+        for name in sorted(set(before) & set(flags) - {"conditions"})
         if not files.is_same_json(before[name], files.finite(flags[name]))
-    ]
-    used = [f"--{name}={before[name]}, not {flags[name]}" for name in changed if name in _TRAINING]
+    }
+    used = [text for name, text in changed.items() if name in _TRAINING]
     last = before.get("num_train_steps", before.get("train_step")) or 0
     if used and step >= max(last, run.num_train_steps):
         raise FlagError(f"{run.output_dir} is already trained, with {some(used)}: use another "
                         "--output_dir, or leave --do_train out")
     if changed:
-        differences = (f"--{name}={flags[name]} (was {before[name]})" for name in changed)
-        log.warning("flags changed since step %d: %s", step, ", ".join(differences))
+        log.warning("flags changed: the first %d steps had %s", step, "; ".join(changed.values()))
 
 
 def log_start(state: TrainState, run: RunConfig, origin: str) -> None:

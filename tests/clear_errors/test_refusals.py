@@ -145,7 +145,7 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, whole, 
     changed = ["--num_train_steps=25", "--train_batch_size=8", "--learning_rate=0.5"]
     assert jobs.pretrain(*arguments, *changed) == 0
     said = capsys.readouterr().err
-    for text in ("--train_batch_size=8 (was 4)", "--learning_rate=0.5 (was 0.01)"):
+    for text in ("--train_batch_size=4, not 8", "--learning_rate=0.01, not 0.5"):
         assert said.count(text) == 1
     assert f"start: resuming from {out}/model.ckpt-23" in said  # whatever --init_checkpoint is
     last = metrics(out)[-1]
