@@ -76,7 +76,7 @@ class Rows:
     def gain(self, answers: np.ndarray) -> tuple[float, float, float]:
         """Returns the mean gain over other answers to the same rows, with its 95 % interval.
 
-        What both get right, or both wrong, tells nothing: for labels this is the interval of a
+        Answers that are both right or both wrong do not count: for labels this is the interval of a
         difference of paired proportions (Agresti and Min 2005, Statistics in Medicine 24), which
         counts half a row more of each of the four outcomes.
         """

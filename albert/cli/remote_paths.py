@@ -62,7 +62,7 @@ def _check_data(values: absl_flags.FlagValues) -> None:
 
 
 def replace(flag, value: str) -> None:
-    """Sets a flag's value; `given` remains what the user typed, for what is recorded."""
+    """Sets a flag's value; `given` remains as typed, for records of the run."""
     if value != flag.value:
         flag.given, flag.value = getattr(flag, "given", flag.value), value
 

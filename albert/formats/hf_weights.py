@@ -127,7 +127,7 @@ def groups_there(config: AlbertConfig) -> int:
 
 
 def _pairs(config: AlbertConfig, groups: int) -> dict[bool, list[tuple[int, int]]]:
-    """Returns (our group, theirs) of each layer, if they have so many: of attention (True) and the rest."""
+    """Returns (our group, theirs) of each layer, if both have that many: of attention (True) and the rest."""
     layers = config.num_hidden_layers
     return {
         is_attention: [(owner(layer), their_group(layer, layers, groups)) for layer in range(layers)]
@@ -314,7 +314,7 @@ def _converted(path: str) -> str:
             capture_output=True, encoding="utf-8", errors="replace",
         )
         if ran.returncode:
-            # The last error is the unpickler's; what stands around it is advice to run the file's code.
+            # The last error is the unpickler's; the text around it advises to run the file's code.
             errors = [line for line in ran.stderr.splitlines() if "rror: " in line]
             reason = [f"PyTorch ended with {ran.returncode}", *errors][-1]
             reason = reason.partition(" was not an allowed global")[0]

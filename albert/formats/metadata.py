@@ -190,7 +190,7 @@ def write_metadata(prefix: str, metadata: Metadata, config: AlbertConfig) -> Non
 
 
 def record_results(prefix: str, results: Mapping[str, Any]) -> None:
-    """Stores the results of a checkpoint's evaluation, and what they determine of the model.
+    """Stores the results of a checkpoint's evaluation, and the thresholds that they determine.
 
     That is the threshold of several labels, and the one with the best F1 of SQuAD 2.0, unless
     --null_score_diff_threshold set it.

@@ -161,7 +161,7 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
 
 
 def _settings_in(directory: str) -> tuple[str, dict[str, Any]]:
-    """Returns the path of a directory's settings, and what they and the kind of its model say."""
+    """Returns the path of a directory's settings, and their values, completed by the kind of its model."""
     path, config = (os.path.join(directory, name) for name in (SETTINGS_FILE, "config.json"))
     values = files.read_json_object(path) if os.path.isfile(path) else {}
     if os.path.isfile(config) and files.read_json_object(config).get("model_type") == "bert":

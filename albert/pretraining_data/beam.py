@@ -72,7 +72,7 @@ def make_parts(
 
 
 def _read(job: Job, work: str) -> Iterator[tuple]:
-    """Yields the arguments of `store_part` of each missing part, then writes the counts of what was read."""
+    """Yields the arguments of `store_part` of each missing part, then writes the reading counts."""
     counts = ReadingCounts()
     parts: dict[str, list[str]] = {split: [] for split in job.outputs}
     for name, _, task in pipeline.read_tasks(job, counts):

@@ -323,7 +323,7 @@ class RecordsInMemory:
 
     Args:
       rows: a mapping for each record, {name: values of the spec's length}; may be a generator.
-      name: what they are, for messages.
+      name: of the rows, for messages.
     """
 
     paths: tuple[str, ...] = ()

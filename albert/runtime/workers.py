@@ -126,7 +126,7 @@ def in_turn(function: Callable[..., Iterable], count: int, *arguments: Any) -> I
 
 
 def _send(pipe: Connection, function: Callable[..., Iterable], *arguments: Any) -> None:
-    """Sends the items of a function, and what it raises, as long as somebody receives them."""
+    """Sends the items of a function, and its error, as long as somebody receives them."""
     for number in STOPPING:  # a scheduler may send them to all processes, of which one saves its work
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):

@@ -59,7 +59,7 @@ def warn_of_copies(examples: Mapping[str, Sequence[Any]]) -> None:
     trained = {hash(_content(one, _NOT_TEXTS)) for one in examples["train"]}
     if copies := sum(hash(_content(one, _NOT_TEXTS)) in trained for one in examples.get("dev", ())):
         log.warning("%s of %s examples to evaluate on are training examples too: their scores do not "
-                    "tell how well new texts are answered", f"{copies:,}", f"{len(examples['dev']):,}")
+                    "show how well new texts are answered", f"{copies:,}", f"{len(examples['dev']):,}")
 
 
 def warn_of_labels(

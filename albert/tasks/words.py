@@ -163,7 +163,7 @@ def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[
 def sentence_rows(
     ids: Sequence[Sequence[int]], label_ids: Sequence[int], tokenizer: "FullTokenizer", max_seq_length: int
 ) -> list[dict[str, Any]]:
-    """Returns the records of one sentence: as many words in each as there is room for.
+    """Returns the records of one sentence: as many words in each as fit.
 
     A word's label is on its first token. `label_ids` [L] of a record is 0 where nothing is labelled,
     else 1 + the label's id; `continues` is 1 if the previous record belongs to the same sentence.

@@ -268,7 +268,7 @@ def _of_each_worker(devices: Iterable, count: int) -> list:
 
 
 def join() -> None:
-    """Joins the other machines, each of which runs this command; ends at the first signal meanwhile.
+    """Joins the other machines, each of which runs this command; ends at the first signal.
 
     JAX finds those of a TPU slice, Slurm, MPI and Kubernetes. Others set JAX_COORDINATOR_ADDRESS (host
     and port of the first one), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
