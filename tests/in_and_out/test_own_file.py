@@ -296,6 +296,8 @@ REFUSED = [
     (["--train_file=my.csv", "--label_list=a,b,a"], "is not two or more different labels"),
     (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give only one of --train_step"),
     (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "give only one of --dev_file"),
+    (["--train_file=my.csv", "--dev_file=my.csv", "--cross_validation=3"],
+     "give only one of --dev_file and --cross_validation"),
     (["--task_name=rte", "--data_dir=.", "--dev_share=0.2", "--text_column=a"],
      "--dev_share, --text_column: only with --train_file"),
     (["--train_file=my.csv", "--label_list=bad,good", "--regression"],

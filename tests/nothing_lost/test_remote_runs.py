@@ -188,16 +188,19 @@ def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest
 
 def test_what_a_killed_process_has_not_copied_out_is_copied_by_the_next_one(memory, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Dead), held_run() as local:
-        files.write_json(os.path.join(local, "a.json"), {})
+        for name in "ac":
+            files.write_json(os.path.join(local, f"{name}.json"), {})
         cloud.push()
-        files.write_json(os.path.join(local, "b.json"), {})
+        for name in "bc":
+            files.write_json(os.path.join(local, f"{name}.json"), {"newer": name})
         os.unlink(os.path.join(local, "a.json"))
         patch.setattr(cloud.Folder, "give_up", lambda _: None)
         raise Dead
     memory.pipe_file("/data/run/of_another.json", b"{}")
+    memory.rm_file("/data/run/c.json")  # of which there is a newer one here
     with held_run() as local:
         assert os.path.exists(os.path.join(local, "of_another.json"))
-    assert memory.find("/data/run") == [f"/data/run/{name}.json" for name in ("a", "b", "of_another")]
+    assert memory.find("/data/run") == [f"/data/run/{name}.json" for name in ("a", "b", "c", "of_another")]
 
 
 def test_a_run_goes_on_while_nothing_can_be_uploaded_and_keeps_the_users_files(

@@ -266,6 +266,8 @@ def test_a_start_that_does_not_fit_is_one_line(tmp_path, capsys):
     ):
         write_config(tmp_path, **TEACHER | change)
         refused(message, *flags, "--init_from_teacher")
+    write_config(tmp_path, **TEACHER | {"max_position_embeddings": 64})
+    refused("max_seq_length=40 exceeds max_position_embeddings 16 of", *flags, "--max_seq_length=40")
     refused("--init_from_teacher needs --teacher", *jobs.pretraining_flags(tmp_path), "--init_from_teacher")
     # Their teacher would never see the embedding of a text without masks.
     refused("--nostatic_masks", *masked)

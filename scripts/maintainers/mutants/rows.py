@@ -523,7 +523,8 @@ ROWS = [
      f"{CHANGED}a_later_stage_of_pretraining_may_read_other_files"),
     ("cli/earlier_run.py", "                check(prefix, conditions, is_resumed=True, may_continue_to=may_continue_to)\n",
      "", f"{CHANGED}other_training_data_and_seeds_are_refused"),
-    ("storage/cloud.py", "if state.pop(name)[1] == _stamp(", "if state.pop(name) and _stamp(", "test_remote_paths"),
+    ("storage/cloud.py", "if state.pop(name)[1] == _stamp(", "if state.pop(name) and _stamp(",
+     "test_remote_runs::test_what_a_killed_process_has_not_copied_out_is_copied_by_the_next_one"),
     ("storage/cloud.py", "for name in removed if names is None else ():", "for name in ():",
      "test_remote_paths::test_a_change_of_the_same_size_is_copied_and_what_was_removed_goes"),
     # Refusals before the work
