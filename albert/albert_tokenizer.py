@@ -80,7 +80,9 @@ class AlbertTokenizer:
         if os.path.isfile(path):
             names = (path, None) if path.endswith(".model") else (None, path)
             vocabulary = Vocabulary().override(*names)
-        elif _has_no_model(path):
+        elif pretrained.layout_of(path) is None and any(  # a tokenizer without weights
+            os.path.isfile(os.path.join(path, name)) for name in tokenizer_files.NAMES
+        ):
             vocabulary = tokenizer_files.find(path)
         else:
             source = pretrained.open_path(path)
@@ -349,13 +351,6 @@ class AlbertTokenizer:
         encode = functools.partial(encode_with_offsets, self.tokenizer)
         _, spans = self._mask.encode_with_offsets(text, encode)
         return [without_space(text, span) for span in with_marks(text, spans)]
-
-
-def _has_no_model(directory: str) -> bool:
-    """Whether a directory has a tokenizer but no weights."""
-    return pretrained.layout_of(directory) is None and any(
-        os.path.isfile(os.path.join(directory, name)) for name in tokenizer_files.NAMES
-    )
 
 
 def _joined(lists: Iterable[Iterable[Any]]) -> list[Any]:

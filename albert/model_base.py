@@ -244,6 +244,12 @@ class PretrainedModel(keras.Model):
             trainable, non_trainable, self.inputs_of(inputs), *args, **options
         )
 
+    def make_train_function(self, force: bool = False):
+        """Builds the optimizer first: if the step made its variables, TensorFlow would trace it twice."""
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Returns the loss of `compile`, which finds outputs in plain dicts alone."""
         return super().compute_loss(x, y, dict(y_pred), sample_weight, training)

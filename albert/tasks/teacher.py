@@ -94,14 +94,11 @@ class Teacher:
         errors = ops.mean(ops.square(states - target), axis=-1) / ops.var(target, axis=-1)
         mask = ops.cast(layout.mask, "float32")[..., None]
         is_mean = self.pooling == "mean"
-        vectors = (ops.sum(x * mask, axis=1) if is_mean else x[:, 0] for x in (states, target))
-        return {"state_errors": errors, "similarity": _cosine(*vectors)}  # of vectors [B, H]
-
-
-def _cosine(x: Any, y: Any):
-    """Returns the cosine [B] of vectors [B, H]; 0 for padding of the batch."""
-    squares = ops.sum(ops.square(x), axis=-1) * ops.sum(ops.square(y), axis=-1)
-    return ops.sum(x * y, axis=-1) * ops.rsqrt(squares + LAYER_NORM_EPSILON)
+        ours, theirs = (ops.sum(x * mask, axis=1) if is_mean else x[:, 0] for x in (states, target))  # [B, H]
+        squares = ops.sum(ops.square(ours), axis=-1) * ops.sum(ops.square(theirs), axis=-1)
+        # The cosine; 0 for padding of the batch.
+        cosine = ops.sum(ours * theirs, axis=-1) * ops.rsqrt(squares + LAYER_NORM_EPSILON)
+        return {"state_errors": errors, "similarity": cosine}
 
 
 def _unmasked(batch: Mapping[str, Any], layout: Any):

@@ -180,6 +180,16 @@ def test_fit_takes_bare_arrays_what_the_tokenizer_makes_and_a_tf_data_set(tmp_pa
         assert np.isfinite(model.fit(data.batch(4), verbose=0).history["loss"]).all()
 
 
+@ONLY_TENSORFLOW
+def test_the_first_fit_traces_the_step_only_once(monkeypatch):
+    kind = "AlbertForSequenceClassification"
+    model, calls = compiled(kind), []
+    call = type(model).call
+    monkeypatch.setattr(type(model), "call", lambda self, *a, **k: (calls.append(1), call(self, *a, **k))[1])
+    model.fit(inputs_of(kind), labels_of(kind), batch_size=ROWS, epochs=2, verbose=0)
+    assert len(calls) == 1
+
+
 def test_frozen_parts_keep_their_weights():
     for part in ("embeddings", "encoder", "bert"):
         model = compiled(FAST, run_eagerly=True)
