@@ -167,7 +167,7 @@ def read_run_state(prefix: str) -> dict[str, Any]:
       DataError: it is damaged, or contains an invalid value.
     """
     path = prefix + ".json"
-    if not os.path.exists(path):
+    if not os.path.lexists(path):  # a link to nowhere is an error
         return {}
     run_state = files.read_sealed_json(path)
     if not {"config", "records_seen"} & set(run_state):

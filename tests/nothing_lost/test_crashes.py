@@ -95,7 +95,8 @@ EXPORTS = {
     "hub module": (export_to_tfhub, "--export_path={}/module", "module"),
     "litert": (export_model, "--export_path={}/encoder.tflite", "encoder.tflite"),
 }
-OF_ITS_OWN = ("saved_model.pb", "fingerprint.pb")  # which contain a random number
+# With a random number, or names that TensorFlow counts in a process.
+OF_ITS_OWN = ("saved_model.pb", "fingerprint.pb", ".tflite")
 
 
 @pytest.mark.parametrize("name", [
