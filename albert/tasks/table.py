@@ -39,7 +39,7 @@ _SEPARATOR = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE)
 
 # Usual names of columns, in lower case; the first one present is used.
 TEXTS = ("text", "question", "sentence", "sentence1", "text_a", "premise", "question1", "review",
-         "comment", "content", "tweet", "message", "body", "utterance")
+         "comment", "comment_text", "content", "tweet", "message", "body", "utterance")
 PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2", "passage",
          "context", "choice", "sentence")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
