@@ -122,7 +122,7 @@ setup(
         # An S3 server for the tests, which are skipped without it.
         "remote-test": ["s3fs>=2024.12", "moto[server]>=5"],
         # Packages that tests compare our numbers with; the tests are skipped without them.
-        "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30"],
+        "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "onnx>=1.17"],
         # The site (docs/conf.py).
         "docs": ["sphinx>=8", "furo>=2024.8", "myst-nb>=1.3", "sphinxcontrib-mermaid>=1"],
         "release": ["build>=1.2", "twine>=6.1", "setuptools>=77"],  # to build and check packages

@@ -7,7 +7,7 @@
 #
 # As many test modules at a time as there are cores, but no more than 4, as each may take two
 # gigabytes, and no fewer than 2. --jobs=1 is one process, which takes 22 GB for the slow tests.
-# --all first installs the extras test, remote-test, interop, torch, docs and release
+# --all first installs the extras test, remote-test, interop, torch, openvino, docs and release
 # of setup.py. That is several GB, most of it torch; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu offers a small one.
 # Apache Beam wants older packages than the others: its tests run last, in .venv-beam.
 set -euo pipefail
@@ -35,7 +35,7 @@ if [[ "${1:-}" != --all ]]; then
 fi
 set -- -m "slow or not slow" "${@:2}"
 code=0
-ensure_environment test,remote-test,interop,torch,docs,release
+ensure_environment test,remote-test,interop,torch,openvino,docs,release
 run_tests "$@" || code=$?
 # Code 5: none of the selected tests is one of Beam's.
 ensure_environment test,beam,beam-dask,remote-test .venv-beam

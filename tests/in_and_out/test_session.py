@@ -85,13 +85,14 @@ def test_every_method_gives_nearly_the_same_answers_in_bfloat16_to_threads_as_to
         method_of(albert.open_session(folder, batch_size=4, dtype=dtype), name) for dtype in ("float32", "bfloat16"))
     found, expected = method(inputs), expected(inputs)
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        assert_same_answer(list(pool.map(method, [[text] for text in inputs])), [[one] for one in found])
-    for one, other in zip(found, expected, strict=True):
-        if name == "fill_mask":
-            one, other = ([mask[0] for mask in each] for each in (one, other))
-        for a, b in zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]:
-            # An answer's probability is one among those of a list, which may have other entries.
-            np.testing.assert_allclose(numbers(a), numbers(b), atol=0.2 if "answer" in name else 0.06)
+        by_threads = [one for [one] in pool.map(method, [[text] for text in inputs])]
+    # In bfloat16, sums depend on the shape of a batch and on the number of free cores.
+    for one, *others in zip(found, expected, by_threads, strict=True):
+        for other in others:
+            both = [[mask[0] for mask in each] if name == "fill_mask" else each for each in (one, other)]
+            for a, b in zip(*both, strict=True) if isinstance(both[0], list) else [both]:
+                # An answer's probability is one among those of a list, which may have other entries.
+                np.testing.assert_allclose(numbers(a), numbers(b), atol=0.2 if "answer" in name else 0.06)
 
 
 UNKNOWN = "of the tokens are unknown to the vocabulary (most often 가"
