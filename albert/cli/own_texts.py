@@ -253,7 +253,7 @@ def learning_rate(optimizer: str, hidden_size: int) -> float:
     """Returns a learning rate that suits models of this width; AdamW needs less for wider ones."""
     if optimizer == "lamb":
         return 2e-3
-    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
+    for least, rate in ((2048, 1e-5), (768, 3e-5), (384, 5e-5), (256, 1e-4)):
         if hidden_size >= least:
             return rate
     return 3e-4

@@ -331,8 +331,8 @@ def test_flags_that_do_not_fit_are_refused(encoder, tmp_path, monkeypatch, capsy
 
 
 def test_settings_suit_the_sizes_of_model_and_data():
-    rates = [own_texts.learning_rate("adamw", width) for width in (255, 256, 768, 2048)]
-    assert rates == [3e-4, 1e-4, 3e-5, 1e-5]
+    rates = [own_texts.learning_rate("adamw", width) for width in (255, 256, 384, 768, 2048)]
+    assert rates == [3e-4, 1e-4, 5e-5, 3e-5, 1e-5]
     # LAMB's updates are in proportion to the weights, whatever the width.
     assert {own_texts.learning_rate("lamb", width) for width in (128, 4096)} == {2e-3}
     assert [own_texts.best_optimizer(w, False) for w in (128, 256, 384)] == ["lamb", "lamb", "adamw"]
