@@ -246,7 +246,7 @@ class PretrainedModel(keras.Model):
 
     def make_train_function(self, force: bool = False):
         """Builds the optimizer first: if the step made its variables, TensorFlow would trace it twice."""
-        if not self.optimizer.built:
+        if self.optimizer and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 

@@ -88,7 +88,7 @@ def work_folder(paths: Sequence[str], identity: str) -> Iterator[str]:
             yield folder
             is_done = True
         finally:
-            if is_done or set(os.listdir(folder)) <= {_LOCK_FILE, "job", "parts.json"}:  # none made
+            if is_done or set(os.listdir(folder)) <= {_LOCK_FILE, "job", "parts.json"}:  # nothing to resume
                 for link in links:
                     if os.path.realpath(link) == os.path.realpath(folder):
                         os.unlink(link)

@@ -77,8 +77,11 @@ def test_a_run_stopped_at_any_step_or_evaluation_resumes_to_the_same_bits(
     flags = [*begun.flags, "--do_eval"]
     assert sorted(jobs.pretrain(*flags) for _ in range(2)) == [130, 143]
     assert not [line for line in metrics(begun.out) if line["kind"] == "eval" and line["step"] > 10]
-    with nothing_lost(begun.out, "*/model.ckpt-10.json"):  # which gets its results
+    before = metadata.read_run_state(str(begun.out / "model.ckpt-10"))
+    with nothing_lost(begun.out, "*/model.ckpt-10.json"):
         assert jobs.pretrain(*flags) == 0
+    after = metadata.read_run_state(str(begun.out / "model.ckpt-10"))  # which got its results
+    assert after == before | {"results": after["results"], "metadata": after["metadata"]}
     jobs.assert_same_run(begun.out, whole.out, 23)
     assert (begun.out / "best.json").read_bytes() == (whole.out / "best.json").read_bytes()
     state = (begun.out / "checkpoint").read_text().splitlines()

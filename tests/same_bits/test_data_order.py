@@ -194,7 +194,7 @@ def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
 ):
     for owner, name, value in (
         (record_files, "BLOCK", 64), (data_order, "LANES", 16), (data_order, "GROUP_RECORDS", 400),
-        (numpy_batches, "CACHE_BYTES", 0),
+        (numpy_batches, "CACHE_BYTES", 0), (numpy_batches, "_CHUNK", 100),
     ):
         monkeypatch.setattr(owner, name, value)
     sizes, read = [], record_files.read_block
@@ -217,4 +217,4 @@ def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
     # Over a full epoch, each of four workers reads about a quarter.
     whole, quarter = (bytes_read(0, total // 80 - 1, s) for s in (None, Share(4, 1, 1)))
     assert 0.9 * size < whole < 1.5 * size
-    assert quarter < 0.5 * whole
+    assert quarter < 0.4 * whole
