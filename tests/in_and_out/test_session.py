@@ -84,10 +84,11 @@ def test_every_method_gives_nearly_the_same_answers_in_bfloat16_to_threads_as_to
     expected, method = (
         method_of(albert.open_session(folder, batch_size=4, dtype=dtype), name) for dtype in ("float32", "bfloat16"))
     found, expected = method(inputs), expected(inputs)
+    one_by_one = [method([text]) for text in inputs]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        by_threads = [one for [one] in pool.map(method, [[text] for text in inputs])]
-    # In bfloat16, sums depend on the shape of a batch and on the number of free cores.
-    for one, *others in zip(found, expected, by_threads, strict=True):
+        assert_same_answer(list(pool.map(method, [[text] for text in inputs])), one_by_one)
+    # Sums in bfloat16 depend on the shape of a batch, too.
+    for one, *others in zip(expected, found, itertools.chain.from_iterable(one_by_one), strict=True):
         for other in others:
             both = [[mask[0] for mask in each] if name == "fill_mask" else each for each in (one, other)]
             for a, b in zip(*both, strict=True) if isinstance(both[0], list) else [both]:
