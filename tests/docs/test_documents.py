@@ -176,20 +176,22 @@ def assert_shown(page: str, code: str, printed: str):
     assert words == their_words and numbers == pytest.approx(their_numbers, abs=0.02), printed
 
 
+@pytest.mark.parametrize("page", [
+    "README.md", "docs/guides/embeddings.md", "docs/start/first_classifier.md",
+    pytest.param("docs/guides/tune_classifier.md", marks=pytest.mark.slow),  # half a minute of `fit`
+])
 def test_the_python_of_the_first_pages_runs_and_prints_what_they_show(
-    classified, tmp_path, monkeypatch, capsys
+    page, classified, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(classified.out, "work/classifier")
-    for page in ("README.md", "docs/guides/embeddings.md", "docs/start/first_classifier.md",
-                 "docs/guides/tune_classifier.md"):
-        for code in [code for language, code in examples(page) if language == "python"]:
-            exec(code, {})
-            printed = capsys.readouterr().out
-            if "work/classifier" in code:  # depends on the reader's classifier
-                assert printed.count("probability") >= 1 and len(printed.splitlines()) == 3
-            else:
-                assert_shown(page, code, printed)
+    for code in [code for language, code in examples(page) if language == "python"]:
+        exec(code, {})
+        printed = capsys.readouterr().out
+        if "work/classifier" in code:  # depends on the reader's classifier
+            assert printed.count("probability") >= 1 and len(printed.splitlines()) == 3
+        else:
+            assert_shown(page, code, printed)
 
 
 @NEEDS_JAX

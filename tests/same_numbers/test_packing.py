@@ -1,4 +1,4 @@
-"""Several examples packed in a sequence give the same results as each alone."""
+"""Several examples packed in a sequence, or cut to what they need, give the same results as each alone."""
 
 import functools
 
@@ -8,10 +8,12 @@ import tensorflow as tf
 from helpers import gradients_of
 from hypothesis import given
 from hypothesis import strategies as st
+from record_files_made import write_records
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.records import packing
+from albert.records import batches, features, packing
+from albert.records.record_files import RecordFiles
 
 LENGTH, VOCAB = 48, 40
 CONFIG = AlbertConfig(
@@ -35,13 +37,6 @@ KINDS = {
 def model_of(name, **options):
     kind, sizes = KINDS[name]
     return kind(CONFIG, *sizes, encoder_options=modeling.EncoderOptions(**options))
-
-
-def short_model(name):
-    """Returns the model with the same weights that computes only the outputs its head reads."""
-    model = model_of(name, needed_outputs_only=True)
-    model.set_weights(model_of(name).get_weights())
-    return model
 
 
 def make_batch(name):
@@ -143,7 +138,7 @@ def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpac
     ("classification", True), ("choice", False), ("choice", True), ("pretraining", False),
     ("pretraining", True), ("tokens", True), ("answers", False),
 ])
-def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed, monkeypatch):
+def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     batch, choices = make_batch(name), 2 if name == "choice" else 1
     if is_packed:
         batch = packing.pack_rows(batch, choices, [LENGTH])
@@ -154,23 +149,14 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed, m
             if key.endswith("logits")
         })
 
-    asked, call = [], modeling.AlbertEncoder.call
-
-    def noting(encoder, embedded, **options):
-        asked.append(options["positions"] is None)  # all positions
-        return call(encoder, embedded, **options)
-
-    model = short_model(name)
-    with monkeypatch.context() as patch:
-        patch.setattr(modeling.AlbertEncoder, "call", noting)
-        short = of_logits(model)[1]
-    # Masked positions are gathered if sequences are not packed; the last two read every position.
-    reads_all = name in ("tokens", "answers") or name == "pretraining" and is_packed
-    assert asked == [reads_all]
-    assert_same(short, of_logits(model_of(name))[1])
+    short = model_of(name, needed_outputs_only=True)
+    short.set_weights(model_of(name).get_weights())
+    assert_same(of_logits(short)[1], of_logits(model_of(name))[1])
 
 
 def test_the_number_of_rows_is_a_multiple_and_rows_have_a_length_that_is_allowed():
+    assert packing.row_lengths(512) == [64, 128, 192, 256, 320, 384, 448, 512]
+    assert (packing.row_lengths(100), packing.row_lengths(20)) == ([32, 64, 96, 100], [20])
     batch = make_batch("encoder")
     packed = packing.pack_rows(batch, 1, [32, LENGTH], 4)
     assert packed["input_ids"].shape == (4, LENGTH)
@@ -203,3 +189,30 @@ def test_examples_lie_apart_in_no_more_rows_than_they_are(lengths):
     # No two sequences would fit in one: best fit opens a new one only if none has space.
     filled = [sum(n for r, n in zip(rows, lengths, strict=True) if r == row) for row in set(rows)]
     assert sum(2 * n <= 20 for n in filled) <= 1
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_batch_is_as_long_as_its_longest_row_needs_and_loses_no_token(choices, tmp_path):
+    rng, length, text = np.random.default_rng(1), 96, ("input_ids", "input_mask", "segment_ids")
+    spec = features.classification_spec(length, False, choices)
+
+    def row(count):  # the sequences of a choice after the first are shorter
+        parts = [
+            features.join_texts(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, length, 2, 3)
+            for n in range(count - 2, count - 2 - choices, -1)
+        ]
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in text}
+        return {**arrays, "label_ids": count % 3, "is_real_example": 1}
+
+    write_records(str(tmp_path / "r"), map(row, (5, 32, 33, 4, 7, 65, 96, 3, 9)), spec, {})
+    whole, cut = (list(batches.eval_batches(
+        RecordFiles([str(tmp_path / "r")]), spec, batch_size=2, vocab_size=VOCAB, is_cut=is_cut
+    )) for is_cut in (False, True))
+    assert [b["input_ids"].shape[1] // choices for b in cut] == [32, 64, 96, 96, 32]
+    for before, after in zip(whole, cut, strict=True):
+        shorter = after["input_ids"].shape[1] // choices
+        for name in text:
+            rows = np.reshape(before[name], [-1, length])
+            np.testing.assert_array_equal(np.reshape(after[name], [-1, shorter]), rows[:, :shorter])
+            assert not rows[:, shorter:].any()
+        np.testing.assert_array_equal(after["label_ids"], before["label_ids"])

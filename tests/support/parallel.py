@@ -17,9 +17,9 @@ import pytest
 MAX_BYTES = 1_200_000_000  # a larger process gets no further module
 # The longest first, so that none of them is left for the end.
 LONGEST = (
-    "test_jax_engine", "test_distribution", "test_cost", "test_model_hub", "test_distributed_fit",
+    "test_jax_engine", "test_distribution", "test_encoder_forms", "test_model_hub", "test_distributed_fit",
     "test_fine_tuning", "test_run_pretraining", "test_keras_contract", "test_predict",
-    "test_export_to_tfhub", "test_session", "test_numbers", "test_run_squad", "test_islands",
+    "test_export_to_tfhub", "test_session", "test_numbers", "test_run_squad",
     "test_preemption", "test_wiring", "test_classifier_report", "test_pretrain_from_text",
     "test_fine_tuners", "test_score", "test_several_labels", "test_run_race", "test_refusals",
 )
