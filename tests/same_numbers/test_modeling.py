@@ -1,17 +1,21 @@
-"""The model, compared with the original's outputs, losses and gradients."""
+"""The model and its classes, compared with the original's outputs, losses and gradients."""
 
 import dataclasses
+import inspect
 import json
 import re
 
+import apart
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import their_keras_hub
 from helpers import SIZES, assert_same_gradients, gradients_of, pretraining_rows
 
 from albert import modeling
 from albert.config import AlbertConfig
+from albert.formats import model_classes
 from albert.formats.weights import UNITS
 from albert.modeling import AlbertForPreTraining, AlbertModel, EncoderOptions, named_weights
 from albert.tasks.pretraining import PretrainingTask
@@ -216,7 +220,6 @@ def test_first_weights_are_truncated_normals_of_the_configs_and_the_heads_own_wi
                 assert np.std(weight) == pytest.approx(0.88 * width, rel=0.2), name
 
 
-
 def test_the_choices_of_records_are_flat_and_those_of_callers_apart():
     ids = np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 4, 7])
     four, three = modeling.AlbertForMultipleChoice(TINY), modeling.AlbertForMultipleChoice(TINY, 3)
@@ -287,3 +290,68 @@ def test_a_beam_that_is_wider_than_the_row_ends_in_places_that_are_no_answer():
     for name in ("end_top_index", "end_top_log_probs"):
         ours = np.reshape(found[name], (6, 6))[:4, :4]
         np.testing.assert_allclose(ours, np.reshape(expected[name], (4, 4)), atol=1e-6)
+
+
+# --- The registry of classes ---
+
+
+def test_every_public_class_is_in_the_registry():
+    public = {name for name in modeling.__all__ if name.startswith("AlbertFor")}
+    assert public | {"AlbertModel"} == set(model_classes.MODEL_CLASSES)
+    # For weights with several heads, the fine-tuned head counts.
+    weights = [*named_weights(AlbertForPreTraining(TINY)), "output_weights"]
+    assert model_classes.class_of_weights(weights).name == "AlbertForSequenceClassification"
+
+
+@pytest.mark.parametrize("name", model_classes.MODEL_CLASSES)
+def test_the_registry_is_true_of_the_class(name):
+    kind, model_class = model_classes.MODEL_CLASSES[name], getattr(modeling, name)
+    is_labelled = "num_labels" in inspect.signature(model_class).parameters
+    model = model_class(TINY, **({"num_labels": 3} if is_labelled else {}))
+    rng = np.random.default_rng(0)
+    shape = (1, 4, 6) if kind.task == model_classes.CHOICE else (1, 6)
+    inputs = {"input_ids": rng.integers(0, 20, shape, np.int32)}
+    before = model(inputs)
+    assert set(kind.outputs) <= set(before)
+    assert kind.has_labels == is_labelled
+    weights = named_weights(model)
+    assert kind.weight is None or kind.weight in weights
+    assert model_classes.class_of_weights(weights).weight == kind.weight
+    weights["bert/pooler/dense/kernel"].assign(rng.normal(0, 9, [16, 16]))
+    after = model(inputs)
+    changes = any(not np.array_equal(before[output], after[output]) for output in kind.outputs)
+    assert kind.reads_pooler == changes
+    assert model_classes.reads_pooler(type("Theirs", (type(model),), {})) == kind.reads_pooler
+
+
+# --- keras-hub, where the extra `interop` is installed ---
+
+
+@pytest.mark.parametrize("direction", ["to", "from"])
+def test_keras_hub_computes_the_same(direction):
+    apart.needs("keras_hub", extra="interop")
+    config = AlbertConfig(
+        60, 8, 16, 4, num_hidden_groups=2, inner_group_num=2, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=12,
+    )
+    ours = AlbertModel(config)
+    weights = named_weights(ours)
+    rng = np.random.default_rng(0)
+    for name, weight in weights.items():
+        weight.assign(rng.normal(0, 0.3, weight.shape) + name.endswith("gamma"))
+    ids = rng.integers(1, config.vocab_size, [3, 9])
+    mask = (np.arange(9) < np.array([[9], [6], [4]])).astype(int)
+    segments = (np.arange(9) > 3) * mask
+    given = {n: w.numpy() for n, w in weights.items()} if direction == "to" else {}
+    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+    with apart.process() as call:
+        theirs, expected = call(their_keras_hub.compute, config.to_dict(), given, inputs)
+    assert set(theirs) == set(weights)
+    for name, weight in weights.items():
+        weight.assign(np.reshape(theirs[name], weight.shape))
+    outputs = ours({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
+    real = mask.astype(bool)  # they mask padding queries, whose outputs are unused
+    for name, where in (("sequence_output", real), ("pooled_output", slice(None))):
+        np.testing.assert_allclose(
+            np.asarray(outputs[name])[where], expected[name][where], atol=1e-5
+        )

@@ -101,11 +101,15 @@ def _tokens(batch):
     return ops.cast(layout_of(batch).mask, "float32") * real(batch)[:, None]
 
 
-if __name__ == "__main__":
-    records, config_file, output_dir, steps = sys.argv[1:]
+def train(records: str, config_file: str, output_dir: str, steps: str) -> None:
+    """Trains for some of 60 steps, or goes on."""
     source, architecture = RecordFiles([records]), config.AlbertConfig.from_json_file(config_file)
     task = ElectraTask(source.length_of("input_ids"), source.length_of("masked_lm_positions"))
     run = RunConfig(output_dir, num_train_steps=60, until_step=int(steps), train_batch_size=16, log_steps=1,
                     save_checkpoints_steps=100, gradient_accumulation_steps=2, pack_rows=True)
     loop.train(task, architecture, run, optimization.OptimizerConfig("adamw", 0.01, 60, 5), source,
                eval_files=source)
+
+
+if __name__ == "__main__":
+    train(*sys.argv[1:])

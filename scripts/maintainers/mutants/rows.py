@@ -114,7 +114,7 @@ ROWS = [
     ("text/vocabulary.py", "if not settings.shuffle_input_sentence:",
      "if settings.shuffle_input_sentence:", "test_train_sentencepiece"),
     ("records/features.py", "if length_a > length_b:", "if length_a >= length_b:",
-     "test_features"),
+     "test_packing"),
     # Records, their order, and many machines
     ("pretraining_data/pipeline.py", 'recipe.seed(split, "pairs", index, number)',
      'recipe.seed(split, "pairs", index, 0)', "test_create_pretraining_data"),
