@@ -1,15 +1,18 @@
-"""predict: gives the same answers as the commands' prediction files, for the same texts.
+"""predict, fill_mask and extract_features: the answers of the commands and of sessions, and refusals.
 
-test_run_token_classifier, test_run_race and test_run_squad cover words, choices and passages.
+test_fine_tuning and test_run_squad cover words, choices and passages.
 """
 
+import io
 import itertools
 import json
 import os
 import pathlib
 import shutil
+import sys
 import types
 
+import answers
 import helpers
 import jobs
 import numpy as np
@@ -18,20 +21,27 @@ from helpers import run_here
 from invariants import snapshot
 from jobs import ask
 
-from albert import convert_hf, modeling, predict
-from albert.cli import answering
+import albert
+from albert import convert_hf, extract_features, fill_mask, modeling, predict
+from albert.cli import answering, flags
 from albert.config import AlbertConfig
-from albert.errors import DataError
 from albert.formats import pretrained
 from albert.formats.metadata import Metadata
-from albert.inference import fine_tuned
+from albert.inference import fine_tuned, predictors
 
 LABELS = ("yes", "no")
 
 
-def refused(capsys, *arguments) -> str:
+def run(module, *arguments) -> int:
+    """Runs a command, of whose arguments those of fill_mask are texts."""
+    return flags.run_command(
+        module.__doc__, module.define_flags, module.main, ["x", *map(str, arguments)], module is fill_mask
+    )
+
+
+def refused(capsys, *arguments, command=predict) -> str:
     capsys.readouterr()  # discards earlier output
-    assert run_here(predict, *arguments) == 2
+    assert run(command, *arguments) == 2
     return helpers.assert_one_clear_line(capsys.readouterr().err)
 
 
@@ -112,9 +122,12 @@ def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal()
 
 
 def test_words_keep_punctuation_inside_them():
-    found = fine_tuned.word_pattern().findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major cafe\u0301)')
+    text = 'He said: "don\'t pay $3.50 in U.S.A.!" (état-major cafe\u0301)'
+    found = fine_tuned.word_pattern().findall(text)
     assert found == ["He", "said", ":", '"', "don't", "pay", "$", "3.50", "in", "U.S.A", ".", "!",
                      '"', "(", "état-major", "cafe\u0301", ")"]
+    words = fine_tuned.TokenClassifier(None)
+    assert words.read("w1\tw2".split(words.separator), "in.txt:2") == ["w1\tw2"]  # a tab is a space
 
 
 def test_a_label_of_half_a_probability_is_given():
@@ -122,14 +135,6 @@ def test_a_label_of_half_a_probability_is_given():
     several = fine_tuned.MultiLabelClassifier(session, ("a", "b"))
     answer = several.decode(None, [several.compute(dict, {"logits": np.array([0.0, -1e-3])})])
     assert answer["labels"] == ["a"] and answer["probabilities"]["a"] == 0.5
-
-
-def test_how_many_texts_a_line_has_is_the_tasks():
-    single, line = fine_tuned.TextClassifier(None, min_texts=1, max_texts=1), "w1\tw2"
-    with pytest.raises(DataError, match="in.txt:2: 2 texts, expected 1$"):
-        single.read(line.split(single.separator), "in.txt:2")
-    words = fine_tuned.TokenClassifier(None)
-    assert words.read(line.split(words.separator), "in.txt:2") == [line]  # between words, a tab is a space
 
 
 def test_the_flags_of_a_session_arrive_there(classifier, tmp_path, monkeypatch):
@@ -208,14 +213,15 @@ def saved(made_once) -> pathlib.Path:
 
     def make(folder):
         config = AlbertConfig.from_dict(helpers.SIZES)
-        for name in (*HEADS, "AlbertForPreTraining", "twins", "untold"):
+        for name in (*HEADS, "AlbertForPreTraining", "twins", "bare", "untold"):
             kind = getattr(modeling, name, modeling.AlbertForSequenceClassification)
             is_of_labels = kind.__name__.endswith(("SequenceClassification", "TokenClassification"))
             model = kind(config, **{"num_labels": 3} if is_of_labels else {})
             if name == "twins":
                 model.label_names = ("same", "same", "other")
             model.save_pretrained(str(folder / name))
-            jobs.write_vocabulary(folder / name)
+            if name != "bare":
+                jobs.write_vocabulary(folder / name)
         shutil.rmtree(folder / "untold")
         (folder / "untold").mkdir()
         jobs.write_vocabulary(folder / "untold")
@@ -225,12 +231,9 @@ def saved(made_once) -> pathlib.Path:
     return made_once("heads", make)[0]
 
 
-@pytest.mark.parametrize("length", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 16))])
-def test_a_model_that_tells_nothing_of_its_training_answers_at_every_length(
-    saved, tmp_path, length
-):
+def test_a_model_that_tells_nothing_of_its_training_answers_also_in_short_rows(saved, tmp_path):
     for name, (line, key) in HEADS.items():
-        (answer,) = ask(tmp_path, saved / name, [line], f"--max_seq_length={length}")
+        (answer,) = ask(tmp_path, saved / name, [line], "--max_seq_length=4")
         assert answer[key]
 
 
@@ -238,6 +241,8 @@ def test_labels_are_numbers_or_given_or_those_of_hugging_faces_layout(saved, tmp
     texts = saved / "AlbertForSequenceClassification"
     (answer,) = ask(tmp_path, texts, ["w1\tw2"])
     assert list(answer["probabilities"]) == ["0", "1", "2"]
+    bare = saved / "bare", ["w1\tw2"], f"--vocab_file={texts}/vocab.txt"
+    assert list(ask(tmp_path, *bare)[0]["probabilities"]) == ["0", "1", "2"]
     (answer,) = ask(tmp_path, texts, ["w1"], "--task=multi_label_classification")
     assert set(answer) == {"labels", "probabilities"}
     words, given = saved / "AlbertForTokenClassification", "--label_list=O,B-X,I-X"
@@ -262,6 +267,7 @@ REFUSED = [
     (PRETRAINED, ["--task=classification"], "has no head for classification"),
     (PRETRAINED, [], "is pretrained, not fine-tuned: fine-tune it, or try"),
     ("untold", [], "does not say what it was fine-tuned for: give --task="),
+    ("bare", [], "has no vocabulary: give --spm_model_file or --vocab_file"),
     ("twins", [], "names a label twice (same; same; other): give --label_list"),
     (PRETRAINED, ["--task=question_answering"], "has no head for question_answering"),
     (OF_TEXTS, ["--task=token_classification"], "was fine-tuned for classification"),
@@ -273,10 +279,8 @@ REFUSED = [
     (OF_TEXTS, ["--task=translation"], "--task"),
     (OF_TEXTS, ["--spm_model_file=a", "--vocab_file=b"],
      "give only one of --spm_model_file and --vocab_file"),
-    (OF_TEXTS, ["--max_seq_length=17"], "exceeds max_position_embeddings 16"),
     (OF_TEXTS, ["--input_file={}/three.txt"], "three.txt:2, split at tabs: 3 texts, expected 1 or 2"),
     (OF_TEXTS, ["--input_file={}/bad.txt"], "bad.txt:1: not UTF-8 text"),
-    ("none", [], "--model: no directory"),
     ("pairs", [], "in.txt:1, split at tabs: 1 texts, expected 2"),
     *(("pairs", ["--input_file={}/in" + kind, "--output_file={}/out" + wanted], f"out{wanted}: answers")
       for kind, wanted in ((".csv", ".parquet"), (".txt", ".csv"), (".csv", ".jsonl.gz"), (".csv", ".xlsx"))),
@@ -299,25 +303,125 @@ def test_what_cannot_be_predicted_is_refused(saved, classifier, tuned, capsys, t
         assert message in line and not [*tmp_path.glob("*out*")]
 
 
-def test_a_directory_without_vocabulary_is_told(classifier, capsys, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(classifier, copy)
-    (copy / "vocab.txt").unlink()
-    (tmp_path / "in.txt").write_text("w1\tw2\n")
-    line = refused(capsys, f"--model={copy}", f"--input_file={tmp_path}/in.txt")
-    assert line.endswith("has no vocabulary: give --spm_model_file or --vocab_file")
-    (answer,) = ask(tmp_path, copy, ["w1\tw2"], f"--vocab_file={classifier}/vocab.txt")
-    assert set(answer["probabilities"]) == set(LABELS)
-
-
-@pytest.mark.parametrize("name", ["-", pytest.param("/dev/stdin", marks=pytest.mark.slow)])
-def test_a_process_reads_its_standard_input_and_answers_in_utf_8(classifier, tmp_path, name):
+def test_a_process_reads_its_standard_input_and_answers_in_utf_8(classifier, tmp_path):
     assert 0 == run_here(convert_hf, f"--albert_directory={classifier}", f"--output_dir={tmp_path}/named")
     names = {"schön": 0, "日本": 1}
     by_id = {str(i): name for name, i in names.items()}
     jobs.change_json(tmp_path / "named/config.json", label2id=names, id2label=by_id)
-    process = helpers.start("albert.predict", f"--model={tmp_path}/named", f"--input_file={name}", stdin=-1,
+    process = helpers.start("albert.predict", f"--model={tmp_path}/named", "--input_file=-", stdin=-1,
                             env={"PYTHONIOENCODING": "latin-1"}, encoding="utf-8")
     out, err = process.communicate("w1\tw2\nw3\t\n", timeout=300)
     assert process.returncode == 0, err
     assert [set(json.loads(line)["probabilities"]) for line in out.splitlines()] == [{"schön", "日本"}] * 2
+
+
+# --- fill_mask and extract_features ---
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A pretrained and a fine-tuned model."""
+    place = tmp_path_factory.mktemp("models")
+    answers.saved(place / PRETRAINED, PRETRAINED)
+    answers.saved(place / OF_TEXTS, OF_TEXTS, 2)
+    return place
+
+
+def fill(capsys, model, *arguments) -> list[str]:
+    capsys.readouterr()
+    assert run(fill_mask, f"--model={model}", *arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+TEXTS = ["w1 [MASK] w3", "[MASK] w2 " + "w5 " * 37 + "[MASK]", "w7 [MASK]"]
+
+
+def test_texts_are_arguments_lines_of_a_file_or_of_the_standard_input(folder, capsys, tmp_path, monkeypatch):
+    model, as_json = folder / PRETRAINED, ("--format=json", "--top_k=3")
+    expected = albert.open_session(model).fill_mask(TEXTS, top_k=3)
+    lines = fill(capsys, model, *as_json, *TEXTS)
+    found = [json.loads(line) for line in lines]
+    assert found == [{"text": text, "masks": masks} for text, masks in zip(TEXTS, expected, strict=True)]
+    (tmp_path / "in.txt").write_text("\n".join([TEXTS[0], "", *TEXTS[1:], " ", ""]))
+    of_file = [json.loads(line) for line in fill(capsys, model, *as_json, f"--input_file={tmp_path}/in.txt")]
+    empty = [{"text": text, "masks": []} for text in ("", " ")]
+    assert of_file == [found[0], empty[0], *found[1:], empty[1]]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode())))
+    assert fill(capsys, model, *as_json) == lines
+    # As a table
+    lines = fill(capsys, model, "--top_k=2", *TEXTS)
+    assert [line for line in lines if line in TEXTS] == TEXTS
+    second = lines[lines.index(TEXTS[1]) + 1 : lines.index(TEXTS[2])]
+    pieces = [[f"    {one['probability']:.4f}  {one['piece']}" for one in mask[:2]] for mask in expected[1]]
+    assert second == ["  [MASK] 1", *pieces[0], "  [MASK] 2", *pieces[1]]
+
+
+def test_pieces_of_equal_probabilities_are_ordered_by_their_logits():
+    logits = np.zeros((1, 1, 40), np.float32)
+    logits[..., 20], logits[..., 30] = 0.1, np.nextafter(np.float32(0.1), np.float32(1))
+    filler = object.__new__(predictors.MaskFiller)
+    filler.top_k, tokenizer = 2, types.SimpleNamespace(mask_id=4, vocab_size=40)
+    filler.session = types.SimpleNamespace(tokenizer=tokenizer)
+    found = filler.compute(lambda batch: {"prediction_logits": logits}, {"input_ids": np.array([[2, 4, 3]])})
+    assert found["ids"].tolist() == [[[30, 20]]] and len({*found["probabilities"].ravel().tolist()}) == 1
+
+
+LINES = ["w1 w2", "", "w9 " * 60, *(f"w{i % 35} w{i % 7} w3" * (1 + i % 9) for i in range(30))]
+
+
+def extract(folder, tmp_path, name, *arguments):
+    (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
+    assert 0 == run(
+        extract_features, f"--model={folder / PRETRAINED}", f"--input_file={tmp_path}/in.txt",
+        f"--output_file={tmp_path}/{name}", *arguments,
+    )
+    return tmp_path / name
+
+
+def test_vectors_are_the_sessions_in_the_order_of_the_lines(folder, tmp_path, monkeypatch):
+    """However lines are batched."""
+    session = albert.open_session(folder / PRETRAINED)
+    for pooling in ("pooled", "cls", "mean"):
+        expected = session.embed(LINES, pooling=pooling)
+        path = extract(folder, tmp_path, "x.npz", f"--pooling={pooling}", "--batch_size=4")
+        vectors = np.load(path)["vectors"]
+        np.testing.assert_allclose(vectors, expected, atol=2e-5)
+        monkeypatch.setattr(predictors, "CHUNK", 7)
+    path = extract(folder, tmp_path, "x.jsonl", "--pooling=mean", "--batch_size=3")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["text"] for line in lines] == LINES
+    np.testing.assert_allclose([line["vector"] for line in lines], expected, atol=2e-5)
+
+
+NO_MASKS = [
+    (PRETRAINED, ["no mask"], "argument 1: no [MASK] in the text"),
+    (PRETRAINED, ["[MASK]", "w1 " * 70 + "[MASK]"],
+     "argument 2: 73 tokens with [CLS] and [SEP], at most 64 fit"),
+    (PRETRAINED, ["[MASK] \udcff"], "argument 1: not UTF-8 text"),
+    (PRETRAINED, ["--max_seq_length=65", "[MASK]"],
+     "--max_seq_length=65 exceeds max_position_embeddings 64"),
+    (PRETRAINED, ["--top_k=41", "[MASK]"], "the vocabulary has 40 tokens"),
+    (PRETRAINED, ["--input_file=/nowhere"], "no such file"),
+    (PRETRAINED, ["--input_file=/nowhere", "[MASK]"], "not both"),
+    (OF_TEXTS, ["[MASK]"], "has no masked-LM head"),
+    ("", ["[MASK]"], "holds neither albert_config.json"),
+    (PRETRAINED, ["--model=", "[MASK]"], "--model"),
+]
+NO_FEATURES = [
+    (PRETRAINED, ["--output_file=x.txt"], "ends neither in .jsonl nor in .npz"),
+    (PRETRAINED, ["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
+    (PRETRAINED, ["--input_file={}/empty.txt"], "empty.txt: empty input"),
+]
+
+
+def test_masks_and_vectors_that_cannot_be_had_are_refused(folder, capsys, tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"good\n\xff\n")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "in.txt").write_text("w1\n")
+    files = f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/x.npz"
+    for module, given, cases in ((fill_mask, (), NO_MASKS), (extract_features, files, NO_FEATURES)):
+        for model, arguments, message in cases:
+            arguments = [argument.replace("{}", str(tmp_path)) for argument in arguments]
+            line = refused(capsys, f"--model={folder / model}", *given, *arguments, command=module)
+            assert message in line
+    assert not (tmp_path / "x.npz").exists()
