@@ -1,4 +1,4 @@
-"""Models in the forms that people have: packed, in folders, or with a tokenizer.json alone."""
+"""Models in the forms that people have: in folders, of Hugging Face, with a tokenizer.json alone."""
 
 import json
 import random
@@ -8,14 +8,19 @@ import damage
 import jobs
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, run_here
+import tensorflow as tf
+from helpers import SIZES, assert_one_clear_line, run_here, write_config, write_weights
 from hf_models import load, random_model, save
 
 import albert
-from albert import extract_features
-from albert.errors import CheckpointError, DataError, UserError
-from albert.formats import pretrained, tokenizer_files
+from albert import export_checkpoints, run_classifier
+from albert.cli import flags
+from albert.cli.encoder import open_encoder
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError, ConfigError, DataError, UserError
+from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
 from albert.tokenization import FullTokenizer
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
@@ -26,7 +31,7 @@ def cache(tmp_path, monkeypatch):
 # --- Packed, or in a nearby folder ---
 
 
-def test_the_folder_around_a_model_and_its_files_mean_that_model(golden_path, tmp_path, capsys):
+def test_the_folder_around_a_model_and_its_files_mean_that_model(golden_path, tmp_path):
     source = golden_path("tf1_ckpt_tiny")
     expected = pretrained.open_any_weights(str(source))
     shutil.copytree(source, tmp_path / "parent/albert_tiny")
@@ -35,52 +40,36 @@ def test_the_folder_around_a_model_and_its_files_mean_that_model(golden_path, tm
         assert found.config.hidden_size == 48
         for name in expected.shapes:
             np.testing.assert_array_equal(found.weights().read(name), expected.read(name))
-    (tmp_path / "texts").write_text("w1 w2 w3\nw4 w5\n")
-    capsys.readouterr()
-    (tmp_path / "model.tar.gz").touch()
-    for path, message in (
-        ("texts", "is not a checkpoint"),
-        ("model.tar.gz", "is a packed model: unpack it (tar -xzf FILE) and give its folder, or give"),
-        ("https://there.org/a/model.tar.gz", "model.tar.gz is a packed model: unpack it (tar -xzf"),
-    ):
-        path = path if "://" in path else f"{tmp_path}/{path}"
-        assert run_here(extract_features, f"--model={path}", f"--input_file={tmp_path}/texts",
-                        f"--output_file={tmp_path}/vectors.jsonl") == 2
-        assert message in assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_what_could_be_several_models_or_lacks_a_part_is_not_guessed(golden_path, tmp_path):
+def test_what_is_no_model_or_could_be_several_is_answered_with_what_to_do(golden_path, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(golden_path("tf1_ckpt_tiny"), tmp_path / "both" / name)
-    folder = save(random_model("AlbertModel"), tmp_path / "mixed")
-    random_model("AlbertModel").save_pretrained(str(tmp_path / "theirs"))
-    shutil.copytree(tmp_path / "theirs", folder, dirs_exist_ok=True)
-    save(random_model("AlbertModel"), tmp_path / "bare")
-    (tmp_path / "bare/albert_config.json").unlink()
+    model, other = random_model("AlbertModel"), random_model("AlbertModel", hidden_size=32)
+    mixed, bare, wide = (save(model, tmp_path / name) for name in ("mixed", "bare", "wide"))
+    model.save_pretrained(str(tmp_path / "theirs"))
+    shutil.copytree(tmp_path / "theirs", mixed, dirs_exist_ok=True)
+    (bare / "albert_config.json").unlink()
+    (wide / "albert_config.json").write_text(other.config.to_json_string())
+    for name in ("theirs.h5/config.json", "theirs.h5/tf_model.h5", "hub/variables/variables.index",
+                 "empty/x", "texts", "model.tar.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("{}")
     for name, message in {
         "both": "neither albert_config.json",
         "mixed": "model.ckpt-best and Hugging Face's .*safetensors",
         "bare": "has checkpoints, but no albert_config.json",
+        "nothing": "no directory", "empty": "neither albert_config.json",
+        "wide": r"checkpoint \[8, 16\], model \[8, 32\]",
+        "theirs.h5": r"none of model.safetensors, .*Save a tf_model.h5 again .* from_tf=True",
+        "hub": "Instead of tensorflow/albert_en_base, give albert/albert-base-v2",
+        "texts": "is not a checkpoint",
+        "model.tar.gz": r"is a packed model: unpack it \(tar -xzf FILE\) and give its folder, or give",
     }.items():
         with pytest.raises(CheckpointError, match=message):
-            albert.from_pretrained(str(tmp_path / name))
-    weights = pretrained.open_path(str(folder / "model.ckpt-best")).weights()
-    assert weights.origin == str(folder / "model.ckpt-best")
-
-
-# --- What is no longer read ---
-
-
-@pytest.mark.parametrize("name, message", [
-    ("config.json tf_model.h5", r"none of model.safetensors, .*Save a tf_model.h5 again .* from_tf=True"),
-    ("variables/variables.index", "Instead of tensorflow/albert_en_base, give albert/albert-base-v2"),
-])
-def test_a_form_of_others_is_answered_with_what_to_type(name, message, tmp_path):
-    for path in name.split():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text("{}")
-    with pytest.raises(CheckpointError, match=message):
-        albert.from_pretrained(str(tmp_path))
+            load("AlbertModel", tmp_path / name)
+    weights = pretrained.open_path(str(mixed / "model.ckpt-best")).weights()
+    assert weights.origin == str(mixed / "model.ckpt-best")
 
 
 # --- Their tokenizer.json alone ---
@@ -171,3 +160,106 @@ def test_a_malformed_tokenizer_json_gives_a_tokenizer_or_one_line(golden_path, t
         except UserError as error:
             assert "tokenizer.json" in str(error) and "\n" not in str(error), what
     assert opened > 50
+
+
+# --- Their config.json ---
+
+BASE = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 12,
+        "num_attention_heads": 12}
+
+
+@pytest.mark.parametrize("change, expected", [
+    ({}, "gelu_erf"), ({"hidden_act": "gelu_new"}, "gelu"), ({"hidden_act": "gelu_python"}, "gelu_erf"),
+    # albert-base-v1 as published: "gelu", trained with tanh.
+    (BASE, "gelu"),
+    # The same fine-tuned over there, with erf.
+    (BASE | {"architectures": ["AlbertForSequenceClassification"]}, "gelu_erf"),
+])
+def test_what_gelu_means_is_decided_and_told(change, expected, caplog):
+    values = SIZES | {"hidden_act": "gelu"} | change
+    assert huggingface.config_from_theirs(values, "config.json").hidden_act == expected
+    is_doubtful = values["hidden_act"] == "gelu"
+    assert is_doubtful == ("change it to gelu_python (erf) or gelu_new (tanh)" in caplog.text)
+
+
+def test_flags_read_their_configuration_as_theirs(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "albert", **SIZES, "hidden_act": "gelu"}))
+    values = flags.parse(run_classifier.define_flags, [
+        "", f"--albert_config_file={config}", f"--vocab_file={jobs.write_vocabulary(tmp_path)}"])
+    with pytest.raises(ConfigError, match=r"config\.json is a configuration of Hugging Face: open"):
+        AlbertConfig.from_json_file(str(config))
+    named = pretrained.open_named(str(tmp_path), "model.ckpt-best", str(config))
+    for found in (open_encoder(values, None), named):
+        assert found.config.hidden_act == "gelu_erf"
+
+
+def test_what_their_configuration_leaves_out_has_their_defaults(caplog):
+    config = huggingface.config_from_theirs({}, "config.json")
+    found = config.embedding_size, config.hidden_size, config.num_attention_heads
+    assert found == (128, 4096, 64) and config.hidden_act == "gelu"
+    assert (config.num_hidden_layers, config.intermediate_size) == (12, 16384)
+    assert "num_attention_heads" in caplog.text
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"model_type": "roberta"}, "model_type is 'roberta'"), ({"hidden_act": "silu"}, "hidden_act 'silu'"),
+    ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+])
+def test_a_config_that_we_do_not_compute_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        huggingface.config_from_theirs(SIZES | change, "config.json")
+
+
+# --- export_checkpoints ---
+
+
+@pytest.mark.parametrize("case", ["tf1_ckpt_tiny_groups", "heads/classifier_3way", "heads/squad_v2"])
+def test_the_originals_checkpoint_comes_out_as_it_went_in_but_for_slots(case, golden_path, tmp_path):
+    folder, out = golden_path(case), tmp_path / "clean/model.ckpt-best"
+    name = "model.ckpt" if case.startswith("heads") else "model.ckpt-best"
+    arguments = f"--albert_directory={folder}", f"--checkpoint_name={name}", f"--export_path={out}"
+    assert run_here(export_checkpoints, *arguments) == 0
+    before = tf.train.load_checkpoint(str(folder / name))
+    after = tf.train.load_checkpoint(str(out))
+    kept = {n for n in before.get_variable_to_shape_map() if "/adam_" not in n}
+    assert set(after.get_variable_to_shape_map()) == kept | {"global_step"}
+    for variable in kept - {"global_step"}:
+        np.testing.assert_array_equal(after.get_tensor(variable), before.get_tensor(variable))
+    assert after.get_tensor("global_step") == 0
+
+
+def test_slots_and_strangers_are_left_out_and_nothing_is_overwritten(tmp_path, capsys):
+    write_config(tmp_path)
+    made = checkpoints.open_weights(write_weights(tmp_path / "made", SIZES))
+    weights = {name: made.read(name) for name in made.shapes}
+    extra = {
+        "bert/pooler/dense/bias/lamb_m": np.zeros(16, "f4"), "global_step": np.int64(9),
+        "bert/pooler/dense/bias/adam_v": np.zeros(16, "f4"), "somebody/else": np.ones(2, "f4"),
+    }
+    checkpoints.write(str(tmp_path / "model.ckpt-9"), weights | extra)
+    (tmp_path / "mine.json").write_text('{"mine": 1}')
+
+    def export(name: str) -> int:
+        arguments = f"--albert_directory={tmp_path}", "--checkpoint_name=model.ckpt-9"
+        return run_here(export_checkpoints, *arguments, f"--export_path={tmp_path / name}")
+
+    assert export("clean") == 0
+    found = checkpoints.open_weights(str(tmp_path / "clean")).shapes
+    assert set(found) == set(weights) | {"global_step"}
+    assert "somebody/else" in capsys.readouterr().err
+    another = {"bert/encoder/transformer/group_1/inner_group_0/LayerNorm/beta": np.ones(16, "f4")}
+    checkpoints.write(str(tmp_path / "model.ckpt-9"), weights | another)
+    assert export("more") == 2
+    assert "variables that the config does not imply: " in assert_one_clear_line(capsys.readouterr().err)
+    for name, message in {
+        "clean": "exists", "mine": "mine.json is a file of another kind",
+        "other": "checkpoint [16, 16], model [32, 32]",
+    }.items():
+        if name == "other":
+            write_config(tmp_path, hidden_size=32)
+        assert export(name) == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert name == "clean" or not (tmp_path / f"{name}.index").exists()
+    assert (tmp_path / "mine.json").read_text() == '{"mine": 1}'
