@@ -5,6 +5,7 @@ import json
 import pathlib
 import random
 import re
+import shutil
 import types
 
 import pytest
@@ -25,6 +26,22 @@ def stop(values):
     raise Preempted("stopped by SIGTERM", 15)
 
 
+def begin(folder: pathlib.Path, text: str, *more: str) -> int:
+    """Starts with a text; returns the exit code."""
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    return run_here(pretrain_from_text, f"--input_file={folder / 'text.txt'}", "--hours=0.001",
+                    f"--output_dir={folder / 'out'}", *more)
+
+
+def text_of(letters: str, documents: int, sentences: int = 20, words: int = 9) -> str:
+    rng = random.Random(0)
+
+    def sentence() -> str:
+        return " ".join("".join(rng.choices(letters, k=5)) for _ in range(words)) + "."
+
+    return "\n\n".join("\n".join(sentence() for _ in range(sentences)) for _ in range(documents))
+
+
 def files_of(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()
             if path.is_file() and path.name != ".lock"}
@@ -40,7 +57,8 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     is_slow, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
-    command = [f"--input_file={REPO / 'docs' / 'guides'}", "--hours=0.001", "--keep_accents", f"--output_dir={out}"]
+    guides = f"--input_file={REPO / 'docs' / 'guides'}"
+    command = [guides, "--hours=0.001", "--keep_accents", f"--output_dir={out}"]
     train = run_pretraining.main
 
     def preempted(values):
@@ -72,42 +90,34 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
 
 
 def test_another_text_and_a_second_process_are_refused(tmp_path, monkeypatch, capsys):
-    def preempted(values):
-        raise Preempted("stopped by SIGTERM", 15)
-
-    monkeypatch.setattr(run_pretraining, "main", preempted)
+    monkeypatch.setattr(run_pretraining, "main", stop)
     text, out = tmp_path / "text.txt", tmp_path / "out"
     content = "".join(
         f"The {i}th sentence of this text is about number {i}.\n" + "\n" * (i % 9 == 8)
         for i in range(900)
     )
-    text.write_text(content)
-    command = [f"--input_file={text}", "--hours=0.001", f"--output_dir={out}"]
     with locks.hold(str(out)):
-        assert run_here(pretrain_from_text, *command) == 2
+        assert begin(tmp_path, content) == 2
         assert f"{out} is in use by pid" in assert_one_clear_line(capsys.readouterr().err)
         assert [path.name for path in out.iterdir()] == [".lock"]
-    assert run_here(pretrain_from_text, *command) == 143
+    assert begin(tmp_path, content) == 143
     for changed in (content.replace("899", "901"), content.replace("850th", "x50th"), content[:-99]):
-        text.write_text(changed + " ")
         before = files_of(out)
         capsys.readouterr()
-        assert run_here(pretrain_from_text, *command) == 2
+        assert begin(tmp_path, changed + " ") == 2
         line = assert_one_clear_line(capsys.readouterr().err)
         assert line == (f"error: --input_file={text} has changed since {out} was started: put it back, "
                         "or use another --output_dir")
         assert files_of(out) == before
     text.write_text(content)
     renamed = text.rename(tmp_path / "renamed.txt")  # the same text
-    assert run_here(pretrain_from_text, f"--input_file={renamed}", *command[1:]) == 143
+    assert begin(tmp_path, "", f"--input_file={renamed}") == 143
 
 
-def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(is_slow, tmp_path):
-    import keras
-
+def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(is_slow, tmp_path, monkeypatch):
+    measuring(monkeypatch, 1e3, run_pretraining.main)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["the", "model", "text", "of", "files", "zebra", *letters, *(f"##{x}" for x in letters)]
-    keras.utils.set_random_seed(1)
     config = albert.AlbertConfig(**SIZES | {
         "vocab_size": len(words) + 5, "embedding_size": 16, "num_hidden_groups": 2,
         "max_position_embeddings": 64, "hidden_dropout_prob": 0.1})
@@ -127,30 +137,22 @@ def test_with_a_teacher_the_model_has_its_layers_and_the_words_of_the_text(is_sl
     assert run_here(pretrain_from_text, *command, "--teacher=small_en") == 2  # not the one it began with
 
 
-def test_a_start_and_a_teacher_are_refused_together(tmp_path, capsys):
-    assert run_here(pretrain_from_text, f"--input_file={__file__}", f"--output_dir={tmp_path / 'out'}",
-                    "--start_from=small_en", "--teacher=small_en") == 2
-    assert "only one of" in assert_one_clear_line(capsys.readouterr().err)
-    assert not (tmp_path / "out").exists()
-
-
-def words_of(rng, letters, count):
-    return " ".join("".join(rng.choices(letters, k=5)) for _ in range(count))
+def test_what_cannot_be_begun_is_refused_before_anything_is_made(tmp_path, capsys):
+    for more, message in ((["--start_from=small_en", "--teacher=small_en"], "only one of"),
+                          (["--input_file=absent.txt"], "absent.txt")):
+        assert begin(tmp_path, "", *more) == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("letters", "flags", "is_kept"), [
     ("aeiou", [], False), ("aeiouạệ", [], True), ("aeiouạệ", ["--nokeep_accents"], False),
-    ("aeiou", ["--keep_accents"], True),
 ])
 def test_accents_of_a_text_with_many_are_kept_unless_the_flag_says_otherwise(
     letters, flags, is_kept, tmp_path, monkeypatch, caplog
 ):
-    rng = random.Random(0)
-    text = "\n\n".join("\n".join(f"{words_of(rng, letters, 9)}." for _ in range(20)) for _ in range(9))
-    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     monkeypatch.setattr(run_pretraining, "main", stop)
-    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001",
-                    f"--output_dir={tmp_path / 'out'}", *flags) == 143
+    assert begin(tmp_path, text_of(letters, 9), *flags) == 143
     assert trained_with(str(tmp_path / "out/spm.model")).get("keep_accents", False) == is_kept
     lower, *notes = json.loads((tmp_path / "out/plan.json").read_text())["notes"]
     assert lower == "Capitals are lower-cased" and len(notes) == ("ạ" in letters)
@@ -159,24 +161,21 @@ def test_accents_of_a_text_with_many_are_kept_unless_the_flag_says_otherwise(
         assert "which are kept; --nokeep_accents" in note if is_kept else "which are dropped" in note
 
 
-def test_where_another_models_vocabulary_decides_about_accents_no_flag_is_advised(tmp_path, monkeypatch, caplog):
-    (tmp_path / "text.txt").write_text("\n\n".join(f"Un été {n} à la mer." for n in range(300)), encoding="utf-8")
+def test_where_another_models_vocabulary_decides_about_accents_no_flag_is_advised(
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(run_pretraining, "main", stop)
-    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001",
-                    "--start_from=small_en", f"--output_dir={tmp_path / 'out'}") == 143
+    text = "\n\n".join(f"Un été {n} à la mer." for n in range(300))
+    assert begin(tmp_path, text, "--start_from=small_en") == 143
     assert "which are dropped" in caplog.text and "keep_accents changes" not in caplog.text
 
 
 def test_the_model_sees_nine_tenths_of_a_novel_and_the_report_says_so(
     tmp_path, monkeypatch, caplog
 ):
-    rng = random.Random(0)  # long sentences, most of which are longer than the sequences
-    text = "\n\n".join(
-        "\n".join(f"{words_of(rng, 'abcdefgh', 60)}." for _ in range(40)) for _ in range(4))
-    (tmp_path / "text.txt").write_text(text)
     monkeypatch.setattr(run_pretraining, "main", stop)
-    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=0.001",
-                    f"--output_dir={tmp_path / 'out'}") == 143
+    long = text_of("abcdefgh", 4, sentences=40, words=60)  # most are longer than the sequences
+    assert begin(tmp_path, long) == 143
     path = str(tmp_path / "out/records/train.tfrecord")
     report = Manifest.read(path).info["report"]
     assert report["cut_tokens"] < 0.01
@@ -188,15 +187,17 @@ def test_the_model_sees_nine_tenths_of_a_novel_and_the_report_says_so(
         assert {name, name.removeprefix("no")} & set(command_flags), warnings
 
 
-def measuring(monkeypatch, rate: float) -> list[dict]:
-    """Trains nothing: the first steps show this rate, then it stops; returns the flags of each training."""
+def measuring(monkeypatch, rate: float, then=stop) -> list[dict]:
+    """Shows this rate instead of the first steps, then trains or stops; returns the flags of both."""
     started = []
 
     def train(values):
         started.append(flags.to_dict(values))
         if not values.until_step:
-            stop(values)
-        pathlib.Path(values.output_dir).mkdir(exist_ok=True)
+            shutil.rmtree(values.output_dir)
+            then(values)
+            return
+        pathlib.Path(values.output_dir).mkdir()
         pathlib.Path(values.output_dir, "metrics.jsonl").write_text(
             json.dumps({"kind": "train", "step": 1, "tokens_per_second": rate}) + "\n")
 
@@ -205,12 +206,8 @@ def measuring(monkeypatch, rate: float) -> list[dict]:
 
 
 def test_passes_over_a_text_are_counted_in_records(tmp_path, monkeypatch):
-    rng = random.Random(0)
-    text = "\n\n".join("\n".join(f"{words_of(rng, 'abcdefgh', 9)}." for _ in range(20)) for _ in range(200))
-    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     measuring(monkeypatch, 1e9)  # the text is the limit
-    assert run_here(pretrain_from_text, f"--input_file={tmp_path / 'text.txt'}", "--hours=1",
-                    f"--output_dir={tmp_path / 'out'}") == 143
+    assert begin(tmp_path, text_of("abcdefgh", 200), "--hours=1") == 143
     plan = json.loads((tmp_path / "out/plan.json").read_text())["training"]
     records = Manifest.read(str(tmp_path / "out/records/train.tfrecord")).records
     passes = plan["num_train_steps"] * plan["train_batch_size"] / records
@@ -248,13 +245,6 @@ def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured
     expected = (0.95 * 1800 + trained) * 500 / tokens
     assert planned["num_train_steps"] == pytest.approx(expected, abs=1)
     assert planned["seed"] == measured["seed"] == 12345 and 1 < measured["until_step"] < 1e5
-
-
-def test_text_that_is_not_there_is_refused_before_anything_is_made(tmp_path, capsys):
-    out = tmp_path / "out"
-    code = run_here(pretrain_from_text, "--input_file=absent.txt", f"--output_dir={out}")
-    assert code == 2 and "absent.txt" in assert_one_clear_line(capsys.readouterr().err)
-    assert not out.exists()
 
 
 def size_named(name):
@@ -298,7 +288,8 @@ def test_short_runs_save_seldom_and_a_student_warms_up_slowly():
         return text_plan.training_flags(size, 1e9, 5000, 60 * minutes)
 
     saves = {minutes: planned(size_named("tiny"), minutes) for minutes in (1, 3, 10, 60, 600)}
-    assert [round(x["num_train_steps"] / x["save_checkpoints_steps"]) for x in saves.values()] == [1, 3, 10, 10, 60]
+    counts = [round(x["num_train_steps"] / x["save_checkpoints_steps"]) for x in saves.values()]
+    assert counts == [1, 3, 10, 10, 60]
     student = planned(text_plan.STUDENT, 1)
     assert student["num_warmup_steps"] == min(100, student["num_train_steps"] // 2)
     tiny = planned(size_named("tiny"), 1)

@@ -268,12 +268,9 @@ def test_a_table_is_written_back_with_its_answers(told):
 
 def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
     for name, content, flags, message in (
-        ("a.csv", "id,what\n1,2\n", [], "give --text_column; its columns are id, what"),
         ("a.csv", "text,b\n1,2\n", ["--text_column=c"], "has no such column (text, b)"),
         ("a.csv", "text\na\n", ["--encoding=none"], "unknown --encoding=none"),
         ("a.csv", "text\na\n", ["--delimiter=ab"], "--delimiter=ab: give one character, or tab"),
-        ("a.csv", "text\n\udcff\n", [],
-         "a.csv:2: not UTF-8 text"),
         ("a.md", "text\n", ["--text_column=c"], "--text_column: only with a table as --input_file"),
     ):
         capsys.readouterr()
