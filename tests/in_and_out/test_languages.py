@@ -136,6 +136,10 @@ def test_text_whose_marks_go_is_warned_of_and_a_contradiction_refused(tmp_path, 
     assert plain.encode_text("schön") == plain.encode_text("schon")
     assert train(tmp_path, "kept", "--keep_accents", "--nodo_lower_case") == 0
     assert "have accents" not in capfd.readouterr().err
+    for name, is_kept in (("plain", False), ("kept", True)):  # as a directory without other settings
+        (tmp_path / f"{name}-alone").mkdir()
+        shutil.copy(tmp_path / f"{name}.model", tmp_path / f"{name}-alone/spiece.model")
+        assert tokenizer_files.find(str(tmp_path / f"{name}-alone")).text.keep_accents == is_kept
     for flag in ("--nokeep_accents", "--do_lower_case"):
         assert records(tmp_path, tmp_path / "kept.model", flag) == 2
         message = assert_one_clear_line(capfd.readouterr().err)
@@ -149,12 +153,6 @@ def test_a_model_file_sets_nothing_else(tmp_path):
     assert spm_model.trained_with(str(path)) == {}
     path.write_bytes(b"\n\x20nmt_nfkc;keep_accents=1;evil=1")
     assert spm_model.trained_with(str(path)) == {"keep_accents": True}
-
-
-def test_a_directory_without_settings_takes_those_of_its_model_file(tmp_path):
-    for flag, is_kept in (("--keep_accents", True), ("--nokeep_accents", False)):
-        assert train(tmp_path, "spiece", flag) == 0
-        assert tokenizer_files.find(str(tmp_path)).text.keep_accents == is_kept
 
 
 def test_a_few_marks_are_not_warned_of(caplog):

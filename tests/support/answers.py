@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import keras
 import numpy as np
 from helpers import SIZES
 from jobs import SPECIALS
@@ -24,6 +25,7 @@ TAGS = {"label_names": ("O", "B-X", "I-X")}
 
 def saved(folder: pathlib.Path, kind: str, *arguments, layers: int = 1, **facts):
     """Saves a model with random weights and a word list; returns it and its session."""
+    keras.utils.set_random_seed(1)
     model = getattr(albert, kind)(dataclasses.replace(CONFIG, num_hidden_layers=layers), *arguments)
     for name, value in facts.items():
         setattr(model, name, value)
