@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From raw text to a fine-tuned classifier, on your text or on Python's own documentation.
+# From raw text to a pretrained model, on your text or on Python's own documentation, and to a classifier.
 #
 #   bash scripts/quickstart.sh [--input_file my_text.txt] [--hours 0.05] [--output_dir DIR]
 #
@@ -41,23 +41,27 @@ if [[ "$PWD" == "$repository" ]]; then
   root="" python=".venv/bin/python"
 fi
 
-total_steps=5
+total_steps=4
 # shellcheck source=scripts/steps.sh
 source "$repository/scripts/steps.sh"
 
-text="$out/text" pretrained="$out/pretrained" model="$out/pretrained/model"
-
-if [[ -n "$input_file" ]]; then
-  source_text="text $(digest "$input_file")"
-else
-  source_text="documentation of $("$python" -V)"
+text="$input_file" data="$out/data" pretrained="$out/pretrained" model="$out/pretrained/model"
+mkdir -p "$data"
+if [[ -z "$text" ]]; then
+  text="$data/text.txt"
+  # The language reference, as help() shows it: a paragraph on each line, a blank line after each topic.
+  "$python" - >"$text" <<'END' || fail "this Python has no documentation: use --input_file with your text"
+from pydoc_data.topics import topics
+for text in topics.values():
+    print("\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n")), end="\n\n")
+END
 fi
-step prepare_text "$source_text" \
-  "$python" "${root}scripts/quickstart/text.py" ${input_file:+"--input_file=$input_file"} \
-  "--output_dir=$text"
+for name in train test; do
+  "$python" -m albert.examples "$name" >"$data/$name.csv"
+done
 
-step pretrain_from_text "corpus $(digest "$text/corpus.txt")" \
-  "$python" -m albert.pretrain_from_text "--input_file=$text/corpus.txt" "--hours=$hours" \
+step pretrain_from_text "text $(digest "$text")" \
+  "$python" -m albert.pretrain_from_text "--input_file=$text" "--hours=$hours" \
   "--output_dir=$pretrained"
 
 # The export refuses to overwrite; output without a stamp was cut short.
@@ -66,13 +70,11 @@ weights="$(digest "$model/model.ckpt-best.index" "$model/model.ckpt-best.data-00
 step export_to_tfhub "weights $weights" \
   "$python" -m albert.export_to_tfhub "--albert_directory=$model" "--export_path=$out/hub_module"
 
-# classify NAME WEIGHTS FLAG...: fine-tunes from the start that the flags give.
+# classify NAME WEIGHTS FLAG: fine-tunes from the start that the flag names, on what Python functions do.
 classify() {
-  local from="$1" weights="$2" task="$text/classification/SST-2"
-  shift 2
-  step "run_classifier_$from" "weights $weights task $(digest "$task/train.tsv" "$task/dev.tsv")" \
-    "$python" -m albert.run_classifier "--train_file=$task/train.tsv" "--dev_file=$task/dev.tsv" \
-    "--output_dir=$out/classifier_$from" "$@"
+  step "run_classifier_$1" "weights $2 table $(digest "$data/train.csv" "$data/test.csv")" \
+    "$python" -m albert.run_classifier "--train_file=$data/train.csv" "--test_file=$data/test.csv" \
+    "--output_dir=$out/classifier_$1" "$3"
 }
 classify hub "$weights" "--albert_hub_module_handle=$out/hub_module"
 # The English model that ships with the package read much more text than the one made here.

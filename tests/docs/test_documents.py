@@ -98,6 +98,11 @@ def workshop(tmp_path):
     for name in ("train", "dev"):
         text = json.dumps({"data": [{"paragraphs": paragraphs}]})
         (folder / f"{name}-v2.0.json").write_text(text)
+    folder = tmp_path / "data" / "SST-2"
+    folder.mkdir()
+    rows = "sentence\tlabel\n" + "It works.\t1\nIt broke at once.\t0\n" * 8
+    for name in ("train", "dev", "test"):
+        (folder / f"{name}.tsv").write_text(rows if name != "test" else "index\tsentence\n0\tIt works.\n")
     folder = tmp_path / "data" / "ner"
     folder.mkdir()
     for name in ("train", "dev", "test"):
