@@ -12,10 +12,12 @@ environment, which is created in --peers_env if it does not exist.
   inference      the encoder's outputs for full sequences
   finetune       an epoch of a classifier on texts of various lengths
   predict        the classifier's logits for such texts
+  first_answer   a new process that opens a classifier and answers one text; no peer
   tokenize       text to ids, on one core
   make_records   text to pretraining records, on one core; no peer
 """
 
+import dataclasses
 import itertools
 import os
 import subprocess
@@ -217,6 +219,19 @@ def write_texts(values, folder) -> tuple[str, np.ndarray]:
     return path, rows["input_mask"].sum(1)
 
 
+def first_answer(values, config, folder):
+    """Compares `predict` with `open_session`, from the start of a process to its end."""
+    from albert import AlbertTokenizer
+
+    tokenizer = AlbertTokenizer.from_pretrained(values.spm_model_file)
+    config = dataclasses.replace(config, vocab_size=len(tokenizer))
+    model = make_model(values, config, "AlbertForSequenceClassification", folder, num_labels=2)["ours.py"]
+    tokenizer.save_pretrained(model)
+    spec = {"work": "first_answer", "model": model}
+    sides = [Side(name, "ours.py", spec | {"by": name}) for name in ("predict", "session")]
+    return {}, compare(sides, folder, rounds=values.rounds, tolerance=1e-5)
+
+
 def on_text(work):
     """Returns a benchmark of one core on the lines of a text."""
     def run(values, config, folder):
@@ -246,7 +261,7 @@ WORK = {
     "predict": on_texts("predict", SESSION | ON_TEXTS, BATCHED | {
         f"{name}, grouped": how | {"batching": "grouped"} for name, how in RUNTIMES.items()
     }, {"keras-hub, padded": {}}),
-    "tokenize": on_text("tokenize"), "make_records": on_text("make_records"),
+    "first_answer": first_answer, "tokenize": on_text("tokenize"), "make_records": on_text("make_records"),
 }
 
 

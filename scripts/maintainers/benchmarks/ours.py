@@ -1,16 +1,19 @@
-"""Our side of the benchmarks: models on either backend, and text and records on one core."""
+"""Our side of the benchmarks: models on either backend, new processes, and text and records on one core."""
 
 import functools
 import itertools
+import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import serve
 
 
 def prepare(spec):
-    if spec["work"] in ON_TEXT:
-        return ON_TEXT[spec["work"]](spec)
+    if spec["work"] in OF_ITSELF:
+        return OF_ITSELF[spec["work"]](spec)
     from albert import engines
 
     is_jax = spec.get("engine") == "jax"
@@ -196,7 +199,27 @@ def _predict_by_session(spec, rows):
     return turn, {"logits": turn()}
 
 
-# --- Text and records ---
+# --- New processes, text and records ---
+
+TEXT = "The ship left the harbour at dawn, and nobody on the quay knew when she would return.\n"
+SESSION = """
+import json, sys
+import albert
+print(json.dumps(albert.open_session(sys.argv[1]).classify(sys.argv[2])))
+"""
+
+
+def _first_answer(spec):
+    arguments = ["-m", "albert.predict", f"--model={spec['model']}"]
+    if spec["by"] == "session":
+        arguments = ["-c", SESSION, spec["model"], TEXT.strip()]
+
+    def turn():
+        done = subprocess.run([sys.executable, *arguments], input=TEXT, stdout=subprocess.PIPE, text=True,
+                              check=True)
+        return list(json.loads(done.stdout)["probabilities"].values())
+
+    return turn, {"probabilities": turn()}
 
 
 def _tokenize(spec):
@@ -226,7 +249,7 @@ def _make_records(spec):
     return turn, {"records": manifests.Manifest.read(output).records}
 
 
-ON_TEXT = {"tokenize": _tokenize, "make_records": _make_records}
+OF_ITSELF = {"first_answer": _first_answer, "tokenize": _tokenize, "make_records": _make_records}
 
 
 def _gpu_peak_bytes() -> int:

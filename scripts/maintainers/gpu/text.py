@@ -71,14 +71,10 @@ def unpack(folder: str, output: str, names: list[str]) -> None:
 
 
 def _unpack(folder: str, output: str, name: str) -> None:
+    with lzma.open(os.path.join(folder, name)) as packed:
+        text = packed.read()
     with open(os.path.join(output, name.replace(".xz", ".txt")), "wb") as stream:
-        stream.write(unpacked(os.path.join(folder, name)))
-
-
-def unpacked(path: str) -> bytes:
-    """Returns a packed text in UTF-8."""
-    with lzma.open(path) as stream:
-        return stream.read()
+        stream.write(text)
 
 
 if __name__ == "__main__":
