@@ -247,7 +247,7 @@ class FullTokenizer:
         named = " ".join(sorted(char for char, _ in counts.most_common(10)))
         return (f"{100 * unknown / total:.1f} % of the tokens are unknown to the vocabulary"
                 f"{f' (most often {named})' if named else ''}, so the model cannot distinguish them: use "
-                "a model whose vocabulary has them (docs/guides/another_language.md)")
+                "a model whose vocabulary has them, such as one of pretrain_from_text")
 
     @functools.cached_property
     def _characters(self) -> set[str]:

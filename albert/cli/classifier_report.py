@@ -23,7 +23,7 @@ _LARGER = "Start from a larger model, such as albert/albert-base-v2 instead of s
 _MORE = "Label more texts, or score a labelled `--test_file`."
 _RETRY = "All texts got one label: the training failed. Repeat it with half of `--learning_rate`."
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
-_UNREADABLE = "Use a model whose vocabulary can read these texts (docs/guides/another_language.md)."
+_UNREADABLE = "Use a model whose vocabulary can read these texts, such as one of `pretrain_from_text`."
 _THRESHOLD = "Lower `--threshold`, so that rare labels are predicted at smaller probabilities."
 _WEIGHTS = "Add `--class_weights=balanced`, so that rare labels count as much as common ones."
 _BASELINE = "TF-IDF: words and word pairs, logarithmic counts; C = 10 for labels, alpha = 1 for numbers.\n"

@@ -14,8 +14,7 @@ def define_device_flags(values: flags.FlagValues) -> None:
                  "Engine to compute with; JAX also runs on TPUs. Default: the environment variable "
                  "KERAS_BACKEND, else TensorFlow if it is installed.", enum_values=list(engines.ENGINES))
     flags.define("enum", values, "distribution_strategy", None,
-                 "Devices to use: one, all of this machine, or, with --engine=jax, those of several machines "
-                 "(docs/guides/accelerators.md). Default: all of this machine.",
+                 "Devices: one, all of this machine (default), or, with --engine=jax, of several machines.",
                  enum_values=["one_device", "mirrored", "multi_worker"])
     flags.define("integer", values, "num_gpus", None,
                  "Number of GPUs to use on each machine; 0: none; default: all.", lower_bound=0)
@@ -25,7 +24,7 @@ def define_device_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "use_tpu", False, "Require the TPUs of this machine; needs JAX.")
     for name, default in _OLD_TPU_FLAGS.items():
         flags.define("integer" if default else "string", values, name, default, "No effect: run the "
-                     "command on the TPU machine itself, with --use_tpu (docs/guides/accelerators.md).",
+                     "command on the TPU machine itself, with --use_tpu.",
                      **{"lower_bound": 1} if default else {})
     flags.define("bool", values, "use_xla", None,
                  "Compile the training step with XLA. Default: on GPUs, but not on CPUs, where it only "

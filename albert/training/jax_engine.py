@@ -285,8 +285,8 @@ def join() -> None:
         with workers.on_signals(signal.SIG_DFL):
             jax.distributed.initialize(num_processes=count, process_id=number)
     except (ValueError, RuntimeError) as error:
-        raise FlagError("--distribution_strategy=multi_worker: JAX finds no other machines (see "
-                        f"docs/guides/accelerators.md): {first_line(error)}") from error
+        raise FlagError("--distribution_strategy=multi_worker: set JAX_COORDINATOR_ADDRESS, "
+                        f"JAX_NUM_PROCESSES and JAX_PROCESS_ID: {first_line(error)}") from error
 
 
 # --- Steps ---

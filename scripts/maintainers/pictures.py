@@ -2,8 +2,8 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for report, speed, small_en, own_text,
-cooccurrence and quarter_hour. report.json has the beginning of the report.md that the README's
+docs/evidence/NAME.json becomes docs/pictures/NAME.svg, for report, speed, small_en, cooccurrence
+and quarter_hour. report.json has the beginning of the report.md that the README's
 first commands write. The last two are the results.json of grids: cooccurrence, and one_hour with a
 quarter of its tokens. pipeline.svg and model.svg were written by hand; the colours and the rules
 for dark pages are the same.
@@ -31,11 +31,11 @@ from matplotlib import pyplot  # noqa: E402
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 # On light pages; Okabe and Ito's colour-blind-safe palette.
 PAPER, INK, MUTED, GRID = "#ffffff", "#1f2328", "#59636e", "#d8dee4"
-OURS, PEER, PALE, THIRD = "#d55e00", "#0072b2", "#9aa4ae", "#e69f00"
+OURS, PEER, PALE = "#d55e00", "#0072b2", "#9aa4ae"
 # On dark pages.
 DARK = {
     PAPER: "#0d1117", INK: "#e6edf3", MUTED: "#9198a1", GRID: "#30363d", OURS: "#ff8c42",
-    PEER: "#58a6ff", PALE: "#6e7681", THIRD: "#f2c14e",
+    PEER: "#58a6ff", PALE: "#6e7681",
 }
 STYLE = {
     "font.size": 11, "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
@@ -124,23 +124,6 @@ def small_en(results: dict, path: pathlib.Path) -> None:
     _save(figure, path)
 
 
-def own_text(results: dict, path: pathlib.Path) -> None:
-    """Loss on held-out documents of a small text, from random weights and from small_en."""
-    vocabularies = results["vocabularies"]
-    figure, [axes] = pyplot.subplots(
-        1, len(vocabularies), figsize=(9, 3.4), sharey=True, squeeze=False)
-    for axis, (name, found) in zip(axes, vocabularies.items(), strict=True):
-        for start, curve in sorted(found["curves"].items(), key=lambda one: "small_en" in one[0]):
-            colour = PEER if "small_en" not in start else THIRD if "," in start else OURS
-            axis.plot([one["step"] for one in curve], [one["loss_of_a_word"] for one in curve],
-                      "o-", markersize=3, color=colour, label=start)
-        axis.set_title(f"vocabulary {name}")
-        axis.set_xlabel("steps")
-    axes[0].set_ylabel("masked-LM loss of a word, nats")
-    _legend(figure, axes[0])
-    _save(figure, path)
-
-
 def cooccurrence(results: list[dict], path: pathlib.Path) -> None:
     """Masked-LM loss over steps, from random and from co-occurrence embeddings; a line per seed."""
     figure, axis = pyplot.subplots(figsize=(9, 3.4))
@@ -152,7 +135,7 @@ def cooccurrence(results: list[dict], path: pathlib.Path) -> None:
                   label=one["setting"] if one["seed"] == results[0]["seed"] else None)
     axis.set_xlabel("steps")
     axis.set_ylabel("masked-LM loss, held-out pairs")
-    _legend(figure, axis, title="initial token embeddings")
+    figure.legend(loc="outside upper center", ncols=len(colours), title="initial token embeddings")
     _save(figure, path)
 
 
@@ -171,12 +154,6 @@ def quarter_hour(results: list[dict], path: pathlib.Path) -> None:
     axis.set_xlabel("masked-LM loss, held-out pairs; lower is better")
     axis.margins(x=0.12)
     _save(figure, path)
-
-
-def _legend(figure, axis, **options) -> None:
-    """Draws the legend of one panel above all of them, where it covers nothing."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), **options)
 
 
 def dark_rules() -> str:
@@ -198,7 +175,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (report, speed, small_en, own_text, cooccurrence, quarter_hour):
+        for draw in (report, speed, small_en, cooccurrence, quarter_hour):
             results = json.loads((DOCS / f"evidence/{draw.__name__}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{draw.__name__}.svg")
 

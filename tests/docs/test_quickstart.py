@@ -10,7 +10,7 @@ from pydoc_data import topics
 import pytest
 from helpers import REPO
 
-STEPS = ["pretrain_from_text", "export_to_tfhub", "run_classifier_hub", "run_classifier_small_en"]
+STEPS = ["pretrain_from_text", "export_to_tfhub", "run_classifier"]
 
 
 @pytest.fixture
@@ -42,20 +42,19 @@ def quickstart(repository: pathlib.Path, *arguments) -> subprocess.CompletedProc
 
 def test_each_step_gets_the_settings_and_what_the_steps_before_it_made(repository):
     made = ("out/pretrained/model/model.ckpt-best.index", "out/pretrained/model/model.ckpt-best.data-00000-of-00001",
-            *(f"out/{name}/report.md" for name in ("pretrained", "classifier_hub", "classifier_small_en")))
+            *(f"out/{name}/report.md" for name in ("pretrained", "classifier")))
     (repository / ".venv/bin/python").write_text(
         f'#!/bin/sh\ncase "$1" in -c | -V) exec "{sys.executable}" "$@" ;; esac\necho "$*" >>calls\n'
         + "".join(f"mkdir -p {pathlib.Path(name).parent}; touch {name}\n" for name in made))
     (repository / "my.txt").write_text("A text.\n")
     done = quickstart(repository, "--input_file=my.txt", "--hours=3", "--output_dir=out")
     assert done.returncode == 0, done.stderr
-    classified = "-m albert.run_classifier --train_file=out/data/train.csv --test_file=out/data/test.csv"
     assert (repository / "calls").read_text().splitlines() == [
         "-m albert.examples train", "-m albert.examples test",
         "-m albert.pretrain_from_text --input_file=my.txt --hours=3 --output_dir=out/pretrained",
         "-m albert.export_to_tfhub --albert_directory=out/pretrained/model --export_path=out/hub_module",
-        f"{classified} --output_dir=out/classifier_hub --albert_hub_module_handle=out/hub_module",
-        f"{classified} --output_dir=out/classifier_small_en --init_checkpoint=small_en",
+        "-m albert.run_classifier --train_file=out/data/train.csv --test_file=out/data/test.csv "
+        "--output_dir=out/classifier --albert_hub_module_handle=out/hub_module",
     ]
 
 
@@ -68,18 +67,17 @@ def test_quickstart_goes_from_a_text_to_reports_and_repeats_no_step(repository):
     done = quickstart(repository, *command)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "installing" not in done.stderr
-    assert re.findall(r"^\[(\d+)/4\] (\w+)$", done.stdout, re.M) == [
+    assert re.findall(r"^\[(\d+)/3\] (\w+)$", done.stdout, re.M) == [
         (str(i), name) for i, name in enumerate(STEPS, 1)
     ]
     out = repository / "out"
-    for kind in ("pretrained", "classifier_hub", "classifier_small_en"):
+    for kind in ("pretrained", "classifier"):
         assert f"{kind}/report.md:\n| " in done.stdout
-    for kind in ("hub", "small_en"):
-        assert "eval_accuracy = " in (out / f"classifier_{kind}/eval_results.txt").read_text()
+    assert "eval_accuracy = " in (out / "classifier/eval_results.txt").read_text()
     trained = (out / "pretrained/model/metrics.jsonl").read_bytes()
     again = quickstart(repository, *command)
     assert again.returncode == 0, again.stderr
-    assert re.findall(r"^\[\d+/4\] (\w+): done already$", again.stdout, re.M) == STEPS
+    assert re.findall(r"^\[\d+/3\] (\w+): done already$", again.stdout, re.M) == STEPS
     assert (out / "pretrained/model/metrics.jsonl").read_bytes() == trained
     # Another text for the same folder is refused before anything is computed.
     text.write_text(text.read_text() + "\nOne sentence more.\n")
