@@ -5,8 +5,8 @@
 Reports how often the model gives the acceptable sentence of a minimal pair the higher score: the mean
 over the paradigms, where ties count half, and 0.5 is chance. The score is the pseudo-log-likelihood of
 a sentence (Salazar et al. 2020, arXiv 1910.14659): the sum of the log-probabilities of its tokens, each
-predicted with only that token masked; `[CLS]` and `[SEP]` are not scored. Baselines are random weights,
-on part of the pairs, and the frequencies of the vocabulary's tokens.
+predicted with only that token masked; `[CLS]` and `[SEP]` are not scored. The baseline is random weights,
+on part of the pairs.
 
 The format is BLiMP's (Warstadt et al. 2020): JSON lines with `sentence_good`, `sentence_bad`, `UID`
 (the paradigm) and `linguistics_term` (its phenomenon).
@@ -66,9 +66,6 @@ def main(values: flags.FlagValues) -> None:
     results = {"model": values.model, "scoring": "within words" if values.within_words else "pieces"}
     results |= pair_scores(Scorer(opened, values.within_words), pairs)
     results["random weights"] = _untrained(values, opened, pairs)
-    unigrams = unigram_scores(opened.tokenizer, [text for p in pairs for text in (p.good, p.bad)])
-    if unigrams:
-        results["frequencies of tokens"] = _short(accuracies(pairs, unigrams[::2], unigrams[1::2]))
     for name, value in results["phenomena"].items():
         flags.log.info("  %s: %.4f", name, value)
     flags.log.info(
@@ -175,28 +172,8 @@ def _untrained(values: flags.FlagValues, opened: AnsweringSession, pairs: Sequen
         untrained = AnsweringSession(
             pretrained.open_path(path), opened.tokenizer, opened.max_seq_length, opened.batch_size
         )
-        return _short(pair_scores(Scorer(untrained, values.within_words), pairs))
-
-
-def _short(results: dict[str, Any]) -> dict[str, Any]:
+        results = pair_scores(Scorer(untrained, values.within_words), pairs)
     return {name: results[name] for name in ("accuracy", "standard_error", "pairs", "ties")}
-
-
-def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
-    """Scores texts by the log-probabilities in a unigram vocabulary; None for other vocabularies."""
-    if not tokenizer.is_spm:
-        return None
-    from sentencepiece import sentencepiece_model_pb2
-
-    spec = sentencepiece_model_pb2.ModelProto.FromString(
-        tokenizer.sp_model.serialized_model_proto()
-    ).trainer_spec
-    if spec.model_type != spec.UNIGRAM:
-        return None
-    model = tokenizer.sp_model
-    scores = [model.GetScore(i) for i in range(model.GetPieceSize())]
-    scores = np.pad(scores, (0, len(tokenizer.added.ids)))
-    return [float(scores[ids].sum()) for ids in tokenizer.encode_batch(texts)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 
@@ -164,30 +163,8 @@ def on_rows(work, kind, theirs, ours=None):
                          (ours or {}) | OURS[values.engine], theirs, KERAS_HUB)
         found = compare(sides, folder, rounds=values.rounds, work=tokens,
                         tolerance=TOLERANCES[values.precision])
-        return {"batch": batch, "length": length, "tokens": tokens,
-                "gemm_flops_per_second": gemm_rate(values.precision, values.device)}, found
+        return {"batch": batch, "length": length, "tokens": tokens}, found
     return run
-
-
-def gemm_rate(precision: str, device: str, seconds: float = 2.0) -> float:
-    """Returns the FLOP/s of the fastest of many large square matrix products on the backend."""
-    import keras
-    from keras import ops
-
-    if keras.backend.backend() == "jax":
-        from jax import jit
-    else:
-        from tensorflow import function as jit
-    size = 12288 if device == "gpu" else 2048
-    normal = np.random.default_rng(1).standard_normal((size, size), np.float32)
-    matrix = ops.cast(ops.convert_to_tensor(normal), precision)
-    multiply = jit(lambda matrix: ops.matmul(matrix, matrix))
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        started = time.perf_counter()
-        float(multiply(matrix)[0, 0])  # of a corner: copying all of it takes longer than computing it
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
 
 
 def on_texts(work, ours, theirs, keras_hub):
