@@ -15,7 +15,7 @@ from helpers import SIZES, assert_one_clear_line, assert_same_records, run_here,
 from hf_models import assert_same_weights, load
 
 import albert
-from albert import export_to_tfhub, run_classifier, run_squad_v2
+from albert import export_to_tfhub
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.export import hub_export
@@ -272,33 +272,27 @@ def test_a_handle_that_is_no_module_of_ours_or_cannot_be_fetched_is_a_clear_erro
 
 # --- --albert_hub_module_handle ---
 
-COMMANDS = {run_classifier: jobs.classifier_flags, run_squad_v2: jobs.squad_flags}
-
-
-def flags_without_model(command, folder) -> list[str]:
+def flags_without_model(folder) -> list[str]:
     dropped = ("--vocab_file", "--albert_config_file", "--do_predict")
-    given = [flag for flag in COMMANDS[command](folder) if not flag.startswith(dropped)]
-    return [*given, "--do_train"]
+    return [flag for flag in jobs.classifier_flags(folder) if not flag.startswith(dropped)]
 
 
 def test_a_module_alone_has_no_classifier(hub_module, tmp_path, capsys):
-    flags = [*flags_without_model(run_classifier, tmp_path), "--nodo_train", "--do_predict"]
-    assert jobs.classify(*flags, f"--albert_hub_module_handle={hub_module[1]}") == 2
+    flags = f"--albert_hub_module_handle={hub_module[1]}", "--do_predict"
+    assert jobs.classify(*flags_without_model(tmp_path), *flags) == 2
     assert "has no output_weights, output_bias" in assert_one_clear_line(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_module_is_fine_tuned_as_its_checkpoint(command, hub_module, tmp_path, begin):
+def test_a_module_is_fine_tuned_as_its_checkpoint(hub_module, tmp_path, begin):
     source, handle = hub_module
-    begun, data = [], flags_without_model(command, tmp_path)
+    begun, data = [], flags_without_model(tmp_path)
     for origin in (
         # The original's tutorial passes from_tf_hub instead of a real file.
         [f"--albert_hub_module_handle={handle}", "--spm_model_file=from_tf_hub"],
         [f"--albert_config_file={source}/albert_config.json", "--nodo_lower_case",
          f"--spm_model_file={source}/30k-clean.model", f"--init_checkpoint={source}/model.ckpt-best"],
     ):
-        (task, config, _, _, records), options = begin(
-            lambda *given: run_here(command, *given), *data, *origin)
+        (task, config, _, _, records), options = begin(jobs.classify, *data, "--do_train", *origin)
         shapes = {name: tuple(w.shape) for name, w in named_weights(albert.AlbertModel(config)).items()}
         weights, _ = checkpoints.warm_start(shapes, options["init"])
         begun.append((config, records, weights))

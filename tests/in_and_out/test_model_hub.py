@@ -152,7 +152,7 @@ def test_a_hub_that_is_out_of_reach_is_given_up_soon(hub, tmp_path):
         for server in (silent, closed):
             address = f"http://127.0.0.1:{server.getsockname()[1]}"
             done = helpers.run("program", cwd=tmp_path, env={
-                "HF_ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": "2"})
+                "HF_ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": "1"})
             seconds, said = done.stdout.splitlines()
             assert f"{address} can't be reached). Built-in models: small_en" in said, done.stderr
             assert float(seconds) < 10, said

@@ -310,9 +310,9 @@ def test_a_process_reads_its_standard_input_and_answers_in_utf_8(classifier, tmp
     jobs.change_json(tmp_path / "named/config.json", label2id=names, id2label=by_id)
     process = helpers.start("albert.predict", f"--model={tmp_path}/named", "--input_file=-", stdin=-1,
                             env={"PYTHONIOENCODING": "latin-1"}, encoding="utf-8")
-    out, err = process.communicate("w1\tw2\nw3\t\n", timeout=300)
+    out, err = process.communicate("text\ttext_pair\nw1\tw2\nw3\t\n", timeout=300)  # without a header
     assert process.returncode == 0, err
-    assert [set(json.loads(line)["probabilities"]) for line in out.splitlines()] == [{"schön", "日本"}] * 2
+    assert [set(json.loads(line)["probabilities"]) for line in out.splitlines()] == [{"schön", "日本"}] * 3
 
 
 # --- fill_mask and extract_features ---

@@ -7,7 +7,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, run_here, train_pieces
+from helpers import run_here, train_pieces
 from hf_models import HEADS, assert_same_weights, convert, load, random_model, save
 
 import albert
@@ -235,18 +235,6 @@ def test_labels_are_named_by_either_of_hugging_faces_arguments(two_labels):
     for bad in ({"id2label": {0: "a", 2: "b"}}, {"label_names": ["a", "b"], "num_labels": 3}):
         with pytest.raises((ValueError, CheckpointError)):
             albert.from_pretrained(two_labels, **bad)
-
-
-def test_a_conversion_puts_labels_in_another_order_and_refuses_others(two_labels, tmp_path, capsys):
-    albert.from_pretrained(two_labels, label_names=["no", "yes"]).save_pretrained(tmp_path / "named")
-    flags = f"--albert_directory={tmp_path}/named", f"--output_dir={tmp_path}/out"
-    assert convert(*flags, "--label_list=a,b") == 2
-    assert "was trained for the labels no; yes, not a; b" in assert_one_clear_line(capsys.readouterr().err)
-    assert convert(*flags, "--label_list=yes,no") == 0
-    before, after = (pretrained.open_path(str(tmp_path / name)) for name in ("named", "out"))
-    assert after.metadata.label_names == ("yes", "no")
-    np.testing.assert_array_equal(
-        after.weights().read("output_weights"), before.weights().read("output_weights")[::-1])
 
 
 def test_another_number_of_labels_is_a_new_head_on_request(two_labels):

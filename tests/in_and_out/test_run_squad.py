@@ -23,7 +23,6 @@ from albert.formats import pretrained
 from albert.storage import files
 from albert.tasks import squad_answers
 from albert.tasks.squad import SquadTask
-from albert.training import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -72,26 +71,6 @@ def blind(workshop, trained, tmp_path):
         return tmp_path / "blind"
 
     return get
-
-
-@pytest.fixture(scope="module")
-def predictions() -> dict:
-    """Those of the trained model, whose questions are the same with and without answers."""
-    return {}
-
-
-@pytest.fixture
-def computed_once(predictions, monkeypatch) -> None:
-    """Computes the predictions of the trained model only once, as thresholds don't change them."""
-    compute = evaluate.evaluate
-
-    def evaluated(task, config, run, source, weights):
-        if not predictions:
-            predictions.update(compute(task, config, run, source, weights).predictions)
-        step = int(weights.read("global_step"))
-        return evaluate.Evaluation(task.score(predictions) | {"global_step": step}, predictions)
-
-    monkeypatch.setattr(evaluate, "evaluate", evaluated)
 
 
 def answered(folder):
@@ -219,7 +198,6 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
 # --- With answers and without, and the threshold ---
 
 
-@pytest.mark.usefixtures("computed_once")
 def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(trained, blind, capsys):
     # With the command for both versions.
     out = blind("--version_2_with_negative", f"--checkpoint={trained / 'model.ckpt-best'}", module=run_squad)
@@ -229,7 +207,6 @@ def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(train
     assert answered(out) == answered(trained)
 
 
-@pytest.mark.usefixtures("computed_once")
 def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(workshop, trained, blind, tmp_path):
     odds = sorted(results_of(trained, "null_odds").values())
     model, middle = tmp_path / "model", odds[len(ANIMALS)]
@@ -242,7 +219,6 @@ def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(worksho
     assert answered(blind(f"--checkpoint={model}")) == answered(trained) != answered(model)
 
 
-@pytest.mark.usefixtures("computed_once")
 def test_a_checkpoint_that_is_copied_alone_keeps_the_threshold_of_its_evaluation_else_it_is_0(
     trained, blind, tmp_path
 ):

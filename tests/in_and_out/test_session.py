@@ -17,7 +17,7 @@ import types
 import numpy as np
 import pytest
 from answers import (
-    CONFIG, LENGTHS, METHODS, TAGS, TEXTS, WORDS, assert_same_answer, by_keras, method_of, passage, saved,
+    CONFIG, LENGTHS, METHODS, TEXTS, assert_same_answer, by_keras, method_of, passage, saved,
 )
 from apart import needs
 from helpers import REPO
@@ -174,8 +174,8 @@ def test_the_best_few_labels_are_a_list_and_several_numbers_have_names(tmp_path)
     assert session.classify("w1 w2")["values"] == pytest.approx(dict(zip("xy", map(float, logits))), abs=1e-5)
 
 
-def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
-    _, session = saved(tmp_path / "answers", "AlbertForQuestionAnswering")
+def test_an_answer_is_a_place_in_the_passage_and_the_best_few_are_a_list(tmp_path):
+    _, session = saved(tmp_path, "AlbertForQuestionAnswering")
     told = session.answer(("w1 w2", passage(9)))
     assert session.answer(question="w1 w2", context=passage(9)) == told
     beside_a_longer_one = session.answer([("w1 w2", passage(9)), ("w1", passage(50))])[0]
@@ -188,16 +188,6 @@ def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
     assert session.answer([("w1 w2", passage(9))], top_k=1) == [[told]]
     with pytest.raises(UserError, match="top_k must be at least 1"):
         session.answer(("w1 w2", passage(9)), top_k=0)
-    _, session = saved(tmp_path / "choice", "AlbertForMultipleChoice", 4)
-    told = session.choose((passage(9), "w3", *WORDS[:4]))
-    assert list(told["probabilities"]) == [*"ABCD"]
-    assert told["label"] == max(told["probabilities"], key=told["probabilities"].get)
-    with pytest.raises(UserError, match="was fine-tuned for multiple_choice, not for"):
-        session.classify("w1")
-    _, session = saved(tmp_path / "tags", "AlbertForTokenClassification", 3, **TAGS)
-    told = session.tag("w1 w2, w3")
-    assert told["words"] == ["w1", "w2", ",", "w3"]
-    assert len(told["labels"]) == 4 and set(told["labels"]) <= set(TAGS["label_names"])
 
 
 def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path, monkeypatch):

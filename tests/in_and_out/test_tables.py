@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import io
 import json
 import pathlib
 
@@ -234,17 +233,6 @@ def test_each_row_of_a_table_is_answered_by_its_text(told):
         assert [one["label"] for one in answers] == [one["label"] for one in expected], (name, flags)
         for one, other in zip(answers, expected, strict=True):
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
-
-
-def test_the_same_rows_are_answered_from_a_list_and_from_the_standard_input(told, classified, monkeypatch):
-    """A first line that could be a header is a text."""
-    content = "\n".join(["Content", *TEXTS]) + "\n"
-    of_file = told("a.txt", content, to="list.jsonl")
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
-    output = io.TextIOWrapper(io.BytesIO())
-    monkeypatch.setattr("sys.stdout", output)
-    assert run_here(predict, f"--model={classified.out}") == 0
-    assert output.buffer.getvalue().decode() == of_file and of_file.count("\n") == 4
 
 
 def test_a_table_is_written_back_with_its_answers(told):

@@ -231,7 +231,7 @@ DEVICES = {  # test_distribution, test_jax_engine
 ELSEWHERE = DATA | DEVICES | {
     "num_train_epochs", "pad_to_max_seq_length", "train_step", "use_xla", "warmup_step",  # below
     "num_keep_checkpoint",  # an alias
-    "middle_only",  # test_run_race
+    "middle_only",  # test_fine_tuning
     "null_score_diff_threshold", "predict_batch_size",  # test_run_squad
     # test_own_file, test_several_labels, test_tables, test_classifier_report
     "class_weights", "cross_validation", "delimiter", "dev_share", "encoding", "label_column",
