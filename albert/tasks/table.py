@@ -236,7 +236,7 @@ def _open_parquet(path: str, flag: str) -> Table:
     def cells(column: int) -> list[Any]:
         values, size = [], 0
         with text_files.open_text(path, flag) as stream, structured_files.open_parquet(stream, path) as file:
-            for batch in file.iter_batches(128, columns=[names[column]], use_threads=False):
+            for _, batch in structured_files.batches_of(file, path, names[column], 128):
                 found = batch.column(0)  # of a dictionary, each row gets a copy, which counts
                 found = found.dictionary_decode() if hasattr(found, "dictionary_decode") else found
                 if (size := size + found.nbytes) > lines.MAX_BYTES:

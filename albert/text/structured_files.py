@@ -1,7 +1,6 @@
 """JSON lines and Parquet: each object or row is a document, whose text is in one field."""
 
 import contextlib
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -43,10 +42,7 @@ def read_json_lines(stream: BinaryIO, name: str, text_field: str) -> Iterator[tu
     Raises:
       DataError: a line is not an object, or has no text in this field.
     """
-    for number in itertools.count(1):
-        line = stream.readline(LONGEST_OBJECT)
-        if not line:
-            return
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST_OBJECT), b""), 1):
         place = f"{name}:{number}"
         if len(line) == LONGEST_OBJECT:
             raise DataError(f"{place}: a line of more than {LONGEST_OBJECT >> 20} MB: divide it, or "
@@ -71,15 +67,13 @@ def read_parquet(stream: BinaryIO, name: str, text_field: str) -> Iterator[tuple
     Raises:
       DataError: the file is damaged, or has no column of this name with text.
     """
-    number = 0
     with open_parquet(stream, name) as file:
         _check_column(file.schema_arrow, name, text_field)
-        for batch in file.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False):
+        for first, batch in batches_of(file, name, text_field, _PARQUET_ROWS):
             if batch.nbytes > LONGEST_OBJECT:
-                raise DataError(f"{name}: row {number + 1}: more than {LONGEST_OBJECT >> 20} MB of text in "
+                raise DataError(f"{name}: row {first}: more than {LONGEST_OBJECT >> 20} MB of text in "
                                 f"{len(batch)} rows: divide the texts")
-            for value in batch.column(0).cast("large_binary").to_pylist():
-                number += 1
+            for number, value in enumerate(batch.column(0).cast("large_binary").to_pylist(), first):
                 text = None if value is None else value.decode("utf-8", "surrogateescape")
                 place = f"{name}: row {number}"
                 yield place, _text_of(text, place, text_field)
@@ -93,7 +87,6 @@ def open_parquet(stream: BinaryIO, name: str) -> Iterator[Any]:
       DataError: the file is damaged.
     """
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise DataError(f"{name}: Parquet needs pyarrow: pip install pyarrow") from error
@@ -105,6 +98,20 @@ def open_parquet(stream: BinaryIO, name: str) -> Iterator[Any]:
     except (pyarrow.ArrowException, OSError, EOFError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
         raise DataError(f"{name}: damaged or truncated Parquet file ({detail})") from error
+
+
+def batches_of(file: Any, name: str, column: str, rows: int) -> Iterator[tuple[int, Any]]:
+    """Yields (number of its first row, batch) of a column of a `ParquetFile`, so many rows at a time.
+
+    Raises:
+      DataError: not all rows can be read, which checksums do not tell, as the pages' headers have none.
+    """
+    count, expected = 0, file.metadata.num_rows
+    for batch in file.iter_batches(rows, columns=[column], use_threads=False):
+        yield count + 1, batch
+        count += len(batch)
+    if count != expected:
+        raise DataError(f"{name}: damaged Parquet file: {count:,} of {expected:,} rows can be read")
 
 
 def _check_column(schema: Any, name: str, text_field: str) -> None:

