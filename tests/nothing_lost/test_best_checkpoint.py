@@ -121,12 +121,3 @@ def test_a_finished_run_seeks_its_best_anew_on_other_data(finished, tmp_path, ca
     assert capsys.readouterr().err.count("of step 10, was evaluated differently (files)") == 1
     assert evaluate.read_best(str(finished.out))["step"] == 23
     assert metadata.read_run_state(str(finished.out / "model.ckpt-best"))["step"] == 23
-
-
-def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(classified, tmp_path):
-    run = classified.copy(tmp_path / "out")
-    make_unbeatable(run.out)
-    jobs.write_task(tmp_path)
-    (tmp_path / "SST-2/dev.tsv").write_text("text\tlabel\nabc\t0\nabc\t1\n")
-    assert jobs.classify(*run.flags, "--do_train", "--do_eval", f"--data_dir={tmp_path}") == 0
-    assert evaluate.read_best(str(run.out))["value"] == 0.5

@@ -265,13 +265,3 @@ def test_the_architecture_of_the_runs_own_directory_is_enough(trained, begin_her
     assert train(trained, f"--output_dir={trained}/other", config=None) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert "--albert_config_file is required (or the directory of a model as" in line
-
-
-def test_a_checkpoint_without_its_other_files_needs_the_architecture(folder, begin_here, capsys):
-    (folder / "bare").mkdir()
-    for name in ("model.ckpt-4.index", "model.ckpt-4.data-00000-of-00001"):
-        shutil.copy(folder / "first" / name, folder / "bare" / name)
-    bare = f"--init_checkpoint={folder}/bare/model.ckpt-4"
-    begin_here(folder, bare)
-    assert train(folder, bare, f"--output_dir={folder}/other", config=None) == 2
-    assert "bare" in assert_one_clear_line(capsys.readouterr().err)

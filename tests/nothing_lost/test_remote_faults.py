@@ -5,12 +5,15 @@ import pathlib
 import jobs
 import pytest
 import s3
+from apart import needs
 from helpers import assert_one_clear_line
+
+
+needs("moto", "s3fs", extra="remote-test")
 
 
 @pytest.fixture(scope="module")
 def moto():
-    s3.require_moto()
     with s3.server() as port:
         yield port
 

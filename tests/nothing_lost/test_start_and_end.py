@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import jobs
 import pytest
@@ -104,19 +103,6 @@ def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(command, modul
     process.send_signal(signal.SIGINT)
     out, rest = process.communicate(timeout=100)
     assert (process.returncode, out, rest) == (130, "", "stopped by SIGINT\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0, 0.4, 1, 2])
-def test_ctrl_c_while_the_engine_is_imported_ends_the_command_in_a_line(seconds, tmp_path):
-    flags = [*jobs.classifier_flags(tmp_path), "--do_train", "--do_eval"]
-    process = interruptible("albert.run_classifier", *flags)
-    wait_until_said(process, "dev: ")
-    time.sleep(seconds)
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in rest
-    assert jobs.classify(*flags) == 0
 
 
 def test_a_missing_file_is_found_before_a_model_is_downloaded(tmp_path, monkeypatch, capsys):

@@ -64,11 +64,6 @@ def rows_of(name: str, count: int):
 SPECS = {"masked": MASKED, "pairs": MASKS.feature_spec(), "choice": CHOICE}
 
 
-@pytest.fixture(params=SPECS)
-def kind(request):
-    return request.param
-
-
 def source_of(folder, name, counts=(23, 1, 9, 14, 5, 8)) -> RecordFiles:
     rows, paths = rows_of(name, sum(counts)), []
     for number, count in enumerate(counts):
@@ -94,7 +89,9 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("rows", ROWS, ids=str)
+@pytest.mark.parametrize("kind, rows", [
+    ("masked", ROWS[0]), ("choice", ROWS[2]), *(("pairs", rows) for rows in ROWS),
+], ids=str)
 def test_tensorflow_gets_the_same_batches_with_known_shapes(rows, kind, tmp_path):
     source, spec = source_of(tmp_path, kind), SPECS[kind]
     for position, share in ((0, None), (77, Share(4, 2, 2))):
@@ -110,10 +107,8 @@ def test_tensorflow_gets_the_same_batches_with_known_shapes(rows, kind, tmp_path
             assert is_cut_here or "packed_rows" in rows or None not in known.shape
 
 
-@pytest.mark.parametrize("num_batches", [0, 9])
-def test_tensorflow_gets_the_same_batches_for_evaluation_again_and_again(
-    num_batches, kind, tmp_path
-):
+@pytest.mark.parametrize("kind, num_batches", [("masked", 9), ("pairs", 0), ("choice", 9)])
+def test_tensorflow_gets_the_same_batches_for_evaluation_again_and_again(kind, num_batches, tmp_path):
     source, spec = source_of(tmp_path, kind), SPECS[kind]
     for rows in ({}, {"is_cut": True, "packed_rows": 1, "share": Share(2, 0, 2)}):
         options = {"batch_size": 8, "vocab_size": VOCAB, "num_batches": num_batches, **rows}
@@ -307,20 +302,7 @@ def test_no_feature_out_of_its_range_is_trained_on(engine, name, value, tmp_path
         list(itertools.islice(make_batches(engine, source, MASKED, **options), 6))
 
 
-def test_a_file_without_records_is_refused(tmp_path):
-    source = RecordFiles([str(tmp_path / "x")])
-    write_records(source.paths[0], [], FeatureSpec(MASKED.features), {})
-    with pytest.raises(DataError, match="no records in"):
-        batches.train_batches(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
-
-
 # --- The prefetching threads ---
-
-
-def endless(seen):
-    for number in itertools.count():
-        seen.append(number)
-        yield number
 
 
 def wait_until(is_true):
@@ -328,18 +310,6 @@ def wait_until(is_true):
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_so_many_items_are_made_ahead_and_the_thread_ends_with_its_reader():
-    seen, before = [], set(threading.enumerate())
-    some = batches.Prefetcher(endless(seen), 2)
-    assert [next(some), next(some)] == [0, 1]
-    wait_until(lambda: len(seen) == 4)
-    time.sleep(0.05)
-    assert len(seen) == 4
-    some.close()
-    assert list(some) == []
-    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.mark.filterwarnings("error")

@@ -162,15 +162,6 @@ def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bytes(corpus, dask_cl
     assert outputs(corpus) == plain
 
 
-def test_a_pipeline_needs_no_tensorflow(corpus):
-    needs_beam()
-    code = (
-        "import sys; sys.modules['tensorflow'] = None\n"
-        "from albert import create_pretraining_data as c; c.cli(sys.argv)\n"
-    )
-    jobs.python(code, *arguments(corpus), "--runner=DirectRunner")
-
-
 # --- Unsupported requests ---
 
 

@@ -128,15 +128,6 @@ def test_processes_that_read_end_with_a_killed_command(tmp_path):
     assert not any(os.path.exists(f"/proc/{pid}/exe") for pid in children)
 
 
-def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another(files, monkeypatch):
-    monkeypatch.setattr(data_order, "GROUP_RECORDS", 50)
-    paths, seeds, orders = files[2:3], (0, 1, 2**32 - 1, 2**32, 2**32 + 1), set()
-    for seed in seeds:
-        flat = sum(batches(paths, EPOCHS, seed=seed, batch_size=333), [])
-        orders |= {tuple(flat[i * 333 : (i + 1) * 333]) for i in range(EPOCHS)}
-    assert len(orders) == EPOCHS * len(seeds)
-
-
 def test_any_position_can_be_resumed_from(any_files):
     flat = sum(batches(any_files, 2 * TOTAL // 11, batch_size=11), [])
     for position in (0, 1, 17, TOTAL - 60, TOTAL - 1, TOTAL, TOTAL + 5):
@@ -163,15 +154,6 @@ def test_blocks_are_complete_records(files):
         scanned = RecordFiles([path]).blocks
         for column in ("file", "offset", "size", "first", "records"):
             np.testing.assert_array_equal(getattr(scanned, column), getattr(blocks, column))
-
-
-def test_blocks_that_are_not_the_file_are_refused(files):
-    path = pathlib.Path(manifests.manifest_path(files[0]))
-    (first, *more), *rest = json.loads(path.read_text())["blocks"]
-    value = json.loads(path.read_text()) | {"blocks": [[first + 1, *more], *rest]}
-    path.write_text(json.dumps(value))
-    with pytest.raises(DataError, match="damaged, or changed by hand"):
-        RecordFiles([files[0]]).blocks
 
 
 def test_the_order_is_what_it_was(tmp_path, monkeypatch):

@@ -175,17 +175,6 @@ def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(job, tmp_pat
 
 @pytest.mark.slow
 @NEEDS_JAX
-def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_path):
-    results = run_workers(*job, f"--output_dir={tmp_path}", of_second=["--learning_rate=0.03"])
-    assert [code for code, _ in results] == [2, 2], results
-    for (_, err), rate in zip(results, ("0.02", "0.03"), strict=True):
-        line = assert_one_clear_line(err)
-        assert f"workers differ in --learning_rate: this one has {rate}" in line
-    assert not list(tmp_path.glob("model.ckpt*"))
-
-
-@pytest.mark.slow
-@NEEDS_JAX
 def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
     results = run_workers(*jobs.classifier_flags(tmp_path), "--do_train", "--do_eval",
                           "--do_predict", module="albert.run_classifier")

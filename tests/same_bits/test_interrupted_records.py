@@ -202,20 +202,6 @@ def test_readers_refuse_files_that_a_killed_run_left_between_old_and_new(tiny, m
         take(tiny)
 
 
-def test_shards_of_two_runs_are_no_data_set(tiny):
-    paths = [f"{tiny}/out-0.tfrecord", f"{tiny}/out-1.tfrecord"]
-    spec = manifests.FeatureSpec({"input_ids": ("int64", 32)})
-    make(tiny, output_file=",".join(paths))
-    kept = {name: (tiny / name).read_bytes() for name in files_made(tiny) if "out-0" in name}
-    make(tiny, output_file=",".join(paths), random_seed=1)
-    RecordFiles(paths).check(spec)
-    for name, content in kept.items():
-        (tiny / name).write_bytes(content)
-    RecordFiles(paths[:1]).check(spec)
-    with pytest.raises(DataError, match="written by different runs, and are not parts of one data set"):
-        RecordFiles(paths).check(spec)
-
-
 def test_only_the_blocks_of_a_corrected_line_are_made_again(tiny, monkeypatch):
     monkeypatch.setattr(job, "_BLOCK", (400, 400))
     # A short text would be refused at once, from the sample of its letters.

@@ -9,6 +9,7 @@ from making_records import masked_pairs
 from albert.pretraining_data import dynamic_masking, masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.pretraining_data.rng import SequenceRng, keys_at
+from albert.tokenization import FullTokenizer, is_start_piece
 
 CLS, SEP, MASK = 2, 3, 4
 V = 50  # ids 5..29 begin words, 30..49 continue them
@@ -105,17 +106,21 @@ def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
     assert mask(ids, length, one, rng).counts.tolist() == [0]
 
 
-def test_shares_of_mask_kept_and_random_are_eighty_ten_ten():
-    ids, _, masked = run(MaskingSettings(20, 0.15), count=5_000, length=64)
+@pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
+def test_shares_of_mask_kept_and_random_are_those_asked_for(share):
+    settings = MaskingSettings(20, 0.15, mask_token_share=share)
+    ids, _, masked = run(settings, count=5_000, length=64)
     row, rank = np.nonzero(np.arange(20) < masked.counts[:, None])
     column = masked.positions[row, rank]
     now, was = masked.input_ids[row, column], ids[row, column]
     n = len(now)
-    for share, rest in (((now == MASK).mean(), 0.8), ((now == was).mean(), 0.1)):
-        want = rest + 0.1 / V  # a random token may be either
-        assert abs(share - want) < 4 * np.sqrt(want * (1 - want) / n)
+    drawn = (1 - share) / 2
+    for found, rest in (((now == MASK).mean(), share), ((now == was).mean(), drawn)):
+        want = rest + drawn / V  # a random token may be either
+        assert abs(found - want) <= 4 * np.sqrt(want * (1 - want) / n)
     is_random = (now != MASK) & (now != was)
-    assert set(np.unique(now[is_random])) == set(range(V)) - {MASK}  # any of the vocabulary
+    # Any of the vocabulary.
+    assert set(np.unique(now[is_random])) == (set(range(V)) - {MASK} if share < 1 else set())
 
 
 @pytest.mark.parametrize("shorter,want", [(True, [6, 3, 2]), (False, [2, 3, 6])])
@@ -226,30 +231,7 @@ def test_swapped_segments_keep_their_words_and_borders():
     assert out["next_sentence_labels"].tolist() == [[0]]
 
 
-def masked_rows(settings, count=3000):
-    ids = np.tile([CLS, *[10] * 30, SEP, *[10] * 30, SEP], (count, 1))
-    segments, labels = np.full((count, 2), 30), np.zeros((count, 1), int)
-    masks = masks_of(63, settings)
-    return masked_pairs(masks, ids, segments, np.ones_like(ids), labels, np.arange(count))
-
-
-def kinds_of(rows):
-    """Returns the fate of the chosen tokens: 0 for [MASK], 1 if unchanged, 2 for another token."""
-    chosen = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], axis=1)
-    return np.where(chosen == MASK, 0, np.where(chosen == 10, 1, 2))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
-def test_so_many_of_the_chosen_tokens_become_mask(share):
-    kinds = kinds_of(masked_rows(MaskingSettings(9, 0.15, mask_token_share=share))).ravel()
-    found = np.bincount(kinds, minlength=3) / kinds.size
-    expected = [share, (1 - share) / 2, (1 - share) / 2]
-    assert abs(found - expected).max() <= 4 * 0.5 / np.sqrt(kinds.size) * (share < 1)
-
-
 def test_word_boundaries_of_real_pieces(golden_path):
-    from albert.tokenization import FullTokenizer
-
     tokenizer = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
     is_start = np.array(tokenizer.start_pieces())
     special_ids = SpecialIds(CLS, SEP, MASK, len(is_start))
@@ -258,11 +240,15 @@ def test_word_boundaries_of_real_pieces(golden_path):
     boundary = masking.token_boundaries(ids, np.array([22]), is_start, special_ids)
     names = tokenizer.convert_ids_to_tokens(ids[0])
     for name, begins in zip(names[1:-1], boundary[0, 1:-1], strict=True):
-        assert bool(begins) == tokenizer_starts(name)
+        assert bool(begins) == is_start_piece(name, is_spm=True)
     assert boundary[0, [0, -1]].tolist() == [1, 1]
 
 
-def tokenizer_starts(piece):
-    from albert.tokenization import is_start_piece
-
-    return is_start_piece(piece, is_spm=True)
+def test_word_boundaries_of_wordpiece(tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "##s", "we"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    is_start, special_ids = np.array(tokenizer.start_pieces()), SpecialIds(CLS, SEP, MASK, len(pieces))
+    ids = np.array([[CLS, *tokenizer.encode_text("We playing plays"), SEP]])
+    boundary = masking.token_boundaries(ids, np.array([7]), is_start, special_ids)
+    assert boundary.tolist() == [[1, 1, 1, 0, 1, 0, 1]]

@@ -35,7 +35,7 @@ def corpus(tmp_path_factory):
     texts = ["\n".join(" ".join(rng.choice(words, 3 + (d + n) % 7)) for n in range(9))
              for d in range(40)]
     (folder / "corpus.txt").write_text("\n\n".join(texts) + "\n")
-    make(folder, "static", "--dupe_factor=40")
+    make(folder, "static", "--dupe_factor=2")
     make(folder, "pairs", "--nostatic_masks", dynamic=True)
     return folder
 
@@ -78,11 +78,6 @@ def originals(batch):
     return ids
 
 
-def test_forty_masked_copies_take_thirty_times_the_disk_of_the_pairs(corpus):
-    sizes = [(corpus / f"{name}.tfrecord").stat().st_size for name in ("static", "pairs")]
-    assert sizes[0] > 30 * sizes[1]
-
-
 def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(corpus):
     path = str(corpus / "pairs.tfrecord")
     count = len(payloads_of(path))
@@ -109,7 +104,7 @@ def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(cor
     assert 0.15 < changed < 0.65
 
 
-@pytest.mark.parametrize("position", [0, 8, 40, 1000])
+@pytest.mark.parametrize("position", [8, 1000])
 def test_a_resumed_run_draws_the_masks_of_the_uninterrupted_one(corpus, position):
     path = str(corpus / "pairs.tfrecord")
     through = batches(path, position // 8 + 3)[position // 8 :]
@@ -118,7 +113,7 @@ def test_a_resumed_run_draws_the_masks_of_the_uninterrupted_one(corpus, position
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-@pytest.mark.parametrize("workers,each", [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("workers,each", [(2, 1), (2, 2)])
 def test_the_masks_are_the_same_however_many_read_them(
     corpus, workers, each, is_large, monkeypatch
 ):
@@ -142,20 +137,6 @@ def test_masks_follow_from_the_seed(corpus):
     one, again, other = (batches(path, 1, seed=seed)[0] for seed in (3, 3, 4))
     same(one, again)
     assert (one["masked_lm_positions"] != other["masked_lm_positions"]).any()
-
-
-def test_labels_cannot_be_read_off_the_lengths_of_segments_that_were_cut(tmp_path):
-    words = [f"w{i}" for i in range(50)]
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
-    text = "\n".join([" ".join(words[:30])] * 40)  # each line longer than a sequence
-    (tmp_path / "corpus.txt").write_text("\n\n".join([text] * 40) + "\n")
-    path = make(tmp_path, "pairs", "--nostatic_masks", "--strict_sentence_order", dynamic=True)
-    rows = joined(batches(path, 60))
-    second = rows["segment_ids"].sum(axis=1)
-    is_first_longer = rows["input_mask"].sum(axis=1) - second - 1 > second
-    for label in (0, 1):
-        of_label = is_first_longer[rows["next_sentence_labels"][:, 0] == label]
-        assert len(of_label) > 150 and abs(of_label.mean() - 0.5) < 0.2
 
 
 @pytest.mark.parametrize("objective, share", [
@@ -198,8 +179,9 @@ def test_each_line_can_be_a_row_by_itself(corpus, static):
 
 
 def job(corpus, tmp_path, *more):
+    config = write_config(tmp_path, vocab_size=55, max_position_embeddings=24, num_hidden_layers=1)
     return [
-        f"--albert_config_file={write_config(tmp_path, vocab_size=55, max_position_embeddings=24, num_hidden_layers=1)}",
+        f"--albert_config_file={config}",
         f"--input_file={corpus / 'pairs.tfrecord'}", f"--output_dir={tmp_path / 'out'}",
         f"--max_seq_length={LENGTH}", "--max_predictions_per_seq=5", "--train_batch_size=4",
         "--eval_batch_size=4", "--max_eval_steps=2", "--num_train_steps=6",
@@ -217,43 +199,26 @@ def task_of(begin):
     return lambda *arguments: begin(command, *arguments)[0][0]
 
 
-def long_job(corpus, tmp_path, length, *more):
-    """A run on longer sequences than those of `job`."""
-    (tmp_path / "longer").mkdir()
-    path = make(corpus, f"long-{length}", "--nostatic_masks", f"--max_seq_length={length}",
-                dynamic=True)
-    config = write_config(tmp_path / "longer", vocab_size=55, max_position_embeddings=length)
-    return job(corpus, tmp_path, f"--albert_config_file={config}", f"--max_seq_length={length}",
-               f"--input_file={path}", f"--vocab_file={corpus}/vocab.txt", *more)
-
-
-def masked_of(task):
-    """Returns the numbers of masked tokens in full sequences of a task."""
-    length = task.max_seq_length
-    ids = np.full((64, length), 9)
-    ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
-    segments = np.tile([length // 2 - 1, length - length // 2 - 2], (64, 1))
-    found = masked_pairs(task.masks, ids, segments, np.ones_like(ids), np.zeros((64, 1), int),
-                            np.arange(64))
-    assert found["masked_lm_weights"].shape[1] == task.max_predictions_per_seq
-    return set(found["masked_lm_weights"].sum(axis=1).astype(int).tolist())
-
-
-def test_a_share_of_long_rows_is_masked_in_full(corpus, tmp_path, task_of):
-    task = task_of(*(flag for flag in long_job(corpus, tmp_path, 128, "--masked_lm_budget=0.3")
-                     if "max_predictions" not in flag))
-    assert masked_of(task) == {38}  # 0.3 of 128
-    assert task.for_evaluation().max_predictions_per_seq == 38
-
-
-def test_too_few_predictions_for_the_share_are_refused_and_more_are_taken(
+def test_the_share_of_long_rows_is_masked_in_full_and_too_few_predictions_are_refused(
     corpus, tmp_path, task_of, capsys
 ):
-    arguments = long_job(corpus, tmp_path, 128, "--masked_lm_budget=0.15")
-    assert command(*arguments, "--max_predictions_per_seq=18") == 2
+    path = make(corpus, "long", "--nostatic_masks", "--max_seq_length=128", dynamic=True)
+    flags = [flag for flag in job(corpus, tmp_path) if "max_predictions" not in flag] + [
+        f"--input_file={path}", "--max_seq_length=128",
+        f"--albert_config_file={write_config(tmp_path, vocab_size=55, max_position_embeddings=128)}",
+    ]
+    task = task_of(*flags, "--masked_lm_budget=0.3")
+    assert task.max_predictions_per_seq == task.for_evaluation().max_predictions_per_seq == 38
+    ids = np.full((64, 128), 9)
+    ids[:, 0], ids[:, 64], ids[:, -1] = 2, 3, 3
+    rows = masked_pairs(task.masks, ids, np.tile([63, 62], (64, 1)), np.ones_like(ids),
+                        np.zeros((64, 1), int), np.arange(64))
+    assert (rows["masked_lm_weights"].sum(axis=1) == 38).all() and rows["masked_lm_weights"].shape[1] == 38
+    flags.append("--masked_lm_budget=0.15")
+    assert command(*flags, "--max_predictions_per_seq=18") == 2
     assert ("--max_predictions_per_seq=18 is less than the 19 predictions of --masked_lm_budget=0.15"
             in capsys.readouterr().err)
-    assert task_of(*arguments, "--max_predictions_per_seq=30").max_predictions_per_seq == 30
+    assert task_of(*flags, "--max_predictions_per_seq=30").max_predictions_per_seq == 30
 
 
 def test_a_run_masks_on_the_fly_and_evaluates_masked_records(corpus, tmp_path):
@@ -302,8 +267,7 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path, be
         assert set(each.predictions(batch, outputs)) == {"masked_lm", "is_real_example"}
 
 
-@pytest.mark.slow
-def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
+def test_rows_of_single_sentences_may_lie_among_pairs(corpus):
     single = make(corpus, "single-among", "--nostatic_masks", "--single_sentences",
                   "--sentence_objective=none", dynamic=True)
     pairs = str(corpus / "pairs.tfrecord")
@@ -323,11 +287,6 @@ def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
             float(task.loss_weights(batch)["sentence_order"]))
         labels = batch["next_sentence_labels"][:, 0].numpy()
         assert 0 < labels[is_pair == 1].mean() < 1 and not labels[is_pair == 0].any()
-    more = (f"--input_file={pairs},{single}", f"--eval_input_file={pairs}",
-            "--masked_lm_budget=0.2", "--do_eval")
-    assert 0 == command(*job(corpus, tmp_path, *more))
-    results = json.loads((tmp_path / "out/eval_results.json").read_text())
-    assert 0 < results["sentence_order_loss"] < 2
 
 
 def test_two_objectives_cannot_be_learned_at_once(corpus, tmp_path, capsys):

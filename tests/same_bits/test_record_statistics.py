@@ -5,14 +5,11 @@ import functools
 import gzip
 import json
 
-import jobs
 import making_records
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import parse_with_tensorflow
 from making_records import masked_pairs, read
-from record_files_made import payloads_of
 
 from albert.pretraining_data import dynamic_masking, job, masking
 from albert.pretraining_data.job import Recipe
@@ -195,34 +192,3 @@ def test_every_segment_is_text_of_the_corpus(make, vocabulary, golden_path, gold
                  for s in (a, b)]
         assert found[0] and found[1]
         assert label[0] == 1 or set(found[0]) & set(found[1])
-
-
-def test_tokens_of_a_wordpiece_word_are_masked_together(tmp_path):
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "##s", "we"])
-    )
-    (tmp_path / "text.txt").write_text("\n\n".join("We playing\nplays we playing" for _ in "abcd"))
-    out = tmp_path / "out.tfrecord"
-    assert 0 == jobs.create_data(
-        f"--input_file={tmp_path / 'text.txt'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
-        f"--output_file={out}", "--max_seq_length=12", "--dupe_factor=3",
-        "--short_seq_prob=0", "--max_predictions_per_seq=4", "--masked_lm_prob=0.4",
-    )
-    whole = set()
-    for record in payloads_of(str(out)):
-        feature = tf.train.Example.FromString(record).features.feature
-        ids, boundary, positions, labels = (
-            list(feature[name].int64_list.value)
-            for name in ("input_ids", "token_boundary", "masked_lm_positions", "masked_lm_ids")
-        )
-        length = sum(feature["input_mask"].int64_list.value)
-        for position, label in zip(positions, labels, strict=True):
-            if position:
-                ids[position] = label
-        assert boundary[:length] == [int(i not in (6, 7)) for i in ids[:length]]
-        chosen = set(positions) - {0}
-        for position in range(1, length):
-            if ids[position] in (6, 7):  # masked together with its word
-                assert (position in chosen) == (position - 1 in chosen)
-                whole.add(position in chosen)
-    assert whole == {True, False}

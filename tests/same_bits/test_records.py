@@ -10,7 +10,7 @@ from damage import flipped
 from record_files_made import payloads_of, write_records
 
 from albert.errors import DataError
-from albert.records import examples, manifests, record_files, tfrecord
+from albert.records import examples, manifests, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.storage import files
@@ -151,26 +151,6 @@ def test_empty_files_are_refused(tmp_path):
     write_records(path, [], SPEC, {})
     with pytest.raises(DataError, match="holds no records"):
         RecordFiles([path]).check(SPEC)
-
-
-def test_many_shards_are_looked_up_once_and_files_without_manifest_read_once(tmp_path, monkeypatch):
-    paths = [str(tmp_path / f"{number}.tfrecord") for number in range(30)]
-    shards = {os.path.basename(path): f"digest {path}" for path in [*paths, f"{tmp_path}/absent"]}
-    for path in paths:
-        write_records(path, make_rows(10), SPEC, {"shards": shards})
-    calls = {"exists": [], "scan": []}
-    for module, name in ((record_files.os.path, "exists"), (record_files, "scan")):
-        original = getattr(module, name)
-        monkeypatch.setattr(
-            module, name, lambda path, n=name, f=original: calls[n].append(path) or f(path))
-    source = RecordFiles(paths).check(SPEC)
-    assert source.count == 300 and len(source.blocks.records) == 30
-    assert len(calls["exists"]) == len(set(calls["exists"])) == 31 and not calls["scan"]
-    for path in paths:
-        os.unlink(manifests.manifest_path(path))
-    source = RecordFiles(paths).check(SPEC)
-    assert source.count == 300 and len(source.blocks.records) == 30
-    assert sorted(calls["scan"]) == sorted(paths)
 
 
 @pytest.mark.parametrize("with_manifest", [True, False])

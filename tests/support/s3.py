@@ -14,15 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-REASON = "moto or s3fs is not installed (extra: remote-test)"
 _ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message></Error>"
-
-
-def require_moto() -> None:
-    import pytest  # the benchmark that also uses this does not need it
-
-    for module in ("moto.server", "s3fs"):
-        pytest.importorskip(module, reason=REASON)
 
 
 # Servers choose a free port and print it, so that no other process can take it first.
