@@ -1,9 +1,7 @@
 """The examples of the README and docs/ run in their order, and the notebooks from top to bottom."""
 
-import importlib.util
 import json
 import os
-import pathlib
 import re
 import shlex
 import shutil
@@ -38,10 +36,6 @@ SMALLER = {
     "run_race": ["--train_step=2", "--warmup_step=1", "--save_checkpoints_steps=2"],
 }
 NUMBER = re.compile(r"\d+\.\d+")
-# Words in examples, and the additional package that they need.
-NEEDS = {
-    "work/classifier.onnx": "onnxruntime",
-}
 QUESTIONS = {
     "context": "A cat sat on a mat.",
     "qas": [
@@ -116,13 +110,11 @@ def workshop(tmp_path):
     return tmp_path
 
 
-def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -> int:
-    """Runs those examples of pages that need only these packages; returns their number."""
-    wanted = [
-        example for page in pages for example in examples(page)
-        if example[0] in ("bash", "python")
-        and {package for word, package in NEEDS.items() if word in example[1]} <= packages
-    ]
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_examples_of_every_page_run_in_their_order(workshop):
+    wanted = [example for page in GUIDES for example in examples(page) if example[0] in ("bash", "python")]
+    assert len(wanted) > 24
     for number, (language, code) in enumerate(wanted):
         script = f"example_{number}.py"
         (workshop / script).write_text(code)
@@ -140,13 +132,6 @@ def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -
             assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
             if output:
                 (workshop / output).write_text(done.stdout)
-    return len(wanted)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_the_examples_of_every_page_run_in_their_order(workshop):
-    assert run_examples(GUIDES, workshop, set()) > 24
     for name in ("work/classifier", "work/own", "work/glue", "my_classifier"):
         assert "eval_accuracy = " in (workshop / name / "eval_results.txt").read_text()
     assert (workshop / "work/glue/submit_results.tsv").stat().st_size
@@ -154,16 +139,6 @@ def test_the_examples_of_every_page_run_in_their_order(workshop):
     assert (workshop / "my_model/model/albert_config.json").exists()
     assert (workshop / "albert_hf/model.safetensors").exists()
     assert "eval_accuracy_high = " in (workshop / "work/race/predict_results.txt").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_the_examples_that_need_other_packages_run(workshop):
-    packages = {name for name in NEEDS.values() if importlib.util.find_spec(name)}
-    if not packages:
-        pytest.skip("onnxruntime not installed (extra: onnx)")
-    run_examples(["docs/guides/pretrain.md", "docs/start/first_classifier.md", "docs/guides/serve.md"],
-                 workshop, packages)
 
 
 def shown_after(page: str, code: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import hub_server
 import ml_dtypes
 import numpy as np
 import pytest
@@ -286,30 +285,15 @@ def test_the_files_decide_on_pooling_and_length(copy, texts):
 # === As a user ===
 
 
-def test_a_bert_of_the_hub_is_opened_and_fine_tuned_by_its_name(
-    bert, texts, vectors, tmp_path, monkeypatch
-):
-    name = "sentence-transformers/all-MiniLM-L6-v2"
-    shutil.copytree(bert / "model", tmp_path / "hub" / name / "main")
+def test_a_bert_is_fine_tuned(bert, tmp_path):
     table = tmp_path / "my.csv"
     table.write_text("text,label\n" + "".join(
         f"the {('good', 'bad')[i % 2]} boy {i},{('yes', 'no')[i % 2]}\n" for i in range(40)))
-    with hub_server.serving(tmp_path / "hub") as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-        np.testing.assert_allclose(albert.open_session(name).embed(texts), vectors, atol=1e-5)
-        assert run_here(
-            run_classifier, f"--init_checkpoint={name}", f"--train_file={table}", "--num_train_epochs=1",
-            f"--output_dir={tmp_path / 'out'}", "--cross_validation=0",
-        ) == 0
+    assert run_here(
+        run_classifier, f"--init_checkpoint={bert / 'model'}", f"--train_file={table}", "--num_train_epochs=1",
+        f"--output_dir={tmp_path / 'out'}", "--cross_validation=0",
+    ) == 0
     assert set(albert.open_session(tmp_path / "out").classify("the good boy")["probabilities"]) == {"yes", "no"}
-
-
-def test_an_encoder_without_a_head_says_so(bert):
-    with pytest.raises(CheckpointError, match="has no masked-LM head"):
-        albert.open_session(bert / "model").fill_mask("the [MASK]")
 
 
 def test_an_onnx_file_computes_the_same(bert, tmp_path):
