@@ -71,20 +71,21 @@ def test_the_smoke_run_trains_all_tasks_and_repeats_none(tmp_path: pathlib.Path)
 # --- The table ---
 
 
-def test_a_task_with_two_metrics_counts_once_and_other_results_are_refused(tmp_path):
-    def write(task, **results):
-        (tmp_path / task).mkdir(exist_ok=True)
-        (tmp_path / task / "eval_results.json").write_text(json.dumps(results))
+def write_results(folder, **results):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "eval_results.json").write_text(json.dumps(results))
 
+
+def test_a_task_with_two_metrics_counts_once_and_other_results_are_refused(tmp_path):
     with pytest.raises(DataError, match="no <task>/eval_results.json"):
         glue_report.read_scores(str(tmp_path))
-    write("cola", eval_accuracy=0.8)
+    write_results(tmp_path / "cola", eval_accuracy=0.8)
     with pytest.raises(DataError, match="cola/eval_results.json: no matthew_corr in it"):
         glue_report.read_scores(str(tmp_path))
-    write("cola", eval_accuracy=0.8, matthew_corr=0.5)
-    write("mrpc", eval_accuracy=0.8, f1=0.9)
-    write("mnli", eval_accuracy=0.7)
-    write("mismnli", eval_accuracy=0.72)
+    write_results(tmp_path / "cola", eval_accuracy=0.8, matthew_corr=0.5)
+    write_results(tmp_path / "mrpc", eval_accuracy=0.8, f1=0.9)
+    write_results(tmp_path / "mnli", eval_accuracy=0.7)
+    write_results(tmp_path / "mismnli", eval_accuracy=0.72)
     scores = glue_report.read_scores(str(tmp_path))
     assert glue_report.average(scores) == pytest.approx((50 + 85 + 71) / 3)
     lines = glue_report.table(scores).splitlines()
@@ -95,9 +96,7 @@ def test_a_task_with_two_metrics_counts_once_and_other_results_are_refused(tmp_p
 
 def test_several_runs_give_medians_and_deviations(tmp_path, capsys):
     for seed, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
-        folder = tmp_path / f"seed-{seed}/rte"
-        folder.mkdir(parents=True)
-        (folder / "eval_results.json").write_text(json.dumps({"eval_accuracy": accuracy}))
+        write_results(tmp_path / f"seed-{seed}/rte", eval_accuracy=accuracy)
     runs = ",".join(str(tmp_path / f"seed-{seed}") for seed in (1, 2, 3))
     assert run_here(glue_report, f"--directory={runs}") == 0
     table = (tmp_path / "glue_results.md").read_text()
@@ -106,8 +105,6 @@ def test_several_runs_give_medians_and_deviations(tmp_path, capsys):
     assert (dev[0], dev[8], dev[-1]) == ("| dev", "70.0", "70.0 |")
     assert (deviation[0], deviation[8], deviation[-1]) == ("| deviation", "20.0", "20.0 |")
     assert json.loads((tmp_path / "glue_results.json").read_text())["RTE"] == [70.0]
-    (tmp_path / "seed-2/rte/eval_results.json").write_text(json.dumps({"eval_accuracy": 1}))
-    (tmp_path / "seed-3/cola").mkdir()
-    (tmp_path / "seed-3/cola/eval_results.json").write_text(json.dumps({"matthew_corr": 1}))
+    write_results(tmp_path / "seed-3/cola", matthew_corr=1)
     assert run_here(glue_report, f"--directory={runs}") == 2
     assert "not all runs have CoLA" in capsys.readouterr().err

@@ -46,12 +46,13 @@ def counts() -> dict[str, int]:
 
 
 def test_every_package_is_within_its_budget():
-    source = '"""A module."""\n\nX = 1  # one\n# a comment\ndef f():\n    """Docs."""\n    return """a\nb"""\n'
+    source = '"""A module."""\n\nX = 1  # one\n# two\ndef f():\n    """Docs."""\n    return """a\nb"""\n'
     assert lines_of_code(source) == 4
     found, budget = counts(), json.loads((HERE / "size_budget.json").read_text())
     assert found.keys() == budget.keys()
     for name, lines in found.items():
-        assert lines <= budget[name], f"{name}: {lines} lines of code, the budget is {budget[name]}: remove some"
+        allowed = budget[name]
+        assert lines <= allowed, f"{name}: {lines} lines of code, the budget is {allowed}: remove some"
 
 
 if __name__ == "__main__":

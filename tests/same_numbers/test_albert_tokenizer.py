@@ -9,9 +9,8 @@ import shutil
 import apart
 import numpy as np
 import pytest
-import sentencepiece
 import their_transformers
-from helpers import SIZES, write_config
+from helpers import SIZES, train_pieces, write_config
 
 import albert
 from albert import tokenization
@@ -179,7 +178,8 @@ def test_windows_words_and_masks_are_those_of_transformers(golden_path, tmp_path
 def test_what_it_does_not_know_is_refused_by_name(tokenizer):
     for arguments, options, said in (
         (("the first one",), {"max_length": 4, "truncation": False}, "text 0 has .* 4 is the max"),
-        (("a b c", "d e"), {"max_length": 4, "truncation": "only_second"}, "leaves no space with truncation='only_second'"),
+        (("a b c", "d e"), {"max_length": 4, "truncation": "only_second"},
+         "leaves no space with truncation='only_second'"),
         (("one", "two"), {"max_length": 2}, "max_length 2 leaves no space"),
         (("one",), {"padding": "left"}, "padding must be one of .*, got 'left'"),
         (("one",), {"truncation": 3}, "truncation must be one of .*, got 3"),
@@ -333,16 +333,9 @@ def test_added_tokens_of_hugging_faces_files_are_read_or_refused(hindi, golden_p
 @pytest.fixture
 def hindi(made_once, tmp_path):
     """A tokenizer directory in Hugging Face's layout, with accents and virama in its vocabulary."""
-    def make(folder):
-        lines = ["Café हिन्दी the big", "naïve क्ष small"] * 9
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_prefix=str(folder / "spiece"), vocab_size=50,
-            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-            control_symbols=["[CLS]", "[SEP]", "[MASK]"], hard_vocab_limit=False, minloglevel=2,
-            normalization_rule_name="identity",
-        )
-
-    folder, _ = made_once("hindi", make)
+    lines = ["Café हिन्दी the big", "naïve क्ष small"] * 9
+    folder, _ = made_once("hindi", lambda folder: train_pieces(
+        folder / "spiece", lines, 50, normalization_rule_name="identity"))
     return shutil.copytree(folder, tmp_path / "hindi")
 
 

@@ -4,9 +4,10 @@ import json
 import random
 
 import hypothesis
+import jobs
 import numpy as np
 import pytest
-from helpers import parse_with_tensorflow
+from helpers import parse_with_tensorflow, train_pieces
 from hypothesis import settings
 from hypothesis import strategies as st
 from record_files_made import payloads_of, write_records
@@ -17,7 +18,6 @@ from albert.tasks import glue, squad
 from albert.text import text_files
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import FullTokenizer, preprocess_text
-import jobs
 
 # Including lone surrogates, which JSON can hold.
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60)
@@ -37,16 +37,9 @@ def wordpiece(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory):
-    from albert.text import vocabulary
-
-    folder = tmp_path_factory.mktemp("spm")
-    text = folder / "text"
-    text.write_text("\n".join(f"w{i} abc, 20{i}, hello world" for i in range(300)))
-    made = vocabulary.train(
-        [str(text)], vocabulary.Settings(vocab_size=90, character_coverage=1.0)
-    )
-    (folder / "spm.model").write_bytes(made)
-    return FullTokenizer(None, True, str(folder / "spm.model"))
+    lines = [f"w{i} abc, 20{i}, hello world" for i in range(300)]
+    path = train_pieces(tmp_path_factory.mktemp("spm") / "spm", lines, 90, character_coverage=1.0)
+    return FullTokenizer(None, True, path)
 
 
 # --- Tokenizer ---

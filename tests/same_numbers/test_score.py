@@ -109,37 +109,31 @@ def test_accuracies_are_means_of_paradigms_and_ties_count_half():
     assert found["standard_error"] == pytest.approx((np.var([1, 1, 0.5, 0]) / 4) ** 0.5 / 3)
 
 
-def test_pairs_are_read_from_files_folders_and_archives(tmp_path):
-    a = write_pairs(tmp_path / "a.jsonl", "a", 5)
+def preferred(session, count: int) -> float:
+    """Returns the fraction of pairs whose good text has the higher score."""
+    good, bad = (scores_of(session)([f"w{i} w1{end}." for i in range(count)]) for end in ("s", "ed"))
+    return np.mean(np.greater(good, bad))
+
+
+def test_the_command_scores_pairs_of_files_and_archives_beside_random_weights(folder, session, tmp_path, caplog):
     write_pairs(tmp_path / "b.jsonl", "b", 3)
-    assert len(blimp.read_pairs(str(a))) == 5
-    assert [p.paradigm for p in blimp.read_pairs(str(tmp_path), 2)] == list("aabb")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        archive.write(a, "data/a.jsonl")
+        archive.write(write_pairs(tmp_path / "a.jsonl", "a", 30), "data/a.jsonl")
         archive.writestr("__MACOSX/data/._a.jsonl", b"\x00\x05")
-    assert blimp.read_pairs(str(tmp_path / "all.zip")) == blimp.read_pairs(str(a))
-
-
-def preferred(score, count: int) -> float:
-    """Returns the fraction of pairs whose good text has the higher score(texts)."""
-    good, bad = (np.array(score([f"w{i} w1{end}." for i in range(count)])) for end in ("s", "ed"))
-    return np.mean(good > bad)
-
-
-def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_path, caplog):
-    write_pairs(tmp_path / "a.jsonl", "a", 30)
+    pairs = blimp.read_pairs(str(tmp_path / "all.zip"))
+    assert pairs == blimp.read_pairs(str(tmp_path / "a.jsonl"))
+    assert [pair.paradigm for pair in blimp.read_pairs(str(tmp_path), 2)] == list("aabb")
     out = tmp_path / "scores.json"
     with caplog.at_level("INFO", "albert"):
-        assert run_here(blimp, f"--model={folder}", f"--pairs_file={tmp_path}",
+        assert run_here(blimp, f"--model={folder}", f"--pairs_file={tmp_path / 'all.zip'}",
                         "--pairs_per_paradigm=25", f"--output_file={out}") == 0
-    found, expected = json.loads(out.read_text()), preferred(scores_of(session), 25)
+    found, expected = json.loads(out.read_text()), preferred(session, 25)
     assert found["accuracy"] == pytest.approx(expected) and found["pairs"] == 25
     assert f"accuracy {expected:.4f}" in caplog.text
     keras.utils.set_random_seed(1)
     modeling.AlbertForMaskedLM(CONFIG).save_pretrained(str(tmp_path / "random"))
     (tmp_path / "random/vocab.txt").write_text("\n".join(VOCAB))
-    random = albert.open_session(str(tmp_path / "random"))
-    expected = preferred(scores_of(random), blimp.UNTRAINED_PAIRS)
+    expected = preferred(albert.open_session(str(tmp_path / "random")), blimp.UNTRAINED_PAIRS)
     assert found["random weights"]["pairs"] == blimp.UNTRAINED_PAIRS
     assert found["random weights"]["accuracy"] == pytest.approx(expected)
 

@@ -111,14 +111,6 @@ def decode_v2(questions, windows, results):
     )
 
 
-def test_each_start_has_its_own_ends():
-    result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)], [(7, -0.5), (5, -9)]])
-    nbest, _ = decode_v2([question()], [window()], [result])
-    assert [(e.text, e.start_log_prob, e.end_log_prob) for e in nbest["q"]] == [
-        ("Ada met", -1, -1), ("Bob in Rome", -2, -0.5), ("Ada met Bob", -1, -3)
-    ]
-
-
 def test_null_odds_are_the_least_of_the_windows_and_without_any_there_is_no_answer():
     ends = [[(4, -1), (5, -3)]] * 2
     results = [beam([(3, -1), (5, -2)], ends, cls=cls) for cls in (2.0, -1.0, 0)]

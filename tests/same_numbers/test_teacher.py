@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import jobs
+import keras
 import numpy as np
 import pytest
 from helpers import (
@@ -13,16 +14,20 @@ from making_records import masked_pairs
 
 import albert
 from albert.formats import checkpoints, pretrained
+from albert.pretraining_data.dynamic_masking import DynamicMasking
 from albert.pretraining_data.features import masked_features
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.records.record_files import RecordFiles
+from albert.tasks import teacher as teachers
+from albert.tasks.pretraining import PretrainingTask
+from albert.text import vocabulary
+from albert.training.metrics import History
 
 TEACHER = {"num_hidden_layers": 4, "num_hidden_groups": 4, "embedding_size": 16, "initializer_range": 0.3}
 
 
 def save_teacher(folder, **changes) -> str:
     """Saves an encoder whose layers and vocabulary all count; returns the flag that names it."""
-    import keras
-
     keras.utils.set_random_seed(1)
     config = albert.AlbertConfig(**SIZES | TEACHER | changes)
     albert.AlbertModel(config).save_pretrained(folder / "teacher")
@@ -49,11 +54,9 @@ def taught(folder, **changes) -> list[str]:
 
 
 def opened(folder, tokens=(*jobs.SPECIALS, *jobs.WORDS)):
-    from albert.tasks.teacher import Teacher
-
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
     source = pretrained.open_path(str(folder / "teacher"))
-    return Teacher(source, albert.tokenization.FullTokenizer(str(folder / "vocab.txt")), "float32")
+    return teachers.Teacher(source, albert.tokenization.FullTokenizer(str(folder / "vocab.txt")), "float32")
 
 
 def batch_of(num_masked: int) -> dict[str, np.ndarray]:
@@ -109,8 +112,6 @@ def test_a_student_may_have_a_part_of_the_vocabulary_in_another_order(folder):
 
 @pytest.mark.parametrize("kind", ["words", "pieces"])
 def test_the_part_of_a_vocabulary_that_a_text_uses_reads_it_the_same(kind, tmp_path):
-    from albert.text import vocabulary
-
     text, other = "low lower lowest new newer newest", "wide wider widest"
     if kind == "pieces":
         path = train_pieces(tmp_path / "spm", [f"{text} {other}"] * 9, 40)
@@ -131,9 +132,6 @@ def test_the_part_of_a_vocabulary_that_a_text_uses_reads_it_the_same(kind, tmp_p
 
 @pytest.mark.parametrize("width, tolerance", [(16, 1e-10), (12, 0.5)])
 def test_a_student_begins_as_its_teacher(width, tolerance, folder, teacher):
-    from albert.tasks import teacher as teachers
-    from albert.tasks.pretraining import PretrainingTask
-
     records = RecordFiles([write_records(folder)])
     config = dataclasses.replace(teacher.source.config, embedding_size=width).with_dropout(0.5)
     weights = teachers.initial_weights(teacher, config, records)
@@ -150,8 +148,6 @@ def test_a_student_begins_as_its_teacher(width, tolerance, folder, teacher):
 
 
 def test_groups_begin_as_the_mean_of_the_layers_that_they_replace(folder, teacher):
-    from albert.tasks import teacher as teachers
-
     records = RecordFiles([write_records(folder)])
     config = dataclasses.replace(teacher.source.config, num_hidden_groups=2)
     weights = teachers.initial_weights(teacher, config, records)
@@ -180,8 +176,6 @@ def test_training_brings_the_states_nearer_and_names_each_loss(tmp_path):
     [], ["--gradient_accumulation_steps=2", "--nopack_rows"], ["--mixed_precision=bfloat16"],
 ])
 def test_a_killed_run_with_a_teacher_resumes_to_the_same_bits(extra, tmp_path, monkeypatch):
-    from albert.training.metrics import History
-
     flags = [*taught(tmp_path), "--init_from_teacher", *extra]
     assert jobs.pretrain(*flags) == 0
     again = [*flags, f"--output_dir={tmp_path / 'again'}"]
@@ -236,10 +230,8 @@ def test_a_student_of_another_width_is_saved_without_its_projection(tmp_path):
 
 
 def test_masks_that_are_drawn_leave_half_of_the_sequences_whole():
-    from albert.pretraining_data.dynamic_masking import DynamicMasking
-    from albert.pretraining_data.masking import MaskingSettings, SpecialIds
-
-    masking = DynamicMasking(16, MaskingSettings(3, mask_token_share=1), SpecialIds(2, 3, 4, 40), 1, whole_prob=0.5)
+    settings, special = MaskingSettings(3, mask_token_share=1), SpecialIds(2, 3, 4, 40)
+    masking = DynamicMasking(16, settings, special, 1, whole_prob=0.5)
     ids = np.random.default_rng(0).integers(5, 40, (400, 16)).astype(np.int32)
     ids[:, 0], ids[:, 15] = 2, 3
     masked = masked_pairs(masking, ids, np.full((400, 2), (14, 0), np.int32), np.ones_like(ids),

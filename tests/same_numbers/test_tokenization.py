@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import train_pieces
 
 from albert import tokenization
 from albert.config import AlbertConfig
@@ -125,18 +126,11 @@ def test_special_tokens_and_vocabularies_of_the_released_models(spm, zh_vocab):
 
 @pytest.mark.parametrize("with_commas", [True, False])
 def test_a_comma_after_a_number_is_cut_off_without_starting_a_word(tmp_path, with_commas):
-    import sentencepiece
-
     numbers = [f"{n},{n % 7} x{n}, in {1900 + n}, b" for n in range(300)]
     lines = numbers if with_commas else [line.replace(",", "") for line in numbers]
-    (tmp_path / "text").write_text("\n".join(lines))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), vocab_size=90, pad_id=0,
-        unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        hard_vocab_limit=False, split_by_number=False, split_by_unicode_script=False,
-        minloglevel=2, character_coverage=1.0,
-    )
-    tokenizer = FullTokenizer(None, spm_model_file=str(tmp_path / "m.model"))
+    path = train_pieces(tmp_path / "m", lines, 90, split_by_number=False, split_by_unicode_script=False,
+                        character_coverage=1.0)
+    tokenizer = FullTokenizer(None, spm_model_file=path)
     comma_tokens = [p for p in tokenizer.vocab if tokenization.ends_in_digit_comma(p)]
     assert bool(comma_tokens) == with_commas == ("," in tokenizer.vocab)
     for text, ids in zip(numbers, tokenizer.encode_batch(numbers), strict=True):
@@ -170,14 +164,10 @@ def test_vocabulary_reads_first_column_and_collapses_repeats(tmp_path):
     assert tokenization.load_vocab(path) == {"a": 0, " ": 1, "b": 2, "c": 3}
 
 
-def test_hostile_text_never_crashes_and_never_makes_special_ids(spm, zh_vocab):
+def test_written_special_tokens_are_text_and_bytes_and_copies_give_the_same_ids(spm, zh_vocab):
     for tokenizer in (FullTokenizer(None, spm_model_file=spm), FullTokenizer(zh_vocab)):
         special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id}
-        for text in ("a\ud800b", "\x00", "", "   ", "\u2581", "e\u0301", "[CLS] [MASK]"):
-            ids = tokenizer.encode_text(text)
-            assert not special & set(ids)
-            tokens = tokenizer.tokenize(tokenizer.preprocess(text))
-            assert tokenizer.convert_tokens_to_ids(tokens) == ids
+        assert not special & set(tokenizer.encode_text("[CLS] [MASK]"))
         text = "naïve café, 日本 1999, " * 3
         ids = tokenizer.encode_text(text)
         assert tokenizer.encode_text(text.encode()) == ids
