@@ -104,23 +104,7 @@ def test_passes_over_the_data_are_made_to_their_end():
 # --- run_classifier ---
 
 
-def test_predictions_have_a_line_for_each_row_of_the_test_file_and_padding_never_counts(tuned):
-    out = tuned("classifier").out
-    # 12 rows in batches of 5: an accuracy over 15 would not be a multiple of 1/12.
-    hits = results_of(out)["eval_accuracy"] * 12
-    assert hits == pytest.approx(round(hits), abs=1e-4)
-    values = numbers_of(out / "test_results.tsv")
-    assert values.shape == (12, 2)
-    np.testing.assert_allclose(values.sum(axis=1), 1, atol=1e-5)
-    header, *submit = [x.split("\t") for x in (out / "submit_results.tsv").read_text().splitlines()]
-    assert header == ["index", "prediction"]
-    assert [int(index) for index, _ in submit] == list(range(100, 112))
-    assert [int(label) for _, label in submit] == values.argmax(axis=1).tolist()
-    # dev and test have the same texts, so that the predictions are as good as the measured accuracy.
-    assert sum(int(label) == i % 2 for i, (_, label) in enumerate(submit)) == round(hits)
-
-
-def test_a_session_and_the_export_give_the_predictions(tuned, tmp_path, capsys):
+def test_a_session_and_the_export_give_the_prediction_of_each_row_of_the_test_file(tuned, tmp_path, capsys):
     run, export = tuned("classifier"), tmp_path / "export"
     assert jobs.classify(
         *run.flags, "--nodo_train", "--nodo_eval", "--nodo_predict", f"--checkpoint={run.out}",

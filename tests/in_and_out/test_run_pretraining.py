@@ -10,8 +10,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import (
-    LENGTH, PREDICTIONS, assert_one_clear_line, metrics, pretraining_rows, results_of, run,
-    write_config,
+    LENGTH, PREDICTIONS, assert_one_clear_line, metrics, pretraining_rows, results_of, write_config,
 )
 from jobs import pretrain, tensors
 from tensorflow.core.util import event_pb2
@@ -175,49 +174,31 @@ def test_mixed_precision_trains_like_float32_and_keeps_float32_weights_and_the_p
 # --- Short and odd records ---
 
 
-def write_foreign_records(path, change):
-    """Records from another tool: `change(number, row)` modifies them; there is no manifest."""
+def test_short_sequences_are_packed_and_train_and_evaluate_the_same(tmp_path, capsys):
+    """Also records of another tool, with predictions at masked-out positions or padding."""
     rows = list(pretraining_rows(24, least=5, most=6))
     for number, row in enumerate(rows):
-        row["input_mask"] = row["input_mask"].copy()
         row["masked_lm_weights"] = np.array([1.0, 1.0, 0.0], "float32")
         row["masked_lm_ids"] = np.array([row["masked_lm_ids"][0], 7, 0])
-        change(number, row)
-    write_records(str(path), rows, SPEC, {})
-    os.unlink(manifests.manifest_path(str(path)))
-    return str(path)
-
-
-@pytest.mark.parametrize("extra", [[], *(
-    pytest.param(["--do_eval", *flag], marks=pytest.mark.slow)
-    for flag in ([], ["--use_xla"], ["--num_virtual_devices=2"])
-)])
-def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_path, capsys):
-    """Also if predictions are at masked-out positions or padding."""
-    def train(*flags) -> str:
-        if "--num_virtual_devices=2" not in flags:
-            assert pretrain(*flags) == 0
-            return capsys.readouterr().err
-        done = run(jobs.PRETRAINING, *flags)  # several devices need a process
-        assert done.returncode == 0, done.stderr
-        return done.stderr
-
-    def make_odd(number, row):
         row["masked_lm_positions"] = np.array([2, [9, 3, 0][number % 3], 0])  # 9 is padding
+        row["input_mask"] = row["input_mask"].copy()
         row["input_mask"][[[1], [3], [0, 2], []][number % 4]] = 0
         if number == 11:
             row["input_mask"][:] = 0
-
+    path = str(tmp_path / "foreign.tfrecord")
+    write_records(path, rows, SPEC, {})
+    os.unlink(manifests.manifest_path(path))
     flags = jobs.pretraining_flags(
-        tmp_path, input_file=write_foreign_records(tmp_path / "foreign.tfrecord", make_odd),
-        max_eval_steps=0, num_train_steps=3, num_warmup_steps=1, log_steps=1, train_batch_size=8,
+        tmp_path, input_file=path, max_eval_steps=0, num_train_steps=3, num_warmup_steps=1, log_steps=1,
+        train_batch_size=8,
     )
     write_config(tmp_path, initializer_range=0.5, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     found = []
     for way, message in (("--pack_rows", "sequences: packed"), ("--nopack_rows", "sequences: trimmed")):
-        assert message in train(*flags, *extra, way, f"--output_dir={tmp_path / way}")
+        assert pretrain(*flags, "--do_eval", way, f"--output_dir={tmp_path / way}") == 0
+        assert message in capsys.readouterr().err
         found.append([line | {"kind": line["kind"] == "eval"} for line in metrics(tmp_path / way)])
-    assert len(found[0]) == 3 + bool(extra)
+    assert len(found[0]) == 4
     for packed, padded in zip(*found, strict=True):
         assert packed == pytest.approx(padded, rel=1e-5, abs=1e-6)
 

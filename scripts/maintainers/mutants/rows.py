@@ -1,8 +1,8 @@
 """The mistakes that mutations.py makes: (file below albert/, old text, new text, modules of tests)."""
 
 EFFECT = "test_wiring::test_every_setting_arrives_where_it_has_its_effect"
-CHANGED, PASSED_ON, ENDS = "test_changed_data::test_", "test_passed_on", "test_start_and_end"
-PLANNED = "test_passed_on::test_each_command_gets_what_was_typed_and_planned"
+CHANGED, WIRING, ENDS = "test_changed_data::test_", "test_wiring::test_", "test_start_and_end"
+PLANNED = "test_wiring::test_each_command_gets_what_was_typed_and_planned"
 FOLD_ROWS = "test_classifier_report::test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint"
 WORK = "test_interrupted_records::test_the_work_of_another_job_or_a_damaged_one_is_not_resumed"
 FOLDS = "test_classifier_report::test_a_killed_cross_validation_resumes_only_with_the_same_data_flags_and_files"
@@ -391,7 +391,7 @@ ROWS = [
     ("pretraining_data/pipeline.py", "recipe.vocabulary_sha256, __version__", "__version__",
      "test_interrupted_records::test_the_work_of_another_job_or_a_damaged_one_is_not_resumed"),
     ("pretraining_data/pipeline.py", " + sum(entry.stat().st_size for entry in os.scandir(work))", "",
-     PASSED_ON),
+     f"{WIRING}a_resumed_job_counts_the_disk_that_its_own_work_has"),
     ("pretrain_from_text.py", "if plan.text_sha256 != new.text_sha256:", "if False:",
      "test_pretrain_from_text::test_another_text_and_a_second_process_are_refused"),
     ("run_classifier.py", "repr((digest_of(rows), flags.to_dict(values), encoder",
@@ -430,7 +430,8 @@ ROWS = [
     ("training/run.py", '"ngram", "mask_token_share",', '"ngram",',
      f"{CHANGED}a_finished_run_with_other_training_flags_is_refused"),
     ("training/run.py", 'had_scale = before.get("mixed_precision", "float16") == "float16"',
-     "had_scale = True", PASSED_ON),
+     "had_scale = True",
+     f"{WIRING}a_loss_scale_is_taken_from_a_run_in_float16_alone"),
     ("training/evaluate.py", '"files": files_of}', '"files": []}', BEST),
     ("training/evaluate.py", '{"task": task.name, "metric"', '{"task": "", "metric"', BEST),
     ("formats/checkpoints.py", 'if absent and (mode != "partial" or absent == encoder):',
@@ -443,10 +444,10 @@ ROWS = [
      "if not (size := os.path.getsize(copy)):",
      "test_remote_paths::test_a_file_that_is_replaced_while_it_is_copied_is_not_used"),
     # Seeds, and settings that a command passes on or a model remembers
-    ("pretrain_from_text.py", "(_STARTED_RATE if start else 1)", "1", PASSED_ON),
-    ("pretrain_from_text.py", 'f"--random_seed={values.seed}"', '"--random_seed=12345"', PASSED_ON),
+    ("pretrain_from_text.py", "(_STARTED_RATE if start else 1)", "1", PLANNED),
+    ("pretrain_from_text.py", 'f"--random_seed={values.seed}"', '"--random_seed=12345"', PLANNED),
     ("pretrain_from_text.py", '"--nohard_vocab_limit", f"--seed={values.seed}")',
-     '"--nohard_vocab_limit", "--seed=12345")', PASSED_ON),
+     '"--nohard_vocab_limit", "--seed=12345")', PLANNED),
     ("cli/text_plan.py", "duration = tokens / tokens_per_second\n",
      "duration = tokens / tokens_per_second / 60\n",
      "test_pretrain_from_text::test_short_runs_save_seldom_and_a_student_warms_up_slowly"),
@@ -457,9 +458,11 @@ ROWS = [
     ("run_classifier.py", "min(round((settings.warmup_step or 0) * share), steps)", "settings.warmup_step",
      "test_classifier_report::test_folds_are_trained_on_their_rows_alone_and_choose_no_checkpoint"),
     ("inference/fine_tuned.py", 'min(self.setting("max_qa_length", 128), length - 3)', "length - 3",
-     PASSED_ON),
-    ("formats/pretrained.py", "min(max_length or limit, limit)", "limit", PASSED_ON),
-    ("text/encodings.py", '"special_tokens_mask": 1', '"special_tokens_mask": 0', PASSED_ON),
+     f"{WIRING}a_long_question_is_cut_where_it_was_cut_in_training"),
+    ("formats/pretrained.py", "min(max_length or limit, limit)", "limit",
+     f"{WIRING}a_conversion_keeps_a_tokenizers_limit"),
+    ("text/encodings.py", '"special_tokens_mask": 1', '"special_tokens_mask": 0',
+     f"{WIRING}padding_is_marked_as_special"),
     # Refusals before the work, and how a command ends
     ("training/loop.py", '        check_agreement(engine, {f"step in {run.output_dir}": state.step})\n', "",
      f"{CHANGED}workers_at_different_steps_are_refused_before_anything_changes"),
@@ -467,7 +470,8 @@ ROWS = [
      "                pass\n", "test_numbers::test_the_speed_is_that_of_training_alone"),
     ("export/forms.py", "not difference <= _TOLERANCE * max(largest, 1.0)",
      "difference > _TOLERANCE * max(largest, 1.0)", "test_export_model"),
-    ("text/text_files.py", "counts.lines - before + 1}: a NUL", "counts.lines + 1}: a NUL", PASSED_ON),
+    ("text/text_files.py", "counts.lines - before + 1}: a NUL", "counts.lines + 1}: a NUL",
+     f"{WIRING}a_nul_is_named_by_the_line_of_its_own_file"),
     ("runtime/workers.py", "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n\n    def watch",
      "    def watch", "test_preemption::test_worker_processes_leave_ctrl_c_to_the_command"),
     ("__init__.py", "    os.write(2, b\"stopped by SIGINT\\n\")\n", "", ENDS),
