@@ -129,16 +129,6 @@ def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path, caplog):
         read(tmp_path / "a.csv", "text,label\na,\nb,\n")
 
 
-def test_a_whole_number_is_one_label_however_it_is_written(tmp_path):
-    """pandas writes 1.0 for 1 in a column with gaps."""
-    assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,0\nc,\n")] == ["1", "0"]
-    rows = '{"text": "a", "label": 0}\n{"text": "b", "label": 0.0}\n{"text": "c", "label": 1.5}\n'
-    assert [r[-1] for r in read(tmp_path / "a.jsonl", rows)] == ["0", "0", "1.5"]
-    assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,x\n")] == ["1", "x"]
-    found = examples_of(tmp_path / "a.csv") + [Example("", "", None, str(n)) for n in (10, 5, 10, 5)]
-    assert tables.labels_of("a.csv", found[2:]) == ["5", "10"]  # in the order of numbers
-
-
 REFUSED = [
     ("a.csv", "text,label\na,1\nb,0,more\n", r"a\.csv:3: 3 columns, the first line has 2"),
     ("a.csv", 'text,label\na,1\n"two\nlines",1,2\n', r"a\.csv:3: 3 columns"),
@@ -294,6 +284,8 @@ def test_a_label_is_the_same_alone_in_its_column_and_however_it_is_written(tmp_p
         assert tables.labels_of("a.csv", found * 2) == sorted({first, "no"})
     one, other = labelled(tmp_path / "a.jsonl", ["a", "b"], ["b", "a", "b"])
     assert one.label == other.label
+    numbers = labelled(tmp_path / "a.csv", 10, 5, 10, 5)
+    assert tables.labels_of("a.csv", numbers) == ["5", "10"]  # in the order of numbers
     assert "differ only" not in caplog.text
     for one, other in (("yes", "Yes"), ("1", "01"), ("YES", "yes")):  # labels of their own
         assert len(tables.labels_of("a.csv", labelled(tmp_path / "a.csv", one, other, "no") * 2)) == 3

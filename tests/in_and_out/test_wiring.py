@@ -247,7 +247,7 @@ ELSEWHERE = DATA | DEVICES | {
     "num_keep_checkpoint",  # an alias
     "middle_only",  # test_fine_tuning
     "null_score_diff_threshold", "predict_batch_size",  # test_run_squad
-    # test_own_file, test_several_labels, test_tables, test_classifier_report
+    # test_own_file, test_tables, test_classifier_report
     "class_weights", "cross_validation", "delimiter", "dev_share", "encoding", "label_column",
     "label_columns", "label_list", "regression", "text_column", "text_pair_column", "threshold", "threshold_to_export",
     "tsv_header",

@@ -21,7 +21,7 @@ LONGEST = (
     "test_fine_tuning", "test_run_pretraining", "test_keras_contract", "test_predict",
     "test_export_to_tfhub", "test_session", "test_numbers", "test_run_squad",
     "test_preemption", "test_wiring", "test_classifier_report", "test_pretrain_from_text",
-    "test_fine_tuners", "test_score", "test_several_labels", "test_refusals",
+    "test_fine_tuners", "test_score", "test_own_file", "test_refusals",
 )
 
 

@@ -250,7 +250,7 @@ ROWS = [
     ("run_classifier.py", "data.labels, values.classifier_dropout,", "data.labels, 0.1,",
      f"{EFFECT}[classifier]"),
     ("run_classifier.py", '        data.settings.get("label_threshold"), ', "        None, ",
-     "test_several_labels"),
+     "test_own_file"),
     ("run_classifier.py", 'values.class_weights == "balanced":', 'values.class_weights == "on":',
      f"{EFFECT}[own_table]"),
     ("run_classifier.py", "(row.text_a, row.text_b) for row in each", "(row.text_a, None) for row in each",
