@@ -74,10 +74,8 @@ def _segments(held_out: str, tokenizer: FullTokenizer) -> list[list[str]]:
     ]
 
 
-def _as_text(tokens: list[str]) -> str:
-    if any(token.startswith(_BLANK) for token in tokens):
-        return "".join(tokens).replace(_BLANK, " ").strip()
-    return " ".join(tokens).replace(" ##", "")
+def _as_text(tokens: list[str], is_spm: bool) -> str:
+    return "".join(tokens).replace(_BLANK, " ").strip() if is_spm else " ".join(tokens).replace(" ##", "")
 
 
 def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
@@ -92,7 +90,10 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
             i = (words or letters)[len(words or letters) // 2]
             blank = _BLANK * tokens[i].startswith(_BLANK)
             masked = [*tokens[:i], f"{blank}[MASK]", *tokens[i + 1 :]]
-            questions.append((_as_text(masked), tokens[i].strip(_BLANK)))
+            text = _as_text(masked, session.tokenizer.is_spm)
+            # A segment that begins within a word has more tokens as a text.
+            if len(session.tokenizer.encode_text(text)) <= session.max_seq_length - 2:
+                questions.append((text, tokens[i].strip(_BLANK)))
     if not questions:
         return "Too few held-out sentences.\n"
     answers = session.fill_mask([text for text, _ in questions], top_k=3)
@@ -102,4 +103,3 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
         ))
         for (text, word), masks in zip(questions, answers, strict=True)
     ])
-

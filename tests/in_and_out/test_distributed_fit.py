@@ -57,7 +57,8 @@ for name in "input_mask", None:  # our name of the mask; and ids alone, all of w
 def test_two_devices_give_the_losses_of_one(program, environment, tmp_path):
     (tmp_path / "fit.py").write_text(FIT)
     (tmp_path / "program.py").write_text(program)
-    sizes = helpers.SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    sizes = helpers.SIZES | {
+        "num_hidden_layers": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     done = helpers.run("program", json.dumps(sizes), cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     one, two, *others = map(json.loads, done.stdout.splitlines())
