@@ -14,7 +14,6 @@ from invariants import nothing_lost, snapshot, untouched
 from albert.storage import locks
 
 FAST = ("race",)
-EACH = pytest.mark.parametrize("name", jobs.TUNERS)
 MOSTLY_SLOW = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in jobs.TUNERS]
 )
@@ -84,7 +83,7 @@ def test_a_fine_tuner_refuses_a_directory_that_it_cannot_use_and_leaves_it_as_it
 # --- Inputs that do not fit together, for every command concerned ---
 
 
-@EACH
+@MOSTLY_SLOW
 def test_sizes_steps_and_batches_that_do_not_fit_are_refused(name, tmp_path, capsys):
     flags = [*jobs.TUNERS[name].flags(tmp_path), *jobs.TUNERS[name].asked]
     flags = [flag for flag in flags if not flag.startswith("--num_train_epochs")]

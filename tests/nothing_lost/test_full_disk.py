@@ -1,7 +1,6 @@
 """A full disk: one line, no leftover files, and earlier files are unchanged."""
 
 import contextlib
-import functools
 import os
 import re
 import resource
@@ -12,7 +11,7 @@ import types
 import jobs
 import pytest
 import stores
-from helpers import assert_one_clear_line, metrics
+from helpers import assert_one_clear_line, metrics, run_here
 from invariants import nothing_lost
 
 from albert import convert_hf
@@ -133,19 +132,9 @@ def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path, job, capsys)
     assert metrics(tmp_path / "other") == [{"step": 1, "kind": "train", "loss": 1.0}]
 
 
-@pytest.mark.parametrize("name", [
-    "conversion", *(pytest.param(n, marks=pytest.mark.slow) for n in ("served", "hub"))
-])
-def test_what_does_not_fit_on_the_disk_leaves_nothing(name, classified, whole, tmp_path, capsys):
-    trained = classified.copy(tmp_path / "classifier").flags
-    model = (f"--albert_directory={whole.out}", f"--vocab_file={jobs.write_vocabulary(tmp_path)}")
-    out = tmp_path / "new"
-    command, *flags = {
-        "conversion": (functools.partial(jobs.command, convert_hf), *model, f"--output_dir={out}"),
-        "served": (jobs.classify, *trained, f"--export_dir={out}"),
-        "hub": (jobs.export_hub, *model, f"--export_path={out}"),
-    }[name]
+def test_what_does_not_fit_on_the_disk_leaves_nothing(whole, tmp_path, capsys):
+    vocabulary, out = f"--vocab_file={jobs.write_vocabulary(tmp_path)}", tmp_path / "new"
     with nothing_lost(tmp_path), file_limit(8_000):
-        assert command(*flags) == 2
+        assert run_here(convert_hf, f"--albert_directory={whole.out}", vocabulary, f"--output_dir={out}") == 2
     assert "cannot write" in assert_one_clear_line(capsys.readouterr().err)
     assert not out.exists()

@@ -187,37 +187,25 @@ def test_records_of_other_writers_are_read_too():
     assert both["b"].tolist() == [[0.5, -2.0]]
 
 
-def test_a_record_reads_the_same_whatever_records_lie_before_it():
+def test_a_record_reads_the_same_whatever_records_lie_beside_it():
     rng = np.random.default_rng(4)
-    spec = {"a": ("int64", 3), "b": ("float32", 2), "c": ("int64", None)}
+    features = {"a": ("int64", 3), "b": ("float32", 2), "c": ("int64", None)}
 
-    def messages(features, count):
+    def messages(names):
         batch = {
-            "a": rng.integers(0, 1 << rng.integers(1, 40, (count, 1)), (count, 3)),
-            "b": rng.normal(size=(count, 2)), "c": rng.integers(0, 300, count),
+            "a": rng.integers(0, 1 << rng.integers(1, 40, (20, 1)), (20, 3)),
+            "b": rng.normal(size=(20, 2)), "c": rng.integers(0, 300, 20),
         }
-        return examples.encode_examples(batch, FeatureSpec(features))
+        return examples.encode_examples(batch, FeatureSpec({name: features[name] for name in names}))
 
     def read(some):
-        try:
-            return {k: v.tolist() for k, v in examples.decode_examples(some, wanted).items()}
-        except DataError as error:
-            return str(error)
+        return examples.decode_examples(some, FeatureSpec({name: features[name] for name in "ca"}))
 
-    wanted = FeatureSpec({name: spec[name] for name in ("c", "a")})
-    other_order = {name: spec[name] for name in ("c", "b", "a")}
-    mixed = [*messages(spec, 20), *messages(other_order, 20)]
+    mixed = [*messages("abc"), *messages("cba")]
     rng.shuffle(mixed)
-    apart = [read([message]) for message in mixed]
-    assert read(mixed) == {name: [one[name][0] for one in apart] for name in ("c", "a")}
-    for first, second in zip(mixed, mixed[1:], strict=False):
-        damaged = bytearray(second)
-        damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
-        alone, after = read([bytes(damaged)]), read([first, bytes(damaged)])
-        if isinstance(after, dict):
-            after = {name: values[1:] for name, values in after.items()}
-        assert isinstance(alone, str) == isinstance(after, str)
-        assert after == alone or isinstance(alone, str)
+    together, apart = read(mixed), [read([message]) for message in mixed]
+    for name in "ca":
+        np.testing.assert_array_equal(together[name], np.concatenate([one[name] for one in apart]))
 
 
 def test_records_that_fit_in_memory_are_read_once(tmp_path, monkeypatch):
