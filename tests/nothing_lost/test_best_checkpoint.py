@@ -103,16 +103,10 @@ def test_the_last_evaluated_is_kept_where_the_rows_are_too_few_to_choose(tmp_pat
 # --- Real runs ---
 
 
-def make_unbeatable(out):
-    """Gives the best checkpoint so far a value that no evaluation reaches."""
-    best = files.read_sealed_json(str(out / "best.json"))
-    files.write_sealed_json(str(out / "best.json"), best | {"step": 10, "value": 2.0})
-    return (out / "best.json").read_bytes()
-
-
 def test_a_finished_run_seeks_its_best_anew_on_other_data(finished, tmp_path, capsys):
     flags = [*finished.flags, "--nodo_train", "--do_eval"]
-    before = make_unbeatable(finished.out)
+    jobs.change_json(finished.out / "best.json", step=10, value=2.0)  # which no evaluation reaches
+    before = (finished.out / "best.json").read_bytes()
     assert jobs.pretrain(*flags) == 0
     assert (finished.out / "best.json").read_bytes() == before
     assert "evaluated differently" not in capsys.readouterr().err

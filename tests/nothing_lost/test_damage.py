@@ -23,15 +23,6 @@ from albert.tasks.pretraining import PretrainingTask
 DATA = ".data-00000-of-00001"
 
 
-def cut(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def flip(path):
-    content = path.read_bytes()
-    path.write_bytes(flipped(content, len(content) // 2, 0x10))
-
-
 def test_a_checkpoint_without_its_run_state_is_used_with_a_warning(finished, capsys):
     (finished.out / "model.ckpt-23.json").unlink()
     assert jobs.pretrain(*finished.flags) == 0
@@ -96,7 +87,7 @@ def test_damaged_records_end_the_run_with_file_and_place(job, tmp_path, capsys, 
         manifest.write_text(said_of)
         return assert_one_clear_line(capsys.readouterr().err)
 
-    flip(path)
+    path.write_bytes(flipped(content, len(content) // 2, 0x10))
     line = refused()
     assert "train.tfrecord: corrupt after record 2" in line and "(byte " in line
     size = len(content)
@@ -119,7 +110,7 @@ def test_damaged_records_end_the_run_with_file_and_place(job, tmp_path, capsys, 
 
 def test_damaged_records_to_evaluate_on_are_refused_before_the_first_step(job, tmp_path, capsys):
     held_out = pathlib.Path(write_pretraining_records(tmp_path / "held_out.tfrecord", 12))
-    cut(held_out)
+    os.truncate(held_out, held_out.stat().st_size // 2)
     assert jobs.pretrain(*job, "--do_eval", f"--eval_input_file={held_out}") == 2
     assert "held_out.tfrecord: " in assert_one_clear_line(capsys.readouterr().err)
     assert not list(tmp_path.glob("out/model.ckpt*"))

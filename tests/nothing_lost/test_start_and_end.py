@@ -23,22 +23,6 @@ def python(*arguments, **options):
     )
 
 
-def interruptible(module, *flags, path=str(REPO)) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *flags], cwd=REPO, text=True, env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        # A shell that starts the tests in the background makes them ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
-def wait_until_said(process: subprocess.Popen, words: str) -> None:
-    said = ""
-    while words not in said:
-        assert (line := process.stderr.readline()), said
-        said += line
-
-
 def test_sequences_of_several_lengths_bring_no_advice_of_tensorflows():
     engines.import_tensorflow()
     import tensorflow as tf
@@ -98,8 +82,14 @@ def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(command, modul
     flags = ["--model=small_en", "A [MASK]."]
     if command == "run_classifier":
         flags = [*jobs.classifier_flags(tmp_path), "--do_train"]
-    process = interruptible(f"albert.{command}", *flags, path=f"{tmp_path / 'late'}:{REPO}")
-    wait_until_said(process, "importing\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"albert.{command}", *flags], cwd=REPO, text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path / 'late'}:{REPO}"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A shell that starts the tests in the background makes them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert "importing\n" in iter(process.stderr.readline, "")
     process.send_signal(signal.SIGINT)
     out, rest = process.communicate(timeout=100)
     assert (process.returncode, out, rest) == (130, "", "stopped by SIGINT\n")

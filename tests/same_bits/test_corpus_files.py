@@ -103,7 +103,7 @@ def test_an_object_is_one_document_whatever_lines_it_has(folder):
     texts = ["a\r\nb\n\n \n\tc\rd", "", None, "e", "\u2028f\ud800", *"g" * 40]
     (folder / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n\n" for t in texts))
     counts = ReadingCounts()
-    found = read(folder / "a.jsonl", form=Form(), counts=counts)
+    found = read(folder / "a.jsonl", counts=counts)
     assert found[:2] == [["a", "b", "c", "d"], ["e"]] and found[2][0].startswith("f")
     assert len(found) == 43 and counts.bad_utf8_lines == 1
 
@@ -111,15 +111,15 @@ def test_an_object_is_one_document_whatever_lines_it_has(folder):
 def test_what_is_no_utf8_in_json_is_replaced_and_counted_as_in_plain_text(folder):
     path, counts = folder / "a.jsonl", ReadingCounts()
     path.write_bytes(b'{"text": "caf\xe9"}\n' + b'{"text": "b"}\n' * 40)
-    found = read(path, form=Form(), counts=counts)
+    found = read(path, counts=counts)
     assert found[0] == ["caf\ufffd"] and len(found) == 41 and counts.bad_utf8_lines == 1
     # Half of a surrogate pair
     texts = ["cut \ud83d", "\ude00 cut", "a pair \ud83d\ude00", "word " * 9]
     path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts * 9))
     with pytest.raises(DataError, match="a.jsonl:1:1: not UTF-8 text"):  # half of the lines
-        read(path, form=Form())
+        read(path)
     (folder / "good.txt").write_text("good\n" * 999)
-    found = read(path, folder / "good.txt", form=Form(), counts=(counts := ReadingCounts()))
+    found = read(path, folder / "good.txt", counts=(counts := ReadingCounts()))
     assert found[:3] == [["cut \ufffd"], ["\ufffd cut"], ["a pair \U0001f600"]]
     assert counts.bad_utf8_lines == 18
 
@@ -133,9 +133,8 @@ def touch(folder, *names) -> None:
         (folder / name).write_text("x\n")
 
 
-def find(folder, pattern="") -> list[str]:
-    found = corpus_files.find(pattern or str(folder), "input_file")
-    return [os.path.relpath(path, folder) for path in found]
+def find(folder) -> list[str]:
+    return [os.path.relpath(path, folder) for path in corpus_files.find(str(folder), "input_file")]
 
 
 def test_a_folder_is_all_files_below_it_once_and_in_order_without_hidden_ones(tmp_path):
@@ -263,7 +262,7 @@ def test_copies_of_raw_documents_are_dropped_and_counted(folder, caplog):
     counts = ReadingCounts()
     found = read(path, form=Form(language="en"), counts=counts)
     assert found == [["One is.", "Two."], ["Three."], ["Two."]] and (counts.documents, counts.copies) == (3, 1)
-    assert len(read(path, form=Form())) == 4
+    assert len(read(path)) == 4
     counts.warn()
     assert "dropped 1 document(s): copies of earlier ones" in caplog.text
 

@@ -85,14 +85,6 @@ def assert_same_run(folder, alone):
 REPLICAS = ["--num_virtual_devices=2", "--gradient_accumulation_steps=2"]
 
 
-def assert_trains_as_alone(folder, alone, *flags: str) -> None:
-    """Trains to the end in a separate process, as several devices require."""
-    done = run("albert.run_pretraining", *flags, f"--output_dir={folder}")
-    assert done.returncode == 0, done.stderr
-    assert ("sequences: packed" in done.stderr) == ("--nopack_rows" not in flags)
-    assert_same_run(folder, alone)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [
     REPLICAS,
@@ -105,13 +97,10 @@ def assert_trains_as_alone(folder, alone, *flags: str) -> None:
     )),
 ], ids=lambda flags: "-".join(f.strip("-") for f in flags))  # fmt: skip
 def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone, tmp_path):
-    assert_trains_as_alone(tmp_path, alone, *job, *how)
-
-
-def free_address() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    done = run("albert.run_pretraining", *job, *how, f"--output_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert ("sequences: packed" in done.stderr) == ("--nopack_rows" not in how)
+    assert_same_run(tmp_path, alone)
 
 
 def worker_environment(place: str, index: int) -> dict[str, str]:
@@ -122,22 +111,17 @@ def worker_environment(place: str, index: int) -> dict[str, str]:
     }
 
 
-def run_workers(
-    *arguments: str, module="albert.run_pretraining", second=None, of_second=()
-) -> list[tuple[int, str]]:
+def run_workers(*arguments: str, module="albert.run_pretraining", second=None) -> list[tuple[int, str]]:
     """Runs two workers to completion; returns [(exit code, stderr)].
 
-    Args:
-      second: module and first arguments of the second worker, if different.
-      of_second: the second worker's last arguments.
+    `second` has the module and first arguments of the second worker, if different.
     """
-    place = free_address()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
     workers = [
-        start(
-            *which, *arguments, "--distribution_strategy=multi_worker", *more,
-            env=worker_environment(place, index),
-        )
-        for index, (which, more) in enumerate((([module], ()), (second or [module], of_second)))
+        start(*which, *arguments, "--distribution_strategy=multi_worker",
+              env=worker_environment(place, index))
+        for index, which in enumerate(([module], second or [module]))
     ]
     try:
         errors = [worker.communicate(timeout=240)[1] for worker in workers]

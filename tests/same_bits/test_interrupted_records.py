@@ -5,12 +5,12 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
+from unittest import mock
 
+import jobs
 import pytest
-from helpers import REPO, start
+from helpers import start
 from invariants import snapshot
 from making_records import files_made, flags_of, make, take
 
@@ -86,22 +86,17 @@ def worker_of(process) -> int:
 
 def test_workers_that_are_being_started_end_with_a_killed_command(tmp_path):
     """They import nothing of the main module, here the sleep, before they watch for its end."""
-    (tmp_path / "command.py").write_text(
+    jobs.assert_children_end_with_a_killed_command(
+        tmp_path,
         "import time\n"
         "if __name__ != '__main__': time.sleep(60)\n"
         "from albert.runtime.workers import Workers\n"
         "if __name__ == '__main__':\n"
         "    with Workers(2) as pool:\n"
-        "        print(*pool.map(abs, [(-1,), (2,)]), *pool._pool._processes, flush=True)\n"
+        "        assert list(pool.map(abs, [(-1,), (2,)])) == [1, 2]\n"
+        "        print(*pool._pool._processes, flush=True)\n"
         "        print(*pool.map(time.sleep, [(60,)]))\n"
     )
-    process = subprocess.Popen([sys.executable, tmp_path / "command.py"], stdout=subprocess.PIPE, cwd=REPO,
-                               env=os.environ | {"PYTHONPATH": str(REPO)}, text=True)
-    one, two, *workers = process.stdout.readline().split()
-    assert [one, two] == ["1", "2"] and workers
-    process.kill()
-    process.communicate()  # until the workers, which hold its standard output, have ended
-    assert not any(os.path.exists(f"/proc/{pid}/exe") for pid in workers)
 
 
 def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(tiny):
@@ -121,22 +116,11 @@ def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(t
     ]
 
 
-def calls_of(monkeypatch, *functions):
-    """Returns a live {name: calls} for each (module, name)."""
-    counts = dict.fromkeys((name for _, name in functions), 0)
-
-    def counted(module, name):
-        original = getattr(module, name)
-
-        def call(*arguments):
-            counts[name] += 1
-            return original(*arguments)
-
-        return call
-
-    for module, name in functions:
-        monkeypatch.setattr(module, name, counted(module, name))
-    return counts
+def counted(monkeypatch, module, name) -> mock.Mock:
+    """Returns a mock that calls a function."""
+    call = mock.Mock(wraps=getattr(module, name))
+    monkeypatch.setattr(module, name, call)
+    return call
 
 
 def make_and_die(monkeypatch, owner, name, number, folder, **changes):
@@ -165,19 +149,19 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
     monkeypatch.setattr(job, "_BLOCK", (1500, 1500))
     caplog.set_level("INFO", "albert")
     paths = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
-    counts = calls_of(monkeypatch, FRAMING)
+    framed = counted(monkeypatch, *FRAMING)
     make(tiny, **paths)
-    whole, expected = counts["frame_pairs"], take(tiny)
+    whole, expected = framed.call_count, take(tiny)
     assert whole > 6
     for owner, name, number, left in (
         (*PAIRING, 2, whole - 4), (*FRAMING, 5, whole - 4), (pipeline, "_join", 1, 0),
         (manifests, "manifest_path", 4, 0),  # before their manifests
     ):
         make_and_die(monkeypatch, owner, name, number, tiny, **paths)
-        counts["frame_pairs"] = 0
+        framed.reset_mock()
         caplog.clear()
         make(tiny, **paths)
-        assert counts["frame_pairs"] == left, name
+        assert framed.call_count == left, name
         assert "resumed an unfinished run: " in caplog.text
         assert take(tiny) == expected, name
 
@@ -208,14 +192,14 @@ def test_only_the_blocks_of_a_corrected_line_are_made_again(tiny, monkeypatch):
     monkeypatch.setattr(cleaning.LostMarks, "add", lambda self, text: False)
     good = (tiny / "corpus.txt").read_bytes()
     (tiny / "corpus.txt").write_bytes(good + b"\n" + b"\xff\xfe\xfd\n" * 40)
-    counts = calls_of(monkeypatch, PAIRING)
+    paired = counted(monkeypatch, *PAIRING)
     with pytest.raises(DataError, match="not UTF-8"):
         make(tiny)
-    made = counts["pairs_of_block"]
+    made = paired.call_count
     (tiny / "corpus.txt").write_bytes(good)
-    counts["pairs_of_block"] = 0
+    paired.reset_mock()
     make(tiny)
-    assert made > 20 and counts["pairs_of_block"] <= 4  # two blocks at the end, in two tasks each
+    assert made > 20 and paired.call_count <= 4  # two blocks at the end, in two tasks each
     resumed = take(tiny)
     make(tiny)
     assert take(tiny) == resumed
@@ -240,9 +224,9 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_resumed(change, tiny, m
     elif change == "damage":
         for path in (tiny / WORK).glob("*.part"):
             path.write_bytes(path.read_bytes()[:-1])
-    counts = calls_of(monkeypatch, FRAMING)
+    framed = counted(monkeypatch, *FRAMING)
     make(tiny, **changes)
-    assert counts["frame_pairs"] == blocks > 3
+    assert framed.call_count == blocks > 3
     remade = take(tiny)
     assert list(remade) == ["out.tfrecord", "out.tfrecord.manifest.json"]
     make(tiny, **changes)

@@ -201,16 +201,12 @@ def test_ngrams_of_more_words_than_can_be_looked_up_are_refused():
 # --- Masks drawn while reading records ---
 
 
-def masks_of(length, settings, **options):
-    return dynamic_masking.DynamicMasking(
-        length, settings, SpecialIds(CLS, SEP, MASK, 1000), 0, **options
-    )
-
-
 def test_swapped_segments_keep_their_words_and_borders():
     ids = np.array([[2, 10, 11, 12, 3, 20, 21, 3, 0, 0], [2, 10, 3, 20, 21, 22, 23, 24, 25, 3]])
     segments, boundary = np.array([[3, 2], [1, 6]]), (ids % 10 < 2).astype(int)
-    masks = masks_of(10, MaskingSettings(2, 0.0), swap_prob=1.0)
+    masks = dynamic_masking.DynamicMasking(
+        10, MaskingSettings(2, 0.0), SpecialIds(CLS, SEP, MASK, 1000), 0, swap_prob=1.0
+    )
     out = masked_pairs(masks, ids, segments, boundary, np.zeros((2, 1), int), np.arange(2))
     assert out["input_ids"].tolist() == [
         [2, 20, 21, 3, 10, 11, 12, 3, 0, 0], [2, 20, 21, 22, 23, 24, 25, 3, 10, 3]

@@ -38,14 +38,6 @@ def make_rows(count, seed=0):
     ]
 
 
-def parse(payload):
-    import tensorflow as tf
-
-    features = tf.train.Example.FromString(payload).features.feature
-    return {k: list((f.int64_list if f.HasField("int64_list") else f.float_list).value)
-            for k, f in features.items()}
-
-
 @pytest.fixture
 def written(tmp_path):
     path = str(tmp_path / "pretrain.tfrecord")
@@ -62,7 +54,9 @@ def test_tensorflow_reads_exactly_what_was_written(tmp_path):
     found = [item.numpy() for item in tf.data.TFRecordDataset(path)]
     assert len(found) == 2500
     for row, payload in zip(rows, found, strict=True):
-        assert parse(payload) == {k: np.ravel(v).tolist() for k, v in row.items()}
+        features = tf.train.Example.FromString(payload).features.feature
+        assert {k: list((f.int64_list if f.HasField("int64_list") else f.float_list).value)
+                for k, f in features.items()} == {k: np.ravel(v).tolist() for k, v in row.items()}
     assert payloads_of(path) == found
 
 

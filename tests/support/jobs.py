@@ -305,6 +305,20 @@ def python(code: str, *arguments) -> str:
     return done.stdout
 
 
+def assert_children_end_with_a_killed_command(folder: pathlib.Path, code: str, *arguments: str) -> None:
+    """Runs code that prints the pids of its processes and waits, kills it, and waits for their end."""
+    (folder / "command.py").write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, folder / "command.py", *arguments], stdout=subprocess.PIPE, cwd=REPO,
+        env=os.environ | {"PYTHONPATH": str(REPO)}, text=True,
+    )
+    pids = process.stdout.readline().split()
+    assert pids
+    process.kill()
+    process.communicate()  # until they have ended, since they hold its standard output
+    assert not any(os.path.exists(f"/proc/{pid}/exe") for pid in pids)
+
+
 def peak_of_data_creation(*arguments) -> int:
     """Makes records in a separate process; returns its peak resident bytes."""
     # Not ru_maxrss, which starts from the parent's value at the fork.
