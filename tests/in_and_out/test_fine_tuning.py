@@ -208,9 +208,14 @@ def test_a_named_checkpoint_has_its_runs_results_and_a_level_alone_its_part_of_t
     predicted = "predict_results.txt"
     assert (tmp_path / "all" / predicted).read_text() == (run.out / predicted).read_text()
     assert whole == pytest.approx(results_of(run.out), abs=1e-5)
-    alone = results("high", "--high_only", "--nodo_predict")
+    shutil.copytree(run.out.parent / "RACE", tmp_path / "RACE")
+    (tmp_path / "RACE/test/high/0.txt").unlink()
+    alone = results("high", "--high_only", f"--data_dir={tmp_path}")
     assert alone["eval_accuracy"] == alone["eval_accuracy_high"] == pytest.approx(whole["eval_accuracy_high"])
     assert "eval_accuracy_middle" not in alone
+    predicted = results_of(tmp_path / "high", "predict_results")  # of other questions than dev
+    assert predicted["eval_accuracy"] == predicted["eval_accuracy_high"]
+    assert len(rows_of(tmp_path / "high/test_results.tsv")) == 6
 
 
 def test_predict_chooses_as_the_command_did(tuned, tmp_path):
