@@ -56,7 +56,7 @@ def test_on_other_examples_all_checkpoints_that_are_left_are_evaluated(tmp_path)
         lines = (tmp_path / f"{step}/test_results.tsv").read_text().splitlines()
         scores[step] = np.array([line.split("\t") for line in lines], float).argmax(-1)
     assert (scores[3] != scores[6]).any()
-    for step in (3, 6, 3):
+    for step in (3, 6):
         header, *rows = (tmp_path / "SST-2/dev.tsv").read_text().splitlines()
         rows = [f"{row[:-1]}{label}" for row, label in zip(rows, scores[step], strict=True)]
         (tmp_path / "SST-2/dev.tsv").write_text("\n".join([header, *rows]) + "\n")

@@ -248,28 +248,21 @@ def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tm
 
 # --- Files that a flag names ---
 
-def clashes(folder):
-    """Yields (command, flags, message): each would overwrite a file of the user's."""
-    text = folder / "user.txt"
-    yield from ((command, flags, "remove it, or choose another name") for command, flags in (
-        (create_pretraining_data,
-         jobs.data_flags(folder, output_file=f"{folder / 'new.tfrecord'},{text}")),
-        (create_pretraining_data,
-         jobs.data_flags(folder, eval_output_file=text, held_out_fraction=0.5)),
-    ))
-    model = f"--model={folder}"
-    yield from ((command, flags, "is an input and would be overwritten") for command, flags in (
-        (extract_features, [model, f"--input_file={folder}/user.jsonl",
-                            f"--output_file={folder}/user.jsonl"]),
-        (predict, [model, f"--input_file={text}", f"--output_file={folder}/./user.txt"]),
-        (train_sentencepiece, [f"--input={folder}/user.vocab", f"--model_prefix={folder}/user"]),
-    ))
-
 
 def test_a_file_of_the_users_is_never_overwritten_with_records_or_results(tmp_path, capsys):
     for ending in ("txt", "jsonl", "vocab"):
         (tmp_path / f"user.{ending}").write_text("w1 w2.\n")
-    for module, flags, message in clashes(tmp_path):
+    user, model = f"{tmp_path}/user", f"--model={tmp_path}"
+    foreign, is_input = "remove it, or choose another name", "is an input and would be overwritten"
+    for module, message, flags in (
+        (create_pretraining_data, foreign,
+         jobs.data_flags(tmp_path, output_file=f"{tmp_path / 'new.tfrecord'},{user}.txt")),
+        (create_pretraining_data, foreign,
+         jobs.data_flags(tmp_path, eval_output_file=f"{user}.txt", held_out_fraction=0.5)),
+        (extract_features, is_input, [model, f"--input_file={user}.jsonl", f"--output_file={user}.jsonl"]),
+        (predict, is_input, [model, f"--input_file={user}.txt", f"--output_file={tmp_path}/./user.txt"]),
+        (train_sentencepiece, is_input, [f"--input={user}.vocab", f"--model_prefix={user}"]),
+    ):
         with nothing_lost(tmp_path):
             assert jobs.command(module, *flags) == 2
         line = assert_one_clear_line(capsys.readouterr().err)

@@ -293,13 +293,6 @@ def test_no_feature_out_of_its_range_is_trained_on(engine, name, value, tmp_path
 # --- The prefetching threads ---
 
 
-def wait_until(is_true):
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -311,4 +304,7 @@ def test_a_pipeline_that_is_dropped_leaves_no_thread(engine, count, tmp_path):
         next(iterator)
     del iterator
     gc.collect()
-    wait_until(lambda: not [t for t in set(threading.enumerate()) - before if t.name == "batches"])
+    deadline = time.monotonic() + 30
+    while [one for one in set(threading.enumerate()) - before if one.name == "batches"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
