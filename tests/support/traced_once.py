@@ -43,7 +43,7 @@ def share_steps() -> None:
         settings = dataclasses.replace(settings, **OF_THE_LOOP)
         # Tests replace the last two.
         key = (make, task, repr(config), settings, keras.config.dtype_policy().name, more,
-               type(task).loss_sums, tf_engine.islands)
+               type(task).loss_sums, tf_engine.islands.islands)
         if not _is_hashable(key) or task.constants or tf.distribute.has_strategy():
             return make(task, config, settings, *more)
         if key not in kept:
