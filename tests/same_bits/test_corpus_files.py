@@ -1,6 +1,7 @@
 """A corpus in any format gives the same documents, and its format is logged."""
 
 import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import sys
 import jobs
 import pytest
 import sentencex
+from damage import flipped
 from helpers import assert_one_clear_line, run_here
 
 from albert import create_pretraining_data, train_sentencepiece
@@ -38,7 +40,7 @@ def write_parquet(path, documents=DOCUMENTS, field="text", kind=None) -> pathlib
         kind = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
     texts = pyarrow.array(["\n".join(d) for d in documents])
     table = pyarrow.table({"id": range(len(documents)), field: texts.cast(kind) if kind else texts})
-    pyarrow.parquet.write_table(table, path, row_group_size=7)
+    pyarrow.parquet.write_table(table, path, row_group_size=7, write_page_checksum=True)
     return path
 
 
@@ -332,6 +334,21 @@ def test_parquet_with_huge_texts_is_refused_by_its_row(folder, monkeypatch):
     path = write_parquet(folder / "a", [["w1"]] * 40 + [["w2 " * 400]])
     with pytest.raises(DataError, match="a: row [0-9]+: more than 0 MB of text in [0-9]+ rows: divide"):
         read(path)
+
+
+def test_no_row_is_lost_by_a_damaged_header_of_a_page_which_has_no_checksum(folder):
+    import pyarrow.parquet
+
+    content, said = write_parquet(path := folder / "a").read_bytes(), ""
+    with pyarrow.parquet.ParquetFile(path) as file:
+        header = file.metadata.row_group(0).column(1).data_page_offset
+    for at, bit in itertools.product(range(header, header + 20), range(8)):
+        path.write_bytes(flipped(content, at, 1 << bit))
+        try:
+            assert len(read(path)) == len(DOCUMENTS)
+        except DataError as error:
+            said += str(error)
+    assert " rows can be read" in said
 
 
 def test_parquet_that_cannot_be_opened_says_what_to_do(folder, monkeypatch):
