@@ -7,6 +7,7 @@ exclude LayerNorm and biases from weight decay and trust ratio.
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ import keras
 from keras import ops
 
 from albert.errors import FlagError
+from albert.model.layers import compiled_chains
 
 WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
@@ -182,7 +184,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """Returns the function (gradient, rate, is_sound, weight, *slots) -> new weight and slots.
 
         TensorFlow traces it once for all variables of a rank, which makes tracing a training step a
-        tenth faster. The computation of `muon` depends on the shape.
+        tenth faster. The computation of `muon` depends on the shape. On CPUs, XLA computes the update
+        of a large variable, but no matrix products, in which it is slow.
         """
         def step(gradient, rate, is_sound, *before):
             weight, slots = rule(gradient, before[0], before[1:], rate)
@@ -193,10 +196,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             return step
         import tensorflow as tf
 
-        size = shape if rule.func is muon else len(shape)
+        has_products, chains = rule.func is muon, compiled_chains.get()
+        is_compiled = bool(chains and not has_products and math.prod(shape) >= chains.MIN_ELEMENTS)
+        size = shape if has_products or is_compiled else len(shape)
         key = rule.func, tuple(sorted(rule.keywords.items())), size
         if key not in self._traced:
-            self._traced[key] = tf.function(step, autograph=False, reduce_retracing=True)
+            self._traced[key] = tf.function(
+                step, autograph=False, reduce_retracing=True, jit_compile=is_compiled or None
+            )
         return lambda *inputs: self._traced[key](*map(tf.convert_to_tensor, inputs))
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):

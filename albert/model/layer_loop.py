@@ -27,8 +27,8 @@ def repeat(
     """
     if keras.backend.backend() == "jax":
         layer = _recomputed_on_jax(layer, remat)
-    elif remat:
-        layer = _recomputed(layer, weights)
+    else:
+        layer = _with_cast_weights(layer, weights, hidden.dtype, remat)
     numbers = ops.arange(first, first + count, dtype="int32")
     return ops.scan(lambda hidden, number: (layer(hidden, number), None), hidden, numbers)[0]
 
@@ -44,16 +44,26 @@ def _recomputed_on_jax(layer: Callable, remat: bool) -> Callable:
     return jax.checkpoint(layer, policy=None if remat else products)
 
 
-def _recomputed(layer: Callable, weights: Sequence[Any]) -> Callable:
-    """In a loop, `keras.remat` on TensorFlow takes gradients for arguments only, not for variables."""
-    # `weight.value` would be cast in mixed precision, and gradients added as rounded.
-    values = [ops.convert_to_tensor(weight._value) for weight in weights]
+def _with_cast_weights(layer: Callable, weights: Sequence[Any], dtype: str, remat: bool) -> Callable:
+    """Casts matrices once for all layers. Their gradients are cast in each, so that float32 is added.
 
-    def recomputed(hidden, number):
+    `keras.remat` on TensorFlow takes gradients for arguments only, not for variables; so weights are
+    arguments.
+    """
+    # `weight.value` would be cast in mixed precision.
+    values = [ops.convert_to_tensor(weight._value) for weight in weights]
+    halves = [ops.stop_gradient(ops.cast(x, dtype)) if len(x.shape) == 2 else x for x in values]
+
+    @ops.custom_gradient
+    def cast_before(value, half):
+        return ops.stop_gradient(half), lambda upstream: (ops.cast(upstream, value.dtype), None)
+
+    def with_weights(hidden, number):
         def apply(hidden, *values):
             with keras.StatelessScope(list(zip(weights, values, strict=True))):
                 return layer(hidden, number)
 
-        return keras.remat(apply)(hidden, *values)
+        cast = [x if half is x else cast_before(x, half) for x, half in zip(values, halves, strict=True)]
+        return (keras.remat(apply) if remat else apply)(hidden, *cast)
 
-    return recomputed
+    return with_weights

@@ -80,7 +80,7 @@ class TensorFlowEngine(Engine):
             tf.function, jit_compile=run.use_xla, reduce_retracing=True, autograph=False
         )
         def gradients(*arguments):
-            with islands.islands(not run.use_xla), tf.GradientTape() as tape:
+            with tf.GradientTape() as tape:
                 value, metrics = loss(*arguments)
             grads = tape.gradient(value, {n: weight.value for n, weight in state.trained.items()})
             # Dense: the slices of an embedding's gradient may overlap, which makes their norm wrong.
@@ -107,11 +107,15 @@ class TensorFlowEngine(Engine):
         # XLA on one device compiles the update, too, whose many small ops take half of the time in
         # small models. Otherwise it compiles the gradients alone.
         is_single = strategy.num_replicas_in_sync == 1
+
+        def step(batch, stop):
+            with islands.islands(not run.use_xla):
+                return steps.train_step(batch, stop, task, state, run, engine=self)
+
         # AutoGraph would take a sixth of the time to a first step, and has no use: no Python
         # statement here or in a task depends on a tensor.
         of_replica = tf.function(
-            functools.partial(steps.train_step, task=task, state=state, run=run, engine=self),
-            jit_compile=run.use_xla and is_single and run.gradient_accumulation_steps == 1,
+            step, jit_compile=run.use_xla and is_single and run.gradient_accumulation_steps == 1,
             reduce_retracing=True, autograph=False,
         )
 
