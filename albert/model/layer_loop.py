@@ -45,25 +45,25 @@ def _recomputed_on_jax(layer: Callable, remat: bool) -> Callable:
 
 
 def _with_cast_weights(layer: Callable, weights: Sequence[Any], dtype: str, remat: bool) -> Callable:
-    """Casts matrices once for all layers. Their gradients are cast in each, so that float32 is added.
+    """Casts weights once for all layers, but gradients in each, so that they are added in float32.
 
     `keras.remat` on TensorFlow takes gradients for arguments only, not for variables; so weights are
     arguments.
     """
     # `weight.value` would be cast in mixed precision.
     values = [ops.convert_to_tensor(weight._value) for weight in weights]
-    halves = [ops.stop_gradient(ops.cast(x, dtype)) if len(x.shape) == 2 else x for x in values]
+    halves = [ops.cast(x, dtype) for x in values]
 
     @ops.custom_gradient
     def cast_before(value, half):
-        return ops.stop_gradient(half), lambda upstream: (ops.cast(upstream, value.dtype), None)
+        return half, lambda upstream: (ops.cast(upstream, value.dtype), None)
 
     def with_weights(hidden, number):
         def apply(hidden, *values):
             with keras.StatelessScope(list(zip(weights, values, strict=True))):
                 return layer(hidden, number)
 
-        cast = [x if half is x else cast_before(x, half) for x, half in zip(values, halves, strict=True)]
+        cast = map(cast_before, values, halves)
         return (keras.remat(apply) if remat else apply)(hidden, *cast)
 
     return with_weights

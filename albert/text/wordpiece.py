@@ -46,28 +46,13 @@ _IDEOGRAPHS = (
 )
 
 
-def _is_whitespace(char: str) -> bool:
-    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
-
-
-def _is_control(char: str) -> bool:
-    # Tab, newline and return are control characters, but count as white space.
-    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
-
-
-def _is_punctuation(char: str) -> bool:
-    # All ASCII but letters, digits and space: also "^", "$" and "`", which Unicode calls symbols.
-    if 33 <= ord(char) <= 126 and not char.isalnum():
-        return True
-    return unicodedata.category(char).startswith("P")
-
-
 def _clean(char: str, splits_ideographs: bool, as_in_bert: bool) -> str:
-    is_private = as_in_bert and unicodedata.category(char) == "Co"
-    if char in "\0\ufffd" or _is_control(char) or is_private:
-        return ""
-    if _is_whitespace(char):
+    category = unicodedata.category(char)
+    # Tab, newline and return are control characters, but count as white space.
+    if char in " \t\n\r" or category == "Zs":
         return " "
+    if char in "\0\ufffd" or category in ("Cc", "Cf") or as_in_bert and category == "Co":
+        return ""
     is_ideograph = any(first <= ord(char) <= last for first, last in _IDEOGRAPHS)
     return f" {char} " if is_ideograph and splits_ideographs else char
 
@@ -77,7 +62,9 @@ def _without_mark(char: str) -> str:
 
 
 def _separate(char: str) -> str:
-    return f" {char} " if _is_punctuation(char) else char
+    # All ASCII but letters, digits and space: also "^", "$" and "`", which Unicode calls symbols.
+    is_ascii = 33 <= ord(char) <= 126 and not char.isalnum()
+    return f" {char} " if is_ascii or unicodedata.category(char).startswith("P") else char
 
 
 class _Translation(dict):
