@@ -117,12 +117,8 @@ def import_tensorflow() -> None:
         import tensorflow as tf
 
         tf.config.list_physical_devices()  # its first call looks for accelerators
-    logging.getLogger("tensorflow").addFilter(_is_not_retracing_warning)
-
-
-def _is_not_retracing_warning(record: logging.LogRecord) -> bool:
-    """Whether a TensorFlow message is anything but the warning that sequence lengths differ."""
-    return "triggered tf.function retracing" not in str(record.msg)
+    # It warns if lengths of sequences differ.
+    logging.getLogger("tensorflow").addFilter(lambda one: "triggered tf.function retracing" not in str(one.msg))
 
 
 def start(engine: str) -> None:

@@ -63,7 +63,6 @@ def _with_cast_weights(layer: Callable, weights: Sequence[Any], dtype: str, rema
             with keras.StatelessScope(list(zip(weights, values, strict=True))):
                 return layer(hidden, number)
 
-        cast = map(cast_before, values, halves)
-        return (keras.remat(apply) if remat else apply)(hidden, *cast)
+        return (keras.remat(apply) if remat else apply)(hidden, *map(cast_before, values, halves))
 
     return with_weights

@@ -35,17 +35,13 @@ def split_document(
     limit, stretches = max(_STRETCH * side, _MIN_STRETCH), [document]
     if sum(map(len, document)) * _BYTES_PER_CHARACTER > limit:
         stretches = list(_stretches(sentences_of(document, language), limit))
-    # Of every 1 / fraction stretches in a row, one is held out.
-    due = _uniform(document, seed) + fraction * np.arange(len(stretches) + 1)
+    # Of every 1 / fraction stretches in a row, one is held out; which, depends on text and seed.
+    text = "\n".join((str(seed), *document)).encode("utf-8", "surrogatepass")
+    uniform = int.from_bytes(hashlib.sha256(text).digest()[:6], "little") / 2**48
+    due = uniform + fraction * np.arange(len(stretches) + 1)
     sides = zip(np.diff(np.floor(due)) > 0, stretches, strict=True)
     for is_held_out, group in itertools.groupby(sides, key=lambda one: bool(one[0])):
         yield is_held_out, [line for _, stretch in group for line in stretch]
-
-
-def _uniform(document: Document, seed: int) -> float:
-    """Returns a number of [0, 1) that depends on the document's text and the seed."""
-    text = "\n".join((str(seed), *document)).encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.sha256(text).digest()[:6], "little") / 2**48
 
 
 def _stretches(lines: Document, limit: float) -> Iterator[Document]:

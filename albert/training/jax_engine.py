@@ -299,7 +299,8 @@ class TrainStep:
         self._variables, mesh = state.variables, engine.mesh
         everywhere, by_row = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, BY_ROW)
         for variable in self._variables:
-            variable._value = _on_devices(variable.value, everywhere)
+            host = np.asarray(variable.value)
+            variable._value = jax.make_array_from_callback(host.shape, everywhere, host.__getitem__)
         # Of each device: whether its worker was asked to stop.
         count = len(engine.local_devices)
         self._stop = [
@@ -327,8 +328,3 @@ class TrainStep:
         for variable, value in zip(self._variables, values, strict=True):
             variable._value = value
         return row
-
-
-def _on_devices(value, sharding: NamedSharding):
-    host = np.asarray(value)
-    return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
