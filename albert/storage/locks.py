@@ -75,7 +75,6 @@ def work_folder(paths: Sequence[str], identity: str) -> Iterator[str]:
     if os.path.islink(folder):
         _remove_idle(folder)
     with hold(folder):
-        fsync(os.path.dirname(folder))  # otherwise outputs could survive without their work folder
         _keep_work_of(folder, identity)
         links = [work_folder_of(path) for path in paths[1:]]
         is_done = False
