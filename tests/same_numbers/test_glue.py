@@ -71,6 +71,15 @@ def read(folder, name, split, content, file=None, normalize=str):
     return glue.read_examples(TASKS[name], str(folder), split, normalize)
 
 
+def test_mnli_and_mismnli_read_different_files(tmp_path):
+    (tmp_path / "MNLI").mkdir()
+    for kind in ("matched", "mismatched"):
+        rows = ("\t".join([*"01234567", text, "b", "neutral"]) for text in ("head", kind))
+        (tmp_path / f"MNLI/dev_{kind}.tsv").write_text("\n".join(rows))
+    for name, kind in (("mnli", "matched"), ("mismnli", "mismatched")):
+        assert [e.text_a for e in glue.read_examples(TASKS[name], str(tmp_path), "dev", str)] == [kind]
+
+
 def test_nothing_but_tabs_and_line_feeds_ends_a_text(tmp_path, caplog):
     odd = ['"a stray quote', "line\u2028separator", "nul\0", "form\x0cfeed", "x" * 1_000_000]
     content = "\ufeffsentence\tlabel\r\n" + "".join(f"{text}\t1\r\n" for text in odd) + "\n\r\n"
