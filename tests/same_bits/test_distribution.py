@@ -85,13 +85,13 @@ def assert_same_run(folder, alone):
 REPLICAS = ["--num_virtual_devices=2", "--gradient_accumulation_steps=2"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [
     REPLICAS,
-    ["--num_virtual_devices=4", "--use_xla"],
-    ["--gradient_accumulation_steps=4", "--remat"],
-    ["--use_xla", "--remat"],
-    *(pytest.param(["--engine=jax", *flags], marks=NEEDS_JAX) for flags in (
+    *(pytest.param(flags, marks=pytest.mark.slow) for flags in (
+        ["--num_virtual_devices=4", "--use_xla"], ["--gradient_accumulation_steps=4", "--remat"],
+        ["--use_xla", "--remat"],
+    )),
+    *(pytest.param(["--engine=jax", *flags], marks=[NEEDS_JAX, pytest.mark.slow]) for flags in (
         [], ["--num_virtual_devices=8"], ["--num_virtual_devices=2", "--nopack_rows"],
         [*REPLICAS, "--remat"],
     )),

@@ -350,7 +350,7 @@ ROWS = [
     ("formats/tokenizer_files.py", "default or TextSettings(**spm_model.trained_with(spm)))",
      "default or TextSettings())", "test_albert_tokenizer test_languages"),
     ("tasks/classification.py", "is_counted = occurs | predicted.any(0)", "is_counted = occurs",
-     "test_glue"),
+     "test_own_file"),
     ("tasks/squad.py", "answer[0] in part and answer[1] in part",
      "answer[0] in part and answer[1] <= part.stop", "test_squad"),
     ("cli/classifier_report.py", "- middle**2) / math.sqrt(count)", "- middle**2)",
