@@ -162,7 +162,9 @@ def test_the_parts_give_what_the_signatures_give_and_layers_too(hub_module, modu
     keras_inputs = {name: keras.Input([None], dtype="int32", name=name) for name in NAMES}
     layer = keras.layers.TFSMLayer(str(hub_module[1]))  # no endpoint to name
     found = keras.Model(keras_inputs, layer(keras_inputs)["pooled_output"])(hub_inputs)
-    np.testing.assert_allclose(found, module(hub_inputs)["pooled_output"], atol=1e-6)
+    outputs = module(hub_inputs)
+    np.testing.assert_allclose(found, outputs["pooled_output"], atol=1e-6)
+    np.testing.assert_array_equal(outputs["default"], outputs["pooled_output"])
     inputs = {name: tf.constant(value, tf.int32) for name, value in FLAT.items()}
     positions = tf.constant([[1, 2, 1], [2, 1, 0]])
     logits = module.mlm(hub_inputs | {"masked_lm_positions": positions})["mlm_logits"]

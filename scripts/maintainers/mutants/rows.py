@@ -181,7 +181,6 @@ ROWS = [
     ('export/hub_export.py', 'inputs["input_type_ids"],\n        }', 'inputs["input_type_ids"] * 0,\n        }', 'test_export_to_tfhub'),
     ('export/hub_export.py', '{"default": outputs["pooled_output"]}', '{"default": outputs["sequence_output"][:, 0]}', 'test_export_to_tfhub'),
     ('export/model_conversion.py', '"".join(f"{name}\\n" for name in names)', '"".join(f"{name}\\n" for name in sorted(names, reverse=True))', 'test_export_model'),
-    ("inference/predictors.py", "chosen, order = order[:count]", "chosen, order = sorted(order[:count])", "test_session"),
     ("inference/predictors.py", "bisect.bisect_right(padding, MOST_PADDING)", "len(padding)", "test_session"),
     # Several runs, and which checkpoint of a run is used
     ("finetune.py",
