@@ -193,6 +193,11 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
             assert answer["answer"] or answer["start"] == answer["end"] == 0
             assert answer["probability"] == pytest.approx(nbest[qid][0]["probability"], abs=1e-4)
             assert answer["no_answer_score"] == pytest.approx(odds[qid], abs=1e-4)
+    # Odds that equal the threshold leave an answer.
+    session = albert.open_session(str(trained))
+    session.source.metadata.settings["null_score_diff_threshold"] = session.answer(asked[qid])["no_answer_score"]
+    answer = session.answer(asked[qid])
+    assert answer["answer"] == answer["best_answer"]
 
 
 # --- With answers and without, and the threshold ---

@@ -373,6 +373,7 @@ def test_each_command_gets_what_was_typed_and_planned(kind, tmp_path, monkeypatc
     monkeypatch.setattr(pretrain_from_text, "_run", noted)
     monkeypatch.setattr(run_pretraining, "main", train)
     monkeypatch.setattr(pretrain_from_text.workers, "bfloat16_gain", lambda: 2)
+    monkeypatch.setattr(text_plan, "MAX_HELD_OUT", 0.2)
     out, text = tmp_path / "out", str(write_text(tmp_path / "text.txt", 60))
     model = kind and save_model(tmp_path / "model", max_position_embeddings=24)
     typed = [f"--input_file={text}", f"--output_dir={out}", "--hours=0.5", "--seed=7", "--language=de"]

@@ -206,8 +206,7 @@ ROWS = [
     ("inference/fine_tuned.py", "if np.float32(odds) > np", "if np.float32(odds) >= np", "test_run_squad"),
     ("inference/fine_tuned.py", "if value >= threshold]", "if value > threshold]",
      "test_predict"),
-    ("inference/predictors.py", "np.argsort(~is_mask,", "np.argsort(is_mask,",
-     "test_predict"),
+    ("inference/predictors.py", "np.argsort(~is_mask,", "np.argsort(is_mask,", "test_session"),
     # Classifying your own file
     ("cli/own_texts.py", "(768, 3e-5)", "(1024, 3e-5)", "test_own_file"),
     ("cli/own_texts.py", '0.99, method="higher"', '0.99, method="lower"', "test_own_file"),
