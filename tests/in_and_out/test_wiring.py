@@ -184,6 +184,7 @@ COMMANDS = {
         "label_list": Setting("O,I-PER,B-PER", lambda s: [s.task.labels, s.facts["label_names"]],
                               [("O", "I-PER", "B-PER"), ["O", "I-PER", "B-PER"]]),
         "scheme": Setting("none", of_task("best_metric"), "eval_accuracy"),
+        "albert_dropout": TUNING["albert_dropout"]._replace(value=0, expected=[0, 0]),
     }, 2.25),
     "race": Command(run_race, all_actions(jobs.race_flags), without(
         TUNING, "classifier_dropout", "optimizer",

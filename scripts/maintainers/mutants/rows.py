@@ -236,7 +236,7 @@ ROWS = [
     ("finetune.py", "flags.select(values, Settings) | decided)", "decided | flags.select(values, Settings))",
      "test_run_squad test_own_file"),
     ("cli/encoder.py", "if values.albert_dropout is not None:", "if values.albert_dropout:",
-     "test_fine_tuning"),
+     f"{EFFECT}[tokens]"),
     ("cli/encoder.py", "config = config.with_dropout(values.albert_dropout)",
      "config.with_dropout(values.albert_dropout)", f"{EFFECT}[race]"),
     ("cli/encoder.py", "        vocabulary = Vocabulary().override(*given)",
