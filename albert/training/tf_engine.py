@@ -110,7 +110,7 @@ class TensorFlowEngine(Engine):
 
         def step(batch, stop):
             with islands.islands(not run.use_xla):
-                return steps.train_step(batch, stop, task, state, run, engine=self)
+                return steps.train_step(batch, stop, task=task, state=state, run=run, engine=self)
 
         # AutoGraph would take a sixth of the time to a first step, and has no use: no Python
         # statement here or in a task depends on a tensor.
