@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from typing import NamedTuple
@@ -68,6 +69,7 @@ def import_libraries(copy: pathlib.Path) -> None:
         "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false",
     }
     sys.dont_write_bytecode = True
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a script
     os.chdir(copy)
     sys.path[:0] = [str(copy)]
     for name in SHARED:
