@@ -118,7 +118,7 @@ def import_tensorflow() -> None:
 
         tf.config.list_physical_devices()  # its first call looks for accelerators
     # It warns if lengths of sequences differ.
-    logging.getLogger("tensorflow").addFilter(lambda one: "triggered tf.function retracing" not in str(one.msg))
+    logging.getLogger("tensorflow").addFilter(lambda x: "triggered tf.function retracing" not in str(x.msg))
 
 
 def start(engine: str) -> None:

@@ -86,7 +86,8 @@ def main(values: flags.FlagValues) -> None:
         trained = read_run_state(session.source.weights().origin).get("flags", {})
         known = [trained.get("text_column"), trained.get("text_pair_column")]
         numbers = [str(number) for number in range(len(table.names))]
-        if list(table.names) in (numbers[:max_texts], table.names[:1]):  # no header, or one column: only texts
+        # No header, or one column: only texts.
+        if list(table.names) in (numbers[:max_texts], table.names[:1]):
             known = [*table.names, None]
         names = [
             typed_name or (name if name in table.names else None)
@@ -112,8 +113,8 @@ def main(values: flags.FlagValues) -> None:
     if len(asked) > MANY and session.dtype == "float32":
         for name, (speed, _) in precision.compare(predictor, asked[:1000], seconds=0.5).items():
             if speed > 1:
-                flags.log.info("%s inputs: --mixed_precision=%s would be %.1f times as fast, measured on a few",
-                               f"{len(asked):,}", name, speed)
+                flags.log.info("%s inputs: --mixed_precision=%s would be %.1f times as fast, measured on "
+                               "a few", f"{len(asked):,}", name, speed)
     computed = predictor.predict(asked, Progress("predicted", len(asked), "lines") if output else None)
     answers = (None if columns is None else next(computed) for columns in inputs)
     if is_table and output.endswith(tables.WRITTEN):  # as columns, which replace those of equal names

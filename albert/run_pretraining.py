@@ -183,8 +183,8 @@ def main(values: flags.FlagValues) -> None:
         if not values["max_predictions_per_seq"].present:
             predictions = needed
         elif predictions < needed:
-            raise FlagError(f"--max_predictions_per_seq={predictions} is less than the {needed} predictions of "
-                            f"--masked_lm_budget={budget:g}: leave it out")
+            raise FlagError(f"--max_predictions_per_seq={predictions} is less than the {needed} predictions "
+                            f"of --masked_lm_budget={budget:g}: leave it out")
     elif unused := [name for name in run_flags.MASKING_FLAGS if values[name].present]:
         raise FlagError(f"--{unused[0]} has no effect without --masked_lm_budget: the records hold masks")
     settings = MaskingSettings(predictions, budget, **flags.select(values, run_flags.MASKING_FLAGS))

@@ -1,8 +1,8 @@
 """Formulas by which pretrain_from_text chooses a model for a text and a time budget.
 
-A size is affordable if text and time, on a machine of the assumed speed, provide enough tokens for each of its compute parameters
-(counted as if nothing were shared, since that determines the cost of a token). The
-largest affordable size is trained until the time is up, at the speed that its first steps show, but
+A size is affordable if text and time, on a machine of the assumed speed, provide enough tokens for each
+of its compute parameters (counted as if nothing were shared, since that determines the cost of a token).
+The largest affordable size is trained until the time is up, at the speed that its first steps show, but
 for at most `MAX_PASSES` epochs. docs/guides/pretrain.md has the resulting table.
 """
 
@@ -95,7 +95,10 @@ def covered(characters: collections.Counter[str]) -> int:
 
 
 def assumed_flops() -> float:
-    """Returns the FLOPs per second of this machine in training, by the kind of processor alone. Keras is loaded."""
+    """Returns the FLOPs per second of this machine in training, by the kind of processor alone.
+
+    It loads Keras.
+    """
     import keras
 
     accelerators = [name for name in keras.distribution.list_devices() if not name.startswith("cpu")]

@@ -231,7 +231,11 @@ def _fingerprint(path: str, size: int, modified: int) -> list[Any]:
 def _checked(
     features: dict[str, np.ndarray], spec: FeatureSpec, vocab_size: int, origin: str, first: int
 ) -> dict[str, np.ndarray]:
-    """Returns the features of a block, whose first record has this number; a DataError if one is out of range."""
+    """Returns the features of a block, whose first record has this number.
+
+    Raises:
+      DataError: a value is out of range.
+    """
     # Compiled look-ups clamp too large ids, and wrap negative ones. A position beyond the end would
     # be in the next sequence.
     flag, vocabulary = (2, "values 0 and 1"), (vocab_size, f"vocabulary of {vocab_size:,} tokens")

@@ -129,7 +129,7 @@ class Folder:
                 and (name.startswith(self.start) or name == "README.md")]
 
     def pull(self, names: Iterable[str] | None = None) -> None:
-        """Copies changed files; by default of all, and then removes copies of files that were removed there."""
+        """Copies changed files; by default of all, and then removes copies of those removed there."""
         with self._copying("read") as (fs, root, state):
             there = self._find(fs, root) if names is None else list(names)
             if strange := [name for name in there if ".." in name.split("/") or "\\" in name or "\0" in name]:

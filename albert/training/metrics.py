@@ -83,8 +83,8 @@ class History:
             log.info("step %d skipped: its gradient overflows float16; halving the loss scale", step)
         self.bad_steps = self.bad_steps + 1 if row[BAD] else 0
         if self.bad_steps > MAX_BAD_STEPS:
-            raise diverged(step, f"loss {row[LOSS]}, gradient norm {row[NORM]}; {self.bad_steps} bad steps in "
-                           f"a row; {batch}", newest)
+            raise diverged(step, f"loss {row[LOSS]}, gradient norm {row[NORM]}; {self.bad_steps} bad steps "
+                           f"in a row; {batch}", newest)
 
     def report(
         self, step: int, seconds: float, waited: float, writer: "MetricsWriter | None"

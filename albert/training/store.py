@@ -21,7 +21,7 @@ _ORPHAN = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 
 
 def check_is_there(directory: str) -> None:
-    """Raises a UserError if a run's directory was removed or emptied: a save would restore only a part of it."""
+    """Raises a UserError if a run's directory was removed or emptied: a save would restore only a part."""
     if not os.path.isfile(os.path.join(directory, "albert_config.json")):
         raise UserError(f"{directory} was removed or emptied during the run, which ends here: nothing was "
                         "written into it again")
