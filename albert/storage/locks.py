@@ -115,5 +115,6 @@ def _keep_work_of(folder: str, identity: str) -> None:
             (shutil.rmtree if is_dir else os.unlink)(entry.path)
     with open(identity_file, "w", encoding="utf-8") as stream:
         stream.write(identity)
-    fsync(identity_file)
-    fsync(folder)
+    # The folder's name, too: a power cut would lose hours of work with it.
+    for path in (os.path.dirname(folder), identity_file, folder):
+        fsync(path)

@@ -101,10 +101,10 @@ def open_parquet(stream: BinaryIO, name: str) -> Iterator[Any]:
 
 
 def batches_of(file: Any, name: str, column: str, rows: int) -> Iterator[tuple[int, Any]]:
-    """Yields (number of its first row, batch) of a column of a `ParquetFile`, so many rows at a time.
+    """Yields (number of its first row, batch) for a column of a `ParquetFile`, in batches of `rows` rows.
 
     Raises:
-      DataError: not all rows can be read, which checksums do not tell, as the pages' headers have none.
+      DataError: rows are missing. Pages may be damaged unnoticed, as their headers have no checksum.
     """
     count, expected = 0, file.metadata.num_rows
     for batch in file.iter_batches(rows, columns=[column], use_threads=False):

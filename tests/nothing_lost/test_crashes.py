@@ -144,6 +144,16 @@ def test_a_power_cut_in_data_creation_publishes_nothing_and_the_next_run_gives_t
     assert is_published and number > 30
 
 
+def test_a_power_cut_leaves_the_work_that_a_job_has_saved(out, tmp_path):
+    def work():
+        with pytest.raises(KeyError), locks.work_folder([str(out / "a.tfrecord")], "a job") as folder:
+            files.write_json(os.path.join(folder, "part.json"), {})
+            raise KeyError
+
+    *_, certain = [snapshot(cut) for cut in power_cuts(out, work, tmp_path / "cuts")]
+    assert any(path.endswith(".a.tfrecord.work/part.json") for path in certain), certain
+
+
 # --- scripts/maintainers/chaos.py ---
 
 

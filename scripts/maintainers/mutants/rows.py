@@ -17,6 +17,7 @@ ROWS = [
     ("storage/files.py", "    _fsync_names(removed)\n", "", CRASHES),
     ("storage/files.py", "for name in (*names, *directories):", "for name in names:", CRASHES),
     ("storage/files.py", "                fsync(os.path.dirname(path))\n", "", CRASHES),
+    ("storage/locks.py", "for path in (os.path.dirname(folder), identity_file", "for path in (identity_file", CRASHES),
     ("pretraining_data/pipeline.py", "            manifests.mark_unfinished(path)\n",
      "            pass\n", CRASHES + " test_interrupted_records"),
     # Masks and pairs
