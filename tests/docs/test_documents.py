@@ -142,7 +142,9 @@ def test_the_examples_of_every_page_run_in_their_order(workshop):
 
 
 def shown_after(page: str, code: str) -> str:
-    """Returns the output that a page shows after an example: a block of text."""
+    """Returns the output that a page shows: comments of an example's prints, or the block of text after it."""
+    if comments := re.findall(r"^print\(.*\)  # (.*)$", code, re.M):
+        return "\n".join(comments)
     after = (REPO / page).read_text(encoding="utf-8").partition(code)[2]
     return re.match(r"```\s+```text\n(.*?)```", after, re.DOTALL)[1]
 
@@ -177,7 +179,7 @@ def test_the_python_of_the_first_pages_runs_and_prints_what_they_show(
 @NEEDS_JAX
 @pytest.mark.slow
 def test_the_readmes_python_runs_unchanged_on_jax(tmp_path):
-    [_, code] = [code for language, code in examples("README.md") if language == "python"]
+    [code] = [code for language, code in examples("README.md") if language == "python"]
     (tmp_path / "readme.py").write_text(code)
     done = program(tmp_path / "readme.py", cwd=tmp_path, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr
