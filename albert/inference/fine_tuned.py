@@ -29,8 +29,12 @@ from albert.text.offsets import with_marks
 
 @functools.cache
 def word_pattern() -> re.Pattern[str]:
-    """Returns the pattern of words, from which punctuation is separated at both ends, not inside."""
-    return re.compile(rf"\w(?:\S*\w)?{combining_characters()}*|\S")  # U.S, don't, 3.5
+    """Returns the pattern of words, from which punctuation is separated at both ends, not inside.
+
+    Each ideograph is a word, as in labelled Chinese texts, which have no blanks.
+    """
+    han = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    return re.compile(rf"[{han}]|\w(?:[^\s{han}]*[^\W{han}])?{combining_characters()}*|\S")  # U.S, don't, 3.5
 
 
 @dataclasses.dataclass

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 
 Rows = Sequence[tuple[str, str | None]]  # a text, and the second one of a pair
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese have no blanks between words: each character is one.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
+_WORD = rf"[{_UNSPACED}]|[^\W{_UNSPACED}]{{2,}}"
 
 
 def tfidf_answers(train_rows: Rows, answers: Sequence[Any] | np.ndarray, rows: Rows) -> np.ndarray:
@@ -36,7 +39,7 @@ def _features(*parts: Rows) -> list[Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     joined = [[" ".join(filter(None, row)) for row in rows] for rows in parts]
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=_WORD)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 3), sublinear_tf=True)
     try:
         words.fit(joined[0])

@@ -82,9 +82,7 @@ class ClassificationTask(Task):
 
     def feature_spec(self) -> FeatureSpec:
         num_flags = None if self.threshold is None else self.num_labels
-        return features.classification_spec(
-            self.max_seq_length, not self.labels, num_flags=num_flags
-        )
+        return features.classification_spec(self.max_seq_length, not self.labels, num_flags=num_flags)
 
     def build_model(self, config, **options):
         model = modeling.AlbertForSequenceClassification(
@@ -225,9 +223,7 @@ class MultipleChoiceTask(ClassificationTask):
         return features.classification_spec(self.max_seq_length, False, self.num_labels)
 
     def build_model(self, config, **options):
-        return modeling.AlbertForMultipleChoice(
-            config, self.num_labels, self.classifier_dropout, **options
-        )
+        return modeling.AlbertForMultipleChoice(config, self.num_labels, self.classifier_dropout, **options)
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Adds `eval_accuracy_<part>` if the parts' sizes sum up to the number of examples."""

@@ -5,6 +5,7 @@ file a row is.
 """
 
 import collections
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -107,14 +108,14 @@ class Table:
         cells = list(map(_plain, self.cells(column)))
         for number, cell in enumerate(cells):
             if not isinstance(cell, str):
-                kind = "a list" if isinstance(cell, list) else "an object"
+                kind = {list: "a list", bytes: "bytes that are not UTF-8"}.get(type(cell), "an object")
                 raise DataError(f"{self.place(number)}: column {self.names[column]!r} holds {kind}, not text")
         return cells
 
 
 def _plain(value: Any) -> Any:
-    """Returns a parsed value as text, a list of texts, or a dict."""
-    if isinstance(value, str | dict):
+    """Returns a parsed value as text, a list of texts, or as it is: a dict, or bytes that are no text."""
+    if isinstance(value, str | bytes | dict):
         return value
     if isinstance(value, list):
         return list(map(_plain, value))
@@ -209,9 +210,8 @@ def _delimited_rows(
         reason = ('a " opens in this row and is not closed; a " inside of a cell is written ""'
                   if "unexpected end" in str(error) else f"not a row of columns: {error}")
         raise DataError(f"{path}:{line}: {reason}") from error
-    names = [name.strip() for name in numbered[0][1]] if numbered else []
-    if not has_header:
-        names = [str(i) for i in range(len(names))]
+    first = numbered[0][1] if numbered else []
+    names = [name.strip() if has_header else str(i) for i, name in enumerate(first)]
     rows = numbered[has_header:]
     for line, row in rows:
         # Only cells of unnamed columns may be missing, and only empty ones added.
@@ -242,13 +242,20 @@ def _open_parquet(path: str, flag: str) -> Table:
                 if (size := size + found.nbytes) > lines.MAX_BYTES:
                     raise lines.too_large(path)
                 try:
-                    values += found.to_pylist()
+                    values += map(_decoded, found.to_pylist())
                 except (ValueError, OverflowError) as error:  # no text, or dates that Python lacks
                     raise DataError(f"{path}: a value after row {len(values)} cannot be read: "
                                     f"{first_line(error)}") from error
         return values
 
     return Table(path, names, range(1, num_rows + 1), cells)
+
+
+def _decoded(value: Any) -> Any:
+    """Returns bytes as text, if they are: some programs write Parquet without saying what is text."""
+    with contextlib.suppress(AttributeError, UnicodeDecodeError):
+        return value.decode()
+    return value
 
 
 def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -266,9 +273,8 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def _as_text(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return scrub_surrogates(value or "")
-    return scrub_surrogates(json.dumps(value, ensure_ascii=False, default=str))
+    is_text = value is None or isinstance(value, str)
+    return scrub_surrogates((value or "") if is_text else json.dumps(value, ensure_ascii=False, default=str))
 
 
 # === Columns ===
@@ -387,11 +393,13 @@ def _labels(table: Table, columns: Columns, is_complete: bool) -> list[Any]:
     if arrays and len(arrays) == sum(cell != "" for cell in cells):
         raise DataError(f"{table.place(arrays[0])}: the label {cells[arrays[0]]!r:.60} is a list: write JSON "
                         "lines, or a column for each label (--label_columns)")
-    if is_complete and not all(isinstance(cell, list) for cell in cells):
+    if is_complete and not any(isinstance(cell, list) for cell in cells):
         cells = table.texts(columns.label)
     elif is_complete:
-        for row, cell in enumerate(table.cells(columns.label)):
-            if odd := [one for one in cell if not isinstance(one, str)]:
+        for row, (cell, parsed) in enumerate(zip(cells, table.cells(columns.label), strict=True)):
+            if cell and not isinstance(cell, list):
+                raise DataError(f"{table.place(row)}: label {cell!r:.60} is no list, unlike that of others")
+            if odd := [one for one in cell and parsed if not isinstance(one, str)]:
                 raise DataError(f"{table.place(row)}: a list of labels has their names, not {odd[0]!r}: "
                                 "of numbers, make a column for each label (--label_columns)")
     return [tuple(sorted({label_name(str(one)) for one in cell})) if isinstance(cell, list)
@@ -455,8 +463,7 @@ def labels_of(path: str, examples: Sequence[Example]) -> list[str]:
     if twins := [" and ".join(names) for names in alike.values() if len(names) > 1]:
         log.warning("%s has labels that differ only by case or leading zeros: %s; they are different "
                     "labels", path, some(twins))
-    are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
-    return sorted(counts, key=int if are_numbers else str)
+    return sorted(counts, key=int if all(map(_WHOLE_NUMBER.fullmatch, counts)) else str)
 
 
 def with_known_labels(

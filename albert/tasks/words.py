@@ -188,9 +188,7 @@ def sentence_rows(
             labels[1 + len(tokens)] = 1 + label_ids[word]
             tokens += ids[word][:room]
         row = features.join_texts(tokens, None, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
-        rows.append({
-            **row, "label_ids": labels, "continues": int(number > 0), "is_real_example": 1,
-        })
+        rows.append({**row, "label_ids": labels, "continues": int(number > 0), "is_real_example": 1})
     return rows
 
 
@@ -242,9 +240,8 @@ class WordLabelTask(Task):
                 log.warning(f"%s.txt: {effect}", split, self.max_seq_length, f"{count:,}")
 
     def build_model(self, config, **options):
-        return modeling.AlbertForTokenClassification(
-            config, len(self.labels), self.classifier_dropout, **options
-        )
+        count = len(self.labels)
+        return modeling.AlbertForTokenClassification(config, count, self.classifier_dropout, **options)
 
     def loss_weights(self, batch):
         return {"loss": ops.sum(_labelled(batch))}

@@ -168,6 +168,12 @@ def test_tfidf_learns_words_and_numbers():
     # Without words, characters.
     assert baselines.tfidf_answers(rows("!", "?"), ["good", "bad"], rows("!")).tolist() == ["good"]
     assert baselines.tfidf_answers(rows(*texts[:2]), labels[:2], rows("dull")).tolist() == ["good"]
+    # Of texts without blanks, each character is a word.
+    for good, bad in ("好坏", "\u0e14\u0e25", "よわ"):
+        found = baselines.tfidf_answers(
+            rows(f"电影{good}看", f"电影{bad}看", f"这{good}吗", f"这{bad}吗"), ["good", "bad"] * 2,
+            rows(f"戏{good}", f"戏{bad}"))
+        assert found.tolist() == ["good", "bad"]
     values = [1000.0 if label == "good" else 0.0 for label in labels]
     high, low = baselines.tfidf_answers(rows(*texts), values, rows("fine", "dull"))
     assert high > 700 and low < 300

@@ -126,6 +126,8 @@ def test_words_keep_punctuation_inside_them():
     found = fine_tuned.word_pattern().findall(text)
     assert found == ["He", "said", ":", '"', "don't", "pay", "$", "3.50", "in", "U.S.A", ".", "!",
                      '"', "(", "état-major", "cafe\u0301", ")"]
+    found = fine_tuned.word_pattern().findall("我住ABC公司, v1.0")
+    assert found == ["我", "住", "ABC", "公", "司", ",", "v1.0"]
     words = fine_tuned.TokenClassifier(None)
     assert words.read("w1\tw2".split(words.separator), "in.txt:2") == ["w1\tw2"]  # a tab is a space
 

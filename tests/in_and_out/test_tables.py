@@ -73,6 +73,12 @@ def test_parquet_is_a_table_too(tmp_path):
     assert read(path, path.read_bytes()) == [("so good", "1"), ("so bad", "0")]
     with pytest.raises(DataError, match="a.parquet: row 1: label '1' is not one of yes, no"):
         tables.with_known_labels(examples_of(path), ["yes", "no"], str)
+    # Not every program says which bytes are text.
+    parquet.write_table(pyarrow.table({"text": ["schön".encode(), b"no"], "label": [b"1", b"0"]}), path)
+    assert read(path, path.read_bytes()) == [("schön", "1"), ("no", "0")]
+    parquet.write_table(pyarrow.table({"text": [b"so", "schön".encode("latin-1")]}), path)
+    with pytest.raises(DataError, match="a.parquet: row 2: column 'text' holds bytes that are not UTF-8"):
+        tables.read_table(str(path), "train_file").texts(0)
 
 
 def test_quotation_marks_of_tab_separated_text_stay_unless_a_delimiter_is_given(tmp_path):
@@ -286,6 +292,9 @@ def test_a_label_is_the_same_alone_in_its_column_and_however_it_is_written(tmp_p
     assert one.label == other.label
     numbers = labelled(tmp_path / "a.csv", 10, 5, 10, 5)
     assert tables.labels_of("a.csv", numbers) == ["5", "10"]  # in the order of numbers
+    assert tables.labels_of("a.csv", labelled(tmp_path / "a.csv", "--5", 10, "--5", 10)) == ["--5", "10"]
+    lists = labelled(tmp_path / "a.jsonl", ["a"], None, ["b"], [])
+    assert [one.label for one in lists] == [("a",), ("b",), ()]  # null is a gap
     assert "differ only" not in caplog.text
     for one, other in (("yes", "Yes"), ("1", "01"), ("YES", "yes")):  # labels of their own
         assert len(tables.labels_of("a.csv", labelled(tmp_path / "a.csv", one, other, "no") * 2)) == 3
@@ -299,3 +308,5 @@ def test_what_cannot_be_a_label_is_an_error(tmp_path):
     for vector in ([0, 1], [0.1, 0.9], [True, False], ["storm", 1]):
         with pytest.raises(DataError, match=r"a.jsonl:2: a list of labels has their names, not .*--label_columns"):
             labelled(tmp_path / "a.jsonl", ["storm"], vector)
+    with pytest.raises(DataError, match="a.jsonl:3: label 'rain' is no list, unlike that of others"):
+        labelled(tmp_path / "a.jsonl", ["storm"], None, "rain")
