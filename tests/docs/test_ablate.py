@@ -40,3 +40,25 @@ def test_the_pages_of_results_have_the_tables_that_the_tools_write():
     assert fine_tuning_gains.table(found) in pages
     found = json.loads((evidence / "cooccurrence.json").read_text("utf-8"))
     assert ablate.table(ablate.Grid.read(str(GRIDS["cooccurrence"])), found) in pages
+
+
+def test_the_tables_of_other_pages_have_the_figures_of_their_files():
+    def figures(name):
+        return json.loads((REPO / f"docs/evidence/{name}.json").read_text("utf-8"))
+
+    def percent(value):
+        return f"{100 * value:.1f} %"
+
+    pages = "".join(page.read_text("utf-8") for page in sorted((REPO / "docs").rglob("*.md")))
+    rows = [" | ".join([vectors, *(f"{value:.3f} ± {error:.3f}" for value, error in scores)])
+            for vectors, *scores in (row.values() for row in figures("embeddings")["rows"])]
+    rows += [f"{row['passes']} | {percent(row['masked_lm_accuracy'])} ({percent(row['most_frequent_token'])}) | "
+             f"{percent(row['sentence_order_accuracy'])}" for row in figures("small_texts")["rows"]]
+    rows += [f"{row['num_hidden_groups']} | {row['embedding_size']} | {row['megabytes_bfloat16']:.0f} MB | "
+             f"{row['stsb_spearman']:.3f} | {percent(row['masked_lm_accuracy'])}"
+             for row in figures("teacher_sizes")["students"]]
+    for result in figures("training_intel")["results"]:
+        ours, theirs = result["sides"].values()
+        rows.append(f"{result['precision']} | {1 / theirs['ratio']:.2f} | {ours['rate']:,.0f}")
+    rows += [f"| {row['other_labels']} of 872 |" for row in figures("precisions")["rows"][1:]]
+    assert len(rows) == 22 and not [row for row in rows if row not in pages]
