@@ -30,6 +30,7 @@ import dataclasses
 import glob
 import hashlib
 import os
+import shlex
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -177,7 +178,8 @@ def main(values: flags.FlagValues) -> None:
         precisions=precisions,
     )
     flags.log.info("%s Report: %s. Ask the model: echo 'a text' | python -m albert.predict --model=%s",
-                   classifier_report.verdict(measured)[1].replace("*", ""), path, settings.output_dir)
+                   classifier_report.verdict(measured)[1].replace("*", ""), path,
+                   shlex.quote(settings.output_dir))
 
 
 def task_of(

@@ -6,6 +6,7 @@ Legend: N rows, C labels.
 import dataclasses
 import math
 import operator
+import shlex
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -169,7 +170,7 @@ def write(
         _errors(held_out, texts, cells, probabilities),
         labels and not has_several and len(labels) <= _MAX_LABELS and _confusion(held_out, cells),
         "## Training\n", _BASELINE, table(("setting", "value"), settings.items()),
-        _USAGE.format(directory=directory), _faster(precisions),
+        _USAGE.format(directory=shlex.quote(directory)), _faster(precisions),
     ]))
 
 

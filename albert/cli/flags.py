@@ -202,6 +202,8 @@ def parse_with_arguments(
         raise FlagError(" ".join(str(error).removeprefix("flag ").split())) from error
     for name in values:
         flag = values[name]
+        if flag.value and getattr(flag, "use", None):  # a shell expands no ~ after =
+            flag.value = ",".join(map(os.path.expanduser, flag.value.split(",")))
         if flag.value and getattr(flag, "use", None) == "model":
             remote_paths.replace(flag, shipped.path_of(flag.value))
         elif flag.value and name.endswith("vocab_file"):
@@ -241,9 +243,7 @@ def set_up_logging() -> None:
     engines.set_environment()
     # For each command, because the process's stderr may have been replaced since.
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        _Formatter("%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S")
-    )
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
     root = logging.getLogger()

@@ -1,6 +1,7 @@
 """Reports what a model has learned from the text it was pretrained on (pretrain_from_text's report.md)."""
 
 import os
+import shlex
 from collections.abc import Sequence
 
 from albert.cli import report_page
@@ -57,7 +58,7 @@ def write(directory: str, model: str, held_out: str, notes: Sequence[str]) -> st
         "## Learning curve\n",
         report_page.curve(model, "masked_lm_accuracy"),
         "## Masked words\n", _masked_words(session, segments),
-        _NEXT.format(model=model, length=session.max_seq_length,
+        _NEXT.format(model=shlex.quote(model), length=session.max_seq_length,
                      limit=session.source.config.max_position_embeddings),
     ])
 

@@ -74,6 +74,10 @@ class TextClassifier(TaskPredictor):
     activation = staticmethod(softmax)
 
     def encode(self, inputs):
+        from albert.tasks.classification import OWN_TABLE
+
+        if self.session.source.metadata.task == OWN_TABLE:  # as its rows were read; form feeds matter
+            inputs = [[" ".join(text.split()) for text in texts] for texts in inputs]
         # As in training, a second text that is empty after preprocessing doesn't count.
         pairs = [(first, *second, None)[:2] for first, *second in inputs]
         return [self.sequence(*ids) for ids in encode_pairs(self.session.tokenizer, pairs)]
@@ -355,9 +359,7 @@ def _label_names(source: Pretrained, given: Sequence[str]) -> Sequence[str]:
     are_ids = known in (tuple(map(str, range(count))), tuple(f"LABEL_{i}" for i in range(count)))
     labels = given or known
     if len(labels) != count:
-        raise FlagError(
-            f"{path} has {count} labels, not {len(labels)} ({some(labels)}): give --label_list"
-        )
+        raise FlagError(f"{path} has {count} labels, not {len(labels)} ({some(labels)}): give --label_list")
     if len(set(labels)) < count:
         raise FlagError(f"{path} names a label twice ({some(labels)}): give --label_list")
     if not are_ids and {*labels} != {*known}:

@@ -254,9 +254,7 @@ class MaskFiller(Predictor):
         best = np.argpartition(-logits, self.top_k - 1)[..., : self.top_k]  # in any order
         order = np.argsort(-np.take_along_axis(logits, best, -1))  # probabilities may be equal
         ids = np.take_along_axis(best, order, -1)  # [B, P, K]
-        return {
-            "ids": ids, "probabilities": np.take_along_axis(softmax(logits), ids, -1), "count": counts,
-        }
+        return {"ids": ids, "probabilities": np.take_along_axis(softmax(logits), ids, -1), "count": counts}
 
     def decode(self, context, outputs):
         [one] = outputs

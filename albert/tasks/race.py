@@ -106,9 +106,7 @@ def question_rows(
                 start = context[: max_seq_length - 3 - len(ending)]
                 rows.append(features.join_texts(start, ending, max_seq_length, cls_id, sep_id))
             absent = np.zeros((num_choices - len(rows)) * max_seq_length, np.int64)
-            packed = {
-                name: np.concatenate([*(row[name] for row in rows), absent]) for name in rows[0]
-            }
+            packed = {name: np.concatenate([*(row[name] for row in rows), absent]) for name in rows[0]}
             yield {**packed, "label_ids": question.label or 0, "is_real_example": 1}
     if name:
         features.log_truncated(name, num_cut, len(questions), max_seq_length)

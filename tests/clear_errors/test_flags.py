@@ -127,6 +127,14 @@ def test_an_error_names_the_argument_in_python_and_the_flag_on_the_command_line(
         assert assert_one_clear_line(capsys.readouterr().err).startswith(f"error: {said}")
 
 
+def test_a_tilde_is_the_home_directory_also_after_an_equals_sign(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    values = flags.parse(create_pretraining_data.define_flags, [
+        "x", "--input_file=~/a.txt,~/b*", "--output_file", "~/out", "--spm_model_file=a~/b"])
+    assert values.input_file == "/home/ada/a.txt,/home/ada/b*" and values.output_file == "/home/ada/out"
+    assert values.spm_model_file == "a~/b"
+
+
 def test_flags_of_which_one_would_win_are_refused_as_they_were_typed():
     values = values_of(run_classifier, "--nodo_train", "--seed=3", "--export_dir=")
     flags.refuse_together(values, "do_train", "export_dir", "init_checkpoint")

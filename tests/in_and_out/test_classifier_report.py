@@ -154,6 +154,11 @@ def test_faster_precisions_are_named_with_what_they_change(tmp_path):
     assert "Answer faster" not in report_on(tmp_path, answered(44, 42, 60, 42))
 
 
+def test_the_command_of_a_report_can_be_pasted_wherever_the_model_is(tmp_path):
+    report_on(tmp_path / "my model", answered(44, 42, 60, 42))
+    assert f"--model='{tmp_path}/my model'\n" in (tmp_path / "my model/report.md").read_text()
+
+
 def test_tfidf_learns_words_and_numbers():
     def rows(*texts):
         return [(text, None) for text in texts]

@@ -108,6 +108,13 @@ def test_pairs_are_classified_as_in_the_file_in_batches_or_alone(classifier, pai
 TIED = np.array([[0.1, np.nextafter(np.float32(0.1), np.float32(1)), 0.0]], np.float32)
 
 
+def test_white_space_is_read_as_in_training(classifier):
+    session = albert.open_session(str(classifier))
+    expected, *others = session.classify([
+        ("w1 w2", "w3"), ("w1\x0cw2", " w3"), ("w1 \x85\n w2", "w3\x0b")])  # which WordPiece leaves out
+    assert close(others) == [expected] * 2
+
+
 def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal():
     labeller = fine_tuned.TokenClassifier(None, ("O", "B-X", "B-Y"))
     assert labeller.decode(("w1", [(0, 2)], [np.array([0])]), [{"logits": TIED}])["labels"] == ["B-X"]
