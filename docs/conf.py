@@ -27,6 +27,13 @@ napoleon_custom_sections = ["Returns"]  # without a type before a colon
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 100
 
+# What a reader needs first; the other pages follow by name.
+FIRST = {
+    "start": ["first_classifier", "own_language"],
+    "guides": ["which_model", "tables", "tune_classifier", "tasks", "embeddings", "serve", "teacher", "pretrain"],
+    "reference": ["commands", "python"],
+    "evidence": ["results", "performance", "fidelity", "reliability"],
+}
 CONTENTS = """
 ```{toctree}
 :hidden:
@@ -43,7 +50,8 @@ def add_contents(app, page, source):
     if page == root_doc:
         for folder in ("start", "guides", "reference", "notebooks", "evidence"):
             title = "How to" if folder == "guides" else folder.title()
-            source[0] += CONTENTS % (title, f"docs/{folder}/*")
+            names = [*FIRST.get(folder, []), "*"]
+            source[0] += CONTENTS % (title, "\n".join(f"docs/{folder}/{name}" for name in names))
         source[0] += CONTENTS % ("Project", "CONTRIBUTING\nCHANGELOG\nalbert/models/*/README")
 
 

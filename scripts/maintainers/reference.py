@@ -20,7 +20,12 @@ from absl import flags as absl_flags
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))  # this checkout, whatever is installed
 FOLDER = REPO / "docs/reference"
-FROM = "This page is generated from the code by `scripts/maintainers/reference.py`."
+FROM = "<!-- Generated from the code by scripts/maintainers/reference.py. -->"
+
+
+def _code(text: str) -> str:
+    """Shows flags as code: a site makes a dash of two hyphens."""
+    return re.sub(r"(?<![`\w-])--\w+(=\w+)?", r"`\g<0>`", text)
 
 
 def _indented(text: str) -> str:
@@ -30,7 +35,11 @@ def _indented(text: str) -> str:
         is_code = bool(re.match(r" {2,}\S", line)) or code and not line.strip()
         if is_code and not code and lines and lines[-1].strip():
             lines.append("")
-        lines.append(f"  {line}" if is_code and line.strip() and not line.startswith("    ") else line)
+        if not is_code:
+            line = _code(line)
+        elif re.match(r" {2,3}\S", line):
+            line = f"  {line}"
+        lines.append(line)
         code = is_code
     return "\n".join(lines)
 
@@ -74,9 +83,11 @@ def _flag_line(name: str, flag) -> str:
         name = f"[no]{name}"
     choices = getattr(flag.parser, "enum_values", ())
     kind = ", ".join(f"`{choice}`" for choice in choices) or _range(flag)
-    text = flag.help.removeprefix(f"<{'|'.join(choices)}>: ")
-    default = "" if flag.default is None else f"`{flag.default}`"
-    return " | ".join(["| `--" + name + "`", kind, default, text.replace("|", "\\|") + " |"])
+    text = _code(flag.help.removeprefix(f"<{'|'.join(choices)}>: "))
+    notes = "; ".join(filter(None, [kind, "" if flag.default in (None, "") else f"default `{flag.default}`"]))
+    if notes and not text.startswith("No effect"):
+        text += f" *{notes}*"
+    return f"| `--{name}` | " + text.replace("|", "\\|") + " |"
 
 
 def _flag_lines(command: str) -> dict[str, str]:
@@ -93,15 +104,15 @@ def _shared(lines: dict[str, dict[str, str]]) -> dict[str, str]:
 
 
 def _flag_table(lines) -> str:
-    return "\n".join(["| flag | values | default | |", "|---|---|---|---|", *lines])
+    return "\n".join(["| flag | meaning |", "|---|---|", *lines])
 
 
 def _model_flags(lines: dict[str, dict[str, str]]) -> str:
     rows = [
-        f"| `--{flag}` | {meaning} | {', '.join(name for name in lines if flag in lines[name])} |"
+        f"| `--{flag}` | {meaning} ({', '.join(name for name in lines if flag in lines[name])}) |"
         for flag, meaning in MODEL_FLAGS.items()
     ]
-    return "\n".join(["| flag | meaning | commands |", "|---|---|---|", *rows])
+    return _flag_table(rows)
 
 
 def _without_effect(lines: dict[str, dict[str, str]]) -> str:
