@@ -275,7 +275,7 @@ def help_text(doc: str, values: FlagValues) -> str:
             group = "Without effect"
         values.register_key_flag_for_module(group, values[name])
         # A long list of values is wrapped at blanks, not within a word.
-        values[name].help = values[name].help.replace("|", " | ")
+        values[name].help = re.sub(r" ?\| ?", " | ", values[name].help)
     groups = "Usually needed", "This command", *dict.fromkeys(_GROUPS.values()), "Without effect"
     # Examples are not wrapped.
     lines = [line if line.startswith(" ") else absl_flags.text_wrap(line)

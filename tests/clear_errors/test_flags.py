@@ -219,6 +219,7 @@ def test_help_has_each_flag_once_in_a_group_with_one_default_and_fits_a_terminal
         module, values = importlib.import_module(f"albert.{name}"), flags.FlagValues()
         module.define_flags(values)
         text = flags.help_text(module.__doc__, values)
+        assert flags.help_text(module.__doc__, values) == text, name
         _, *groups = re.split(r"^(\S.*):\n(?=  --)", text, flags=re.M)
         groups = {title: re.findall(r"^  --(?:\[no\])?(\w+):", shown, re.M)
                   for title, shown in zip(groups[::2], groups[1::2], strict=True)}
