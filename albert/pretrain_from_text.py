@@ -239,7 +239,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str], out: str, form: corpus
         f"{epochs:.1f} epochs of {plan.text_bytes / 1e6:,.1f} MB of text, "
         f"{duration(epochs * tokens / plan.tokens_per_second)} at {plan.tokens_per_second:,} tokens/s"
     )
-    log.info("%s", planned)
+    log.info("plan: %s", planned)
     train_model(plan.training, "--do_eval", f"--eval_input_file={held_out}")
 
     # === Report ===

@@ -299,8 +299,8 @@ def describe_start(summary: Mapping[str, Any]) -> str:
         parts = sorted({"/".join(n.split("/")[:2]) for n in names})
         return f" ({', '.join(parts[:6])}{', ...' if len(parts) > 6 else ''})" if names else ""
 
-    new, ignored = summary["new"], summary["ignored"]
+    loaded, new, ignored = len(summary["loaded"]), summary["new"], summary["ignored"]
     return (
-        f"from {summary['checkpoint']}: loaded {len(summary['loaded'])} variables, "
+        f"from {summary['checkpoint']}: loaded {loaded} of {loaded + len(new)} variables, "
         f"initialized {len(new)}{listing(new)}, left out {len(ignored)}{listing(ignored)}"
     )

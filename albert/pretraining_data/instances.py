@@ -12,7 +12,6 @@ from albert.records.examples import encode_examples
 from albert.records.tfrecord import frame_records
 
 _BATCH = 1024  # records masked and serialized at once
-_EXAMPLES = 3  # records shown in the log
 
 
 def statistics_of(recipe: Recipe, ids: np.ndarray, pairs: np.ndarray) -> dict[str, int]:
@@ -42,7 +41,7 @@ def frame_pairs(
     recipe: Recipe, ids: np.ndarray, pairs: np.ndarray, rng: np.random.Generator,
     examples: list[str],
 ) -> Iterator[tuple[bytes, int]]:
-    """Masks and serializes pairs; appends text to `examples`.
+    """Masks and serializes pairs; an empty `examples` gets the first record as text.
 
     Yields (bytes, number of records) of successive blocks.
     """
@@ -51,7 +50,7 @@ def frame_pairs(
         part = pairs[first : first + _BATCH]
         batch = make_features(recipe, ids, part, rng)
         if not examples:
-            examples += (describe(recipe, batch, row) for row in range(len(part))[:_EXAMPLES])
+            examples.append(describe(recipe, batch))
         yield frame_records(encode_examples(batch, spec)), len(part)
 
 
@@ -86,20 +85,14 @@ def make_features(
     )
 
 
-def describe(recipe: Recipe, batch: Mapping[str, np.ndarray], row: int) -> str:
-    """Returns a row of `make_features` as text, for people to read."""
-    record = {name: values[row].tolist() for name, values in batch.items()}
-    names = load_tokenizer(recipe).convert_ids_to_tokens
-    lengths = batch[SEGMENT_LENGTHS][row : row + 1]
-    length_a, length = record[SEGMENT_LENGTHS][0], int(sequence_lengths(lengths)[0])
-    count = int(sum(record.get("masked_lm_weights", ())))
-    shown = {
-        "tokens": names(record["input_ids"][:length]),
-        "segment_ids": [0] * (length_a + 2) + [1] * (length - length_a - 2),
-        "masked_lm_positions": record.get("masked_lm_positions", [])[:count],
-        "masked_lm_labels": names(record.get("masked_lm_ids", [])[:count]),
-        "is_random_next": [bool(record["next_sentence_labels"][0])],
-        "token_boundary": record["token_boundary"][:length],
-    }
-    # Records without masks have no predictions.
-    return "".join(f"{name}: {' '.join(map(str, v))}\n" for name, v in shown.items() if v)
+def describe(recipe: Recipe, batch: Mapping[str, np.ndarray]) -> str:
+    """Returns the first row of `make_features` as a line: its tokens, masked ones with their labels."""
+    names, record = load_tokenizer(recipe).convert_ids_to_tokens, {name: x[0] for name, x in batch.items()}
+    length = int(sequence_lengths(batch[SEGMENT_LENGTHS])[0])
+    tokens = names(record["input_ids"][:length].tolist())
+    if recipe.static_masks:
+        count = int(record["masked_lm_weights"].sum())
+        labels = names(record["masked_lm_ids"][:count].tolist())
+        for position, label in zip(record["masked_lm_positions"].tolist(), labels):
+            tokens[position] += f"({label})"
+    return f"{length} tokens, label {record['next_sentence_labels'][0]}: {' '.join(tokens)}"

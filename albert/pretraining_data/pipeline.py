@@ -95,7 +95,7 @@ def make_records(
         # === Manifests ===
         everything = [info for split in infos.values() for info in split]
         for example in (text for info in everything for text in info["examples"]):
-            log.info("a record:\n%s", example)
+            log.info("the first record has %s", example)
         total = sum((Counter(info["statistics"]) for info in everything), Counter())
         summary, settings = report.summary_of(recipe.pairs, counts, total), load_tokenizer(recipe).settings
         for split, outputs in job.outputs.items():
@@ -228,7 +228,7 @@ def store_part(
     """Makes the records of some passes over a block, an equal share for each output.
 
     The JSON next to the part makes it complete: the blocks of each output (see `manifests.Sizes`),
-    statistics, and some records as text.
+    statistics, and the first record as text.
     """
     block = _tokenize(recipe, documents)
     pairs = np.concatenate([

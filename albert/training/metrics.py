@@ -119,7 +119,8 @@ class History:
         shown = {k: v for k, v in values.items() if v == v}
         if not shown["skipped_steps"]:
             del shown["skipped_steps"]
-        log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
+        numbers = {k: f"{v:,.0f}" if 1000 <= v < 1e9 else f"{v:.4g}" for k, v in shown.items()}
+        log.info("step %d: %s", step, ", ".join(map(" ".join, numbers.items())))
         if writer:
             times = {"seconds": round(seconds, 3), "data_wait": round(waited, 3)}
             writer.write(step, "train", values | times)

@@ -71,7 +71,8 @@ def test_a_step_whose_loss_is_not_finite_moves_neither_weights_nor_moments(
     strict_json((out / f"model.ckpt-{bad}.json").read_text())
 
 
-def test_averages_leave_skipped_steps_and_overflows_out_and_the_rate_a_processs_first_step():
+def test_averages_leave_skipped_steps_and_overflows_out_and_the_rate_a_processs_first_step(caplog):
+    caplog.set_level("INFO", "albert")
     engine, source = types.SimpleNamespace(device_name=""), types.SimpleNamespace(count=100)
     run = RunConfig("", train_batch_size=4, mixed_precision="float16")
     task = PretrainingTask(LENGTH, PREDICTIONS, sentence_objective="none")
@@ -80,14 +81,16 @@ def test_averages_leave_skipped_steps_and_overflows_out_and_the_rate_a_processs_
         (2.0, 1.0, 0.1, 0, 0), (4.0, 3.0, 0.2, 0, 0), (3.0, math.inf, 0.3, 0, 1),
         (math.inf, math.nan, 0.4, 1, 0), (6.0, 2.0, 0.5, 0, 0),
     ), 1):
-        history.note(step, np.array([loss, norm, rate, bad, overflow, 7, 1, 2, 1, 4, 0]))
+        history.note(step, np.array([loss, norm, rate, bad, overflow, 7000, 1, 2, 1, 4, 0]))
     writer = types.SimpleNamespace(write=lambda *line: lines.append(line))
     history.report(5, 2.0, 0.5, writer)
     assert lines == [(5, "train", {
         "loss": 4.0, "gradient_norm": 2.0, "learning_rate": 0.5, "skipped_steps": 1,
         "loss_scale_overflows": 1, "masked_lm_accuracy": 0.5, "masked_lm_loss": 0.25,
-        "tokens_per_second": 14.0, "seconds": 2.0, "data_wait": 0.5,
+        "tokens_per_second": 14e3, "seconds": 2.0, "data_wait": 0.5,
     })]
+    assert caplog.messages[-1].startswith("step 5: loss 4, gradient_norm 2, learning_rate 0.5, skipped_steps 1, ")
+    assert caplog.messages[-1].endswith(", masked_lm_loss 0.25, tokens_per_second 14,000")
     assert history.records_seen == 20
 
 
