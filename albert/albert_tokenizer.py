@@ -5,6 +5,7 @@ Legend: B texts or pairs, L sequence.
 
 import functools
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
 from albert.text.offsets import encode_with_offsets, with_marks, without_space
 from albert.tokenization import FullTokenizer
+
+log = logging.getLogger("albert")
 
 MASK = "[MASK]"
 
@@ -45,6 +48,7 @@ class AlbertTokenizer:
     """
 
     padding_side = "right"  # or "left"; of calls that don't name it
+    _has_warned = False  # in this process, of the truncation that no argument asks for
 
     def __init__(self, tokenizer: FullTokenizer, max_length: int = 512):
         tokenization.check_special_pieces(tokenizer)
@@ -226,7 +230,7 @@ class AlbertTokenizer:
         self, text: str | Sequence[str] | Sequence[Sequence[str]],
         text_pair: str | Sequence[str] | Sequence[Sequence[str]] | None = None, *,
         max_length: int | None = None, padding: bool | str = False,
-        truncation: bool | str = True, stride: int = 0, is_split_into_words: bool = False,
+        truncation: bool | str | None = None, stride: int = 0, is_split_into_words: bool = False,
         pad_to_multiple_of: int | None = None, padding_side: str | None = None,
         return_tensors: str | None = None, return_offsets_mapping: bool = False,
         return_overflowing_tokens: bool = False, return_special_tokens_mask: bool = False,
@@ -239,7 +243,8 @@ class AlbertTokenizer:
           max_length: maximum sequence length in tokens; by default the model's.
           padding: True or "longest" pads to the longest of these texts, "max_length" to that length.
           truncation: True or "longest_first" truncates the longer text of a pair, "only_first" and
-            "only_second" that text; with False, long texts are an error.
+            "only_second" that text; with False, long texts are an error. By default as with True; if
+            max_length isn't given either, the first truncation in a process logs a warning.
           stride: number of tokens that two windows of a text share, with return_overflowing_tokens.
           is_split_into_words: whether each text is a list of words. No token belongs to two words,
             `word_ids` are the words' numbers, and offsets count from the start of the word.
@@ -260,13 +265,19 @@ class AlbertTokenizer:
             unknown, or arrays need padding.
         """
         padding = encodings.option("padding", encodings.PADDING, padding)
-        truncation = encodings.option("truncation", encodings.TRUNCATION, truncation)
+        cuts = encodings.option("truncation", encodings.TRUNCATION, truncation)
         convert = encodings.option("return_tensors", encodings.TENSORS, return_tensors)
         limit = self.model_max_length if max_length is None else max_length
         columns, is_single = encodings.columns(text, text_pair, is_split_into_words)
         tokens = [self._tokens(column) for column in columns]
         ids = _each(tokens, _joined)
-        parts = windows.cut(ids, limit, truncation, stride if return_overflowing_tokens else None)
+        parts = windows.cut(ids, limit, cuts, stride if return_overflowing_tokens else None)
+        longest = max((sum(map(len, one)) + len(one) + 1 for one in zip(*ids, strict=True)), default=0)
+        is_asked = truncation is not None or max_length is not None or return_overflowing_tokens
+        if longest > limit and not (is_asked or self._has_warned):
+            AlbertTokenizer._has_warned = True
+            log.warning("truncated a text of %s tokens to the model's maximum, %d; give truncation=True if "
+                        "that is what you want, which logs nothing", f"{longest:,}", limit)
         laid_out = functools.partial(windows.laid_out, parts)
         rows = laid_out(ids, self.sep_token_id, self.cls_token_id)
         frame = encodings.Frame(

@@ -239,7 +239,10 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging() -> None:
-    """Sends the toolkit's log lines to stderr, and silences TensorFlow's start-up messages."""
+    """Sends the toolkit's log lines to stderr, and silences TensorFlow, but for its first six lines.
+
+    It writes those while its libraries are loaded, before it reads any setting.
+    """
     engines.set_environment()
     # For each command, because the process's stderr may have been replaced since.
     handler = logging.StreamHandler(sys.stderr)

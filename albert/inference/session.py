@@ -43,7 +43,7 @@ class AnsweringSession:
 
     source: Pretrained
     tokenizer: FullTokenizer
-    max_seq_length: int | None = None  # by default that of fine-tuning, else the model's
+    max_seq_length: int | None = None  # by default as in training, else the model's maximum
     batch_size: int = 32
     dtype: str = "float32"  # one of DTYPES, of large matrices
     opened_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # see `__reduce__`
@@ -227,8 +227,9 @@ def open_session(
 
     Args:
       path, revision: as in `albert.from_pretrained`.
-      max_seq_length: maximum sequence length in tokens; by default that of fine-tuning, else the
-        model's.
+      max_seq_length: maximum sequence length in tokens; by default as in training, else the model's
+        maximum. A model of `pretrain_from_text` reads fewer tokens than a classifier may that starts
+        from it, whose length `run_classifier` chooses by its texts.
       batch_size: number of sequences computed together.
       spm_model_file, vocab_file: the vocabulary, if the model's directory has none.
       do_lower_case, keep_accents: as in `AlbertTokenizer.from_pretrained`.

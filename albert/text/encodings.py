@@ -204,10 +204,9 @@ def _as_jax(array: np.ndarray) -> Any:
     return jnp.asarray(array)
 
 
-PADDING = {True: "longest", "longest": "longest", "max_length": "max_length", False: "",
-            "do_not_pad": ""}
-TRUNCATION = {True: "longest_first", "longest_first": "longest_first", "only_first": "only_first",
-               "only_second": "only_second", False: "", "do_not_truncate": ""}
+PADDING = {True: "longest", "longest": "longest", "max_length": "max_length", False: "", "do_not_pad": ""}
+TRUNCATION = {None: "longest_first", True: "longest_first", "longest_first": "longest_first",
+              "only_first": "only_first", "only_second": "only_second", False: "", "do_not_truncate": ""}
 TENSORS = {None: None, "np": np.asarray, "tf": _as_tf, "jax": _as_jax}
 
 

@@ -271,7 +271,9 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
             text in file.read_bytes() for text in texts
         ), file
     assert not [*tmp_path.rglob("*.tf_record*")] and not (tmp_path / ".out.work").exists()
-    answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
+    session = albert.open_session(str(out))
+    assert session.max_seq_length == 32  # as it was trained
+    answer = session.classify("w1 w20 w21 w22")
     assert set(answer["probabilities"]) == {"bad", "so, so"} and answer["label"] == "so, so"
     kept = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "report.md")}
     weights = {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*.data*")}

@@ -58,6 +58,17 @@ def test_rows_are_laid_out_padded_and_cut_as_the_model_reads_them(tokenizer):
     ]
 
 
+def test_a_truncation_that_nobody_asked_for_is_warned_of_once(tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(albert.AlbertTokenizer, "_has_warned", False)
+    short = albert.AlbertTokenizer(tokenizer.tokenizer, max_length=8)
+    for options in ({"truncation": True}, {"max_length": 4}, {"return_overflowing_tokens": True}):
+        short(["the " * 20, "the"], **options)
+    assert not caplog.messages and len(short("the " * 20)["input_ids"]) == 8
+    short("the " * 30, "the first one")
+    [said] = caplog.messages
+    assert said.startswith("truncated a text of 22 tokens to the model's maximum, 8; give truncation=True")
+
+
 def test_it_is_called_as_hugging_faces_are(tokenizer):
     pairs = [("the first one of many", "a second"), ("one", "two")]
     lists = tokenizer(*map(list, zip(*pairs, strict=True)))
