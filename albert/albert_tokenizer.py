@@ -168,9 +168,7 @@ class AlbertTokenizer:
     ) -> list[int]:
         """Returns the ids of a text or a pair of texts."""
         ids = self._ids([text, text_pair] if text_pair else [text])
-        if not add_special_tokens:
-            return list(itertools.chain.from_iterable(ids))
-        return self.build_inputs_with_special_tokens(*ids)
+        return self.build_inputs_with_special_tokens(*ids) if add_special_tokens else _joined(ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Returns the text of ids, without the case and accents that tokenization removed."""
