@@ -41,20 +41,20 @@ def write_directory(
 ) -> None:
     """Publishes a released archive, or a directory in Hugging Face's layout.
 
-    A class that Hugging Face lacks becomes its encoder.
+    A class that is not albert's becomes its encoder.
 
     Args:
       dtype: of the weights in Hugging Face's layout.
       origin: the model's name, for the card.
     """
     architecture = pretrained.class_of(source)
-    if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
+    if architecture not in MODEL_CLASSES:
+        log.warning("albert has no %s: writing the encoder alone", architecture)
+        architecture = ENCODER.name
+    elif not (is_archive or MODEL_CLASSES[architecture].is_at_hugging_face):
         # Their question-answering class scores last tokens regardless of the first, so no weights
         # make it compute the same.
-        heads = {name.split("/")[0] for name in source.weights().shapes} - {"bert", "global_step"}
-        log.warning("Hugging Face has no %s: writing the encoder alone, without %s", architecture,
-                    some(sorted(heads)))
-        architecture = ENCODER.name
+        log.warning("Hugging Face has no %s: transformers opens its encoder alone", architecture)
     if label_names and not is_labelled(architecture):
         raise FlagError(f"--label_list has no effect on {architecture}")
     model = _model_of(source, architecture, label_names)
@@ -62,7 +62,8 @@ def write_directory(
     pretrained.save(
         model, path, tokenizer, is_archive=is_archive, note=f"Converted from `{origin}`, {precision}.",
         run_state={} if is_archive else read_run_state(source.weights().origin),
-        max_length=source.vocabulary.max_length, dtype=dtype, keeps_pooler=False,
+        max_length=source.vocabulary.max_length, dtype=dtype,
+        keeps_pooler=not MODEL_CLASSES[architecture].is_at_hugging_face,
     )
     log.info("%s: %s", architecture, path)
 

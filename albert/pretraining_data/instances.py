@@ -12,6 +12,7 @@ from albert.records.examples import encode_examples
 from albert.records.tfrecord import frame_records
 
 _BATCH = 1024  # records masked and serialized at once
+_SHOWN = 100  # tokens of the first record in the log
 
 
 def statistics_of(recipe: Recipe, ids: np.ndarray, pairs: np.ndarray) -> dict[str, int]:
@@ -95,4 +96,5 @@ def describe(recipe: Recipe, batch: Mapping[str, np.ndarray]) -> str:
         labels = names(record["masked_lm_ids"][:count].tolist())
         for position, label in zip(record["masked_lm_positions"].tolist(), labels):
             tokens[position] += f"({label})"
-    return f"{length} tokens, label {record['next_sentence_labels'][0]}: {' '.join(tokens)}"
+    shown = " ".join(tokens[:_SHOWN]) + " ..." * (length > _SHOWN)
+    return f"{length} tokens, label {record['next_sentence_labels'][0]}: {shown}"
