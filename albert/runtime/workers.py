@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import Any
@@ -84,13 +84,18 @@ class Workers:
                     waiting.append(self._pool.submit(function, *task))
                 # A few in reserve, since results are yielded in order; not many, since tasks hold text.
                 if len(waiting) > self.count + max(2, self.count // 2):
-                    yield waiting.popleft().result()
+                    yield self._result(waiting.popleft())
             while waiting:
-                yield waiting.popleft().result()
+                yield self._result(waiting.popleft())
         except BrokenProcessPool as error:
-            raise UserError(
-                f"a worker process died, perhaps for lack of memory: {self._remedy}"
-            ) from error
+            raise UserError(f"a worker process died, perhaps for lack of memory: {self._remedy}") from error
+
+    def _result(self, future: Future) -> Any:
+        # The pool's thread dies if there is no memory to start another; nothing would come, nor an error.
+        while not wait([future], timeout=1).done:
+            if not self._pool._executor_manager_thread.is_alive():
+                raise BrokenProcessPool
+        return future.result()
 
 
 def in_turn(function: Callable[..., Iterable], count: int, *arguments: Any) -> Iterator[Any]:
