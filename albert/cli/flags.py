@@ -24,12 +24,7 @@ import albert
 from albert import engines
 from albert.cli import remote_paths
 from albert.errors import (
-    FlagError,
-    Preempted,
-    TrainingDivergedError,
-    UserError,
-    WorkerLostError,
-    first_line,
+    FlagError, Preempted, TrainingDivergedError, UserError, WorkerLostError, first_line,
 )
 from albert.storage import cloud, shipped
 
@@ -130,8 +125,7 @@ def refuse_together(values: FlagValues, *names: str) -> None:
 
 def require(values: FlagValues, *names: str) -> None:
     """Raises one FlagError that names every missing flag."""
-    missing = [f"--{name}" for name in names if getattr(values, name) is None]
-    if missing:
+    if missing := [f"--{name}" for name in names if getattr(values, name) is None]:
         verb = "is" if len(missing) == 1 else "are"
         raise FlagError(f"{', '.join(missing)} {verb} required (see --help)")
 
