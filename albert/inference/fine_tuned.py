@@ -256,11 +256,10 @@ class QuestionAnswerer(TaskPredictor):
         )
         parts = []
         for entry in nbest[question.qas_id][: self.top_k or 1]:
-            text, start, end = entry.text, entry.start, entry.start
-            if question.passage.startswith(text, start):  # unlike "empty"
-                [(start, end)] = with_marks(question.passage, [(start, start + len(text))])
-                text = question.passage[start:end]
-            [probability] = numbers([entry.probability])
+            # "empty", the original's answer from a passage without tokens, is not in it.
+            size = len(entry.text) if question.passage.startswith(entry.text, entry.start) else 0
+            [(start, end)] = with_marks(question.passage, [(entry.start, entry.start + size)])
+            text, [probability] = question.passage[start:end], numbers([entry.probability])
             parts.append({"answer": text, "probability": probability, "start": start, "end": end})
         if self.with_negative:
             [odds] = numbers([null_odds[question.qas_id]])

@@ -1,5 +1,6 @@
 """A baseline for models of texts: TF-IDF with logistic or ridge regression."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,9 @@ def tfidf_answers(train_rows: Rows, answers: Sequence[Any] | np.ndarray, rows: R
     elif len({*answers.tolist()}) == 1:  # which logistic regression refuses
         return np.repeat(answers[:1], len(rows))
     given, asked = _features(train_rows, rows)
-    return regression.fit(given, answers).predict(asked)
+    with warnings.catch_warnings():  # of labels that are rare, or that every text has
+        warnings.simplefilter("ignore")
+        return regression.fit(given, answers).predict(asked)
 
 
 def _features(*parts: Rows) -> list[Any]:

@@ -7,7 +7,6 @@ import collections
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from albert.formats.weights import LABEL_HEADS, UNITS
 from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.storage import files
-from albert.tasks import glue, race
+from albert.tasks import glue, lines, race
 from albert.tasks.task import Task, chosen, mean, real
 
 OWN_TABLE = "tsv"  # the name of the task of own texts
@@ -196,15 +195,10 @@ class ClassificationTask(Task):
             with files.atomic_write(path) as stream:
                 stream.write("index\tprediction\n")
                 stream.writelines(
-                    f"{_cell(example.guid)}\t{_cell(answer)}\n"
+                    f"{lines.cell(example.guid)}\t{lines.cell(answer)}\n"
                     for example, answer in zip(examples, column, strict=True)
                 )
         return written
-
-
-def _cell(text: str) -> str:
-    """Returns a text as a table cell: tabs and line ends become blanks."""
-    return re.sub(r"[\t\r\n]", " ", text).encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclasses.dataclass(frozen=True)

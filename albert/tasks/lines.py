@@ -71,6 +71,11 @@ def numbered(text: str) -> Iterator[tuple[int, str]]:
         yield number, line.rstrip("\r")
 
 
+def cell(text: str) -> str:
+    """Returns a text as a cell of a file without quotes: tabs and line ends become blanks."""
+    return re.sub(r"[\t\r\n]", " ", text).encode("utf-8", "replace").decode("utf-8")
+
+
 def member(value: Any, name: str, kind: type, where: str, form: str) -> Any:
     """Returns a member of a parsed JSON object.
 

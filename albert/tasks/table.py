@@ -266,10 +266,11 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
                 raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
             stream.writelines(_as_text(dict(zip(names, row, strict=True))) + "\n" for row in rows)
             return
-        delimiter = "\t" if ending(path) == ".tsv" else ","
-        writer = csv.writer(stream, lineterminator="\n", delimiter=delimiter)
-        writer.writerow(names)
-        writer.writerows(map(_as_text, row) for row in rows)
+        rows = (map(_as_text, row) for row in (names, *rows))
+        if ending(path) == ".tsv":  # in which quotes are text, as when it is read
+            stream.writelines("\t".join(map(lines.cell, row)) + "\n" for row in rows)
+        else:
+            csv.writer(stream, lineterminator="\n").writerows(rows)
 
 
 def _as_text(value: Any) -> str:

@@ -159,6 +159,7 @@ def test_the_command_of_a_report_can_be_pasted_wherever_the_model_is(tmp_path):
     assert f"--model='{tmp_path}/my model'\n" in (tmp_path / "my model/report.md").read_text()
 
 
+@pytest.mark.filterwarnings("error")
 def test_tfidf_learns_words_and_numbers():
     def rows(*texts):
         return [(text, None) for text in texts]
@@ -170,6 +171,7 @@ def test_tfidf_learns_words_and_numbers():
     several = np.array([[label == "good", "acting" in text] for label, text in zip(labels, texts)])
     found = baselines.tfidf_answers(rows(*texts), several, rows("fine acting", "a dull film"))
     assert found.tolist() == [[1, 1], [0, 0]]
+    baselines.tfidf_answers(rows(*texts), np.array([[1, 0]] * len(texts)), rows("fine"))  # says nothing
     # Without words, characters.
     assert baselines.tfidf_answers(rows("!", "?"), ["good", "bad"], rows("!")).tolist() == ["good"]
     assert baselines.tfidf_answers(rows(*texts[:2]), labels[:2], rows("dull")).tolist() == ["good"]

@@ -186,6 +186,7 @@ def test_an_answer_is_a_place_in_the_passage_and_the_best_few_are_a_list(tmp_pat
     assert best[0] == told and len(best) == 3 and best == sorted(best, key=lambda one: -one["probability"])
     assert all(passage(9)[one["start"] : one["end"]] == one["answer"] for one in best)
     assert session.answer([("w1 w2", passage(9))], top_k=1) == [[told]]
+    assert session.answer(("w1", " \n"))["answer"] == ""  # not the original's "empty"
     with pytest.raises(UserError, match="top_k must be at least 1"):
         session.answer(("w1 w2", passage(9)), top_k=0)
 

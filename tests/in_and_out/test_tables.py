@@ -244,6 +244,12 @@ def test_a_table_is_written_back_with_its_answers(told):
     # Rerunning the command replaces its first answers.
     written = told("a.csv", table, to="out.csv")
     assert told("b.csv", written, to="again.csv") == written
+    # Also where quotes are text, and a line end cannot be part of a cell.
+    quoted = told("a.tsv", f'text\tn\n"Oh" {TEXTS[0]}\t"\n', to="out.tsv")
+    assert quoted.splitlines()[1].startswith(f'"Oh" {TEXTS[0]}\t"\t')
+    assert told("b.tsv", quoted, to="again.tsv") == quoted
+    parted = told("a.jsonl", json.dumps({"text": "a\n\tb", "n": ["x"]}), to="out.tsv")
+    assert parted.splitlines()[1].startswith('a  b\t["x"]\t')
     rows = "".join(json.dumps({"text": t, "n": [1]}) + "\n" for t in TEXTS)
     lines = told("a.jsonl", rows, to="out.jsonl").splitlines()
     assert [json.loads(line)["predicted_label"] for line in lines] == labels(told, TEXTS)
