@@ -22,13 +22,13 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "hf_directory", None,
                  "Directory in Hugging Face's layout, to convert from it.", use="model")
     flags.define("path", values, "albert_directory", None,
-                 "Model in any other layout, or a checkpoint's prefix, to convert to theirs.",
+                 "Model in another layout, or a checkpoint's prefix, to convert to Hugging Face's.",
                  use="model")
     flags.define_vocabulary_flags(values)
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
     flags.define("enum", values, "dtype", "float32",
-                 "Precision of the weights in their layout; float16 halves the file.",
+                 "Precision of the weights in Hugging Face's layout; float16 halves the file.",
                  enum_values=["float32", "float16"])
     flags.define("string", values, "label_list", None,
                  "Comma-separated label names of a classifier. Default: those of the directory.")

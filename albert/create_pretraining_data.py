@@ -4,8 +4,8 @@ Input: text with one sentence per line and a blank line between documents, or in
 --document_layout and --split_sentences. Output: shuffled records of masked sentence pairs, and a
 manifest next to each file with its counts and settings.
 
-  python -m albert.create_pretraining_data --input_file=corpus.txt
-      --output_file=train.tfrecord --spm_model_file=30k-clean.model
+  python -m albert.create_pretraining_data --input_file=corpus.txt \\
+      --output_file=train.tfrecord --spm_model_file=30k-clean.model \\
       --max_seq_length=128 --dupe_factor=10
 
 The same flags and text give the same bytes, whatever --num_processes is. The corpus is streamed in

@@ -4,21 +4,19 @@
   python -m albert.predict --model=out --input_file=test.csv --output_file=labelled.csv
   echo "EU rejects German call" | python -m albert.predict --model=ner
 
---model is an output directory of run_classifier, run_race, run_token_classifier or
-run_squad_v1 and _v2, or has Hugging Face's layout. Give --task if the directory does not say
-what the model was fine-tuned for. A line is one text, or several separated by tabs: a pair for a
-task on pairs; question and passage for question answering; passage, question and options for
-multiple choice. There is one answer per line, in order; the answer to an empty line is null if
-the task takes several texts.
+--model is an output directory of run_classifier, run_race, run_token_classifier or run_squad, or
+a model in Hugging Face's layout. Pass --task if the directory does not say what the model was
+fine-tuned for. A line is one text, or several separated by tabs: a pair for a task on pairs;
+question and passage for question answering; passage, question and options for multiple choice.
+There is one answer per line, in order; the answer to an empty line is null if the task takes
+several texts.
 
 A *.txt file and the standard input are lines of text. A *.csv, *.tsv, *.jsonl, *.json or *.parquet
-file is a table, as for run_classifier, with a header unless --notsv_header is given. Its text column
-is --text_column, the one of training, or one with a common name. The answer to a row without text
-is null. An --output_file *.csv, *.tsv or *.jsonl is the table
-with the answers as additional columns: `predicted_label`, `predicted_probability`, and
-`probability_LABEL` for each label.
-
-The file of --output_file appears when it is complete.
+file is a table, as for run_classifier, with a header unless you pass --notsv_header. Its text column
+is --text_column, the one used in training, or one with a common name. The answer to a row without
+text is null. An --output_file *.csv, *.tsv or *.jsonl is the table with the answers as additional
+columns: `predicted_label`, `predicted_probability`, and `probability_LABEL` for each label. The file
+appears when it is complete.
 
 A classifier gives `label`, its `probability` and all `probabilities`. A multi-label classifier
 gives `labels`, those with a probability of 0.5 or more (or the --threshold of its last

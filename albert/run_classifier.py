@@ -6,9 +6,9 @@ A table with a column of texts and one of labels needs three flags:
       --init_checkpoint=albert/albert-base-v2 --output_dir=out
 
 --init_checkpoint is the model to start from: small_en comes with this package, to try things out;
-albert/albert-base-v2 is downloaded from Hugging Face's hub, and is far better.
+albert/albert-base-v2, which is far better, is downloaded from Hugging Face's hub.
 
-The command finds columns and labels, holds out a part for evaluation, and chooses learning rate,
+The command finds columns and labels, holds out rows for evaluation, and chooses learning rate,
 length and epochs by the sizes of model and file, unless flags say otherwise. At the end,
 out/report.md and out/report.html say how good the classifier is, and what to do next. --dev_file
 names a file to evaluate on instead, --test_file one with texts to label. With fewer than 500 rows
@@ -64,7 +64,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  f"One of {', '.join(glue.TASKS)}. Required without --train_file.")
     own_texts.define_flags(values)
     flags.define("enum", values, "class_weights", "none",
-                 "balanced: weight the loss so that all labels count the same, however rare.",
+                 "Weights of labels in the loss; balanced: all count the same, however rare.",
                  enum_values=["none", "balanced"])
     finetune.define_encoder_flags(values)
     finetune.define_classifier_flags(

@@ -104,8 +104,8 @@ def define_flags(values: flags.FlagValues) -> None:
            "0: decay from the start, as in the original.", lower_bound=0)
     define("integer", values, "num_train_steps", 125000, "Total number of training steps.", lower_bound=1)
     define("integer", values, "num_warmup_steps", 3125,
-           "Steps in which the learning rate rises from 0 to --learning_rate; unless given, as large "
-           "a part of --num_train_steps as of 125,000.", lower_bound=0)
+           "Steps in which the learning rate rises from 0 to --learning_rate; with another "
+           "--num_train_steps, by default 2.5 % of it.", lower_bound=0)
     define("integer", values, "until_step", 0,
            "Stop at this step, with the learning rate schedule of --num_train_steps, to resume "
            "later, for example with longer sequences; 0: train to the end.", lower_bound=0)

@@ -4,10 +4,10 @@
       --init_checkpoint=albert/albert-base-v2
 
 data/RACE/{train,dev,test}/{middle,high}/ holds the files of the official archive,
-or all.txt. Training and evaluation are on unless --nodo_train or --nodo_eval
-is given. Accuracy is reported overall and for each level. Batch sizes count
-questions, with one sequence per option. Files in this layout may have 2 to 26 options per question,
-and their number may vary; answers are letters, starting with A.
+or all.txt. It trains and evaluates unless you pass --nodo_train or --nodo_eval.
+Accuracy is reported overall and for each level. Batch sizes count questions, with
+one sequence per option. A question has 2 to 26 options; the number may vary within
+a file. Answers are letters, starting with A.
 """
 
 import itertools
