@@ -30,7 +30,8 @@ maximum_signature_line_length = 100
 # What a reader needs first; the other pages follow by name.
 FIRST = {
     "start": ["first_classifier", "own_language"],
-    "guides": ["which_model", "tables", "tune_classifier", "tasks", "embeddings", "serve", "teacher", "pretrain"],
+    "guides": ["which_model", "tables", "tune_classifier", "tasks", "embeddings", "serve", "teacher",
+               "pretrain"],
     "reference": ["commands", "python"],
     "evidence": ["results", "performance", "fidelity", "reliability"],
 }

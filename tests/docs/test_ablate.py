@@ -1,6 +1,7 @@
 """scripts/ablate.py: its grids can be run, and its tables are those of the pages."""
 
 import json
+import statistics
 import sys
 
 import pytest
@@ -49,11 +50,11 @@ def test_the_tables_of_other_pages_have_the_figures_of_their_files():
     def percent(value):
         return f"{100 * value:.1f} %"
 
-    pages = "".join(page.read_text("utf-8") for page in sorted((REPO / "docs").rglob("*.md")))
+    pages = "".join(page.read_text("utf-8") for page in [REPO / "README.md", *(REPO / "docs").rglob("*.md")])
     rows = [" | ".join([vectors, *(f"{value:.3f} ± {error:.3f}" for value, error in scores)])
             for vectors, *scores in (row.values() for row in figures("embeddings")["rows"])]
-    rows += [f"{row['passes']} | {percent(row['masked_lm_accuracy'])} ({percent(row['most_frequent_token'])}) | "
-             f"{percent(row['sentence_order_accuracy'])}" for row in figures("small_texts")["rows"]]
+    rows += [f"{row['passes']} | {percent(row['masked_lm_accuracy'])} ({percent(row['most_frequent_token'])})"
+             f" | {percent(row['sentence_order_accuracy'])}" for row in figures("small_texts")["rows"]]
     rows += [f"{row['num_hidden_groups']} | {row['embedding_size']} | {row['megabytes_bfloat16']:.0f} MB | "
              f"{row['stsb_spearman']:.3f} | {percent(row['masked_lm_accuracy'])}"
              for row in figures("teacher_sizes")["students"]]
@@ -61,4 +62,9 @@ def test_the_tables_of_other_pages_have_the_figures_of_their_files():
         ours, theirs = result["sides"].values()
         rows.append(f"{result['precision']} | {1 / theirs['ratio']:.2f} | {ours['rate']:,.0f}")
     rows += [f"| {row['other_labels']} of 872 |" for row in figures("precisions")["rows"][1:]]
-    assert len(rows) == 22 and not [row for row in rows if row not in pages]
+    gain = figures("fine_tuning_gains")["tasks"][0]
+    rows.append(f"600 labels | {percent(gain['tfidf'])} | {percent(gain['scores'][0]['mean'])}")
+    times = figures("first_answer")["another_text_of_19_tokens_median_ms"].values()
+    small_en, base = map(statistics.median, times)
+    rows.append(f"one answer | | {small_en:.1f} ms | {base:.0f} ms")
+    assert len(rows) == 24 and not [row for row in rows if row not in pages]
