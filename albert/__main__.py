@@ -15,7 +15,7 @@ def main() -> None:
     lines = [f"albert {albert.__version__}"]
     if "--version" not in sys.argv:
         lines.append(
-            "\nRun each as albert-NAME or, with underscores, python -m albert.NAME; --help lists its flags.\n")
+            "\nRun each as albert-NAME or, with underscores, python -m albert.NAME; --help shows flags.\n")
         for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
             source = path.read_text("utf-8")
             if "\ncli = " in source:

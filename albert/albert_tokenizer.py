@@ -93,7 +93,7 @@ class AlbertTokenizer:
             vocabulary, max_length = source.vocabulary, source.config.max_position_embeddings
         if not vocabulary:
             raise DataError(f"{path} has no vocabulary: one *.model or one vocab*.txt file")
-        settings = {"do_lower_case": do_lower_case, "keep_accents": keep_accents, "remove_space": remove_space}
+        settings = dict(do_lower_case=do_lower_case, keep_accents=keep_accents, remove_space=remove_space)
         tokenizer = vocabulary.override(None, None, settings).open()
         return cls(tokenizer, min(max_length, vocabulary.max_length or max_length))
 

@@ -93,7 +93,8 @@ def main(values: flags.FlagValues) -> None:
         ]
         columns = tables.find_columns(table, *names, needs_label=False, max_texts=max_texts)
         if columns.pair is None and predictor.min_texts == 2:
-            raise FlagError(f"{path}: give --text_pair_column; its columns are {table.named(range(len(numbers)))}")
+            every = table.named(range(len(numbers)))
+            raise FlagError(f"{path}: give --text_pair_column; its columns are {every}")
         rows = zip(*map(table.texts, columns.texts), strict=True)
         if output.endswith(tables.WRITTEN):  # an unreadable column ends the command before it answers
             for number in range(len(table.names)):

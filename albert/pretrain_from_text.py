@@ -213,14 +213,14 @@ def _make(values: flags.FlagValues, paths: Sequence[str], out: str, form: corpus
 
     def train_model(training: dict[str, float], *more: str) -> None:
         _run("run_pretraining", f"--input_file={train}", f"--output_dir={model}", *new, "--do_train",
-             f"--max_seq_length={size.length}", f"--optimizer={size.optimizer}", f"--mixed_precision={plan.mixed_precision}",
-             "--masked_lm_budget=0.15", "--mask_token_share=1", "--keep_checkpoint_max=2",
+             f"--max_seq_length={size.length}", f"--optimizer={size.optimizer}", "--masked_lm_budget=0.15",
+             f"--mixed_precision={plan.mixed_precision}", "--mask_token_share=1", "--keep_checkpoint_max=2",
              f"--seed={values.seed}", *(f"--{name}={value}" for name, value in training.items()), *more)
 
     if not plan.training:
         minimum = _MIN_TRAINED * values.hours * 3600
         if seconds_left() < minimum:
-            log.warning("preparing the data took most of --hours; training takes another %s", duration(minimum))
+            log.warning("preparing the data took most of --hours; training takes %s more", duration(minimum))
         assumed = text_plan.assumed_flops() / text_plan.token_flops(counted, config)
         training = text_plan.training_flags(counted, tokens, assumed, max(_TRAINED * seconds_left(), minimum))
         until = text_plan.measured_steps(counted, training, assumed)

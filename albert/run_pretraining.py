@@ -197,7 +197,7 @@ def main(values: flags.FlagValues) -> None:
         if drawn and not budget:
             raise DataError(f"{source.paths[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
         if source and not drawn and teacher:
-            raise DataError(f"{source.paths[0]} holds masks: a teacher reads records made with --nostatic_masks")
+            raise DataError(f"{source.paths[0]} holds masks: a teacher reads records of --nostatic_masks")
         masks[name] = drawn
     if budget and train_files and not masks["masks"]:
         raise DataError(f"{train_files.paths[0]} was not made with --nostatic_masks (or its manifest is "
@@ -206,7 +206,8 @@ def main(values: flags.FlagValues) -> None:
         # --max_predictions_per_seq applies to masks drawn here; masked records have their own.
         masks["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
         share = values.mask_token_share
-        others = [path for path, m in eval_files.manifests() if m.flags.get("mask_token_share", share) != share]
+        others = [path for path, manifest in eval_files.manifests()
+                  if manifest.flags.get("mask_token_share", share) != share]
         if others:
             log.warning("%s was made with another --mask_token_share than this run's %g: compare its results "
                         "only with those of runs that do the same", others[0], share)

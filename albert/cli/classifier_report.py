@@ -154,12 +154,13 @@ def write(
         is_readable = not any("unknown to the vocabulary" in value for value in settings.values())
         steps.append(_UNREADABLE if not is_readable else _MORE if len(decisive) < _FEW_ROWS else _LARGER)
     metric = "pearson" if not labels else "micro_f1" if has_several else "eval_accuracy"
-    title = f"Classifier with {len(labels)} labels{', several per text' * has_several}" if labels else "Regression"
+    several = ", several per text" * has_several
+    title = f"Classifier with {len(labels)} labels{several}" if labels else "Regression"
     scores = [_scores(one, labels) for one in rows]
     return report_page.publish(directory, title, filter(None, [
         sentence + "\n",
         never and f"**Never predicts {', '.join(never[:_MAX_LABELS])}**.\n",
-        absent and f"No row has the label {', '.join(absent[:_MAX_LABELS])}, so nothing is measured for it.\n",
+        absent and f"No row has the label {', '.join(absent[:_MAX_LABELS])}: nothing is measured for it.\n",
         "## What to do next\n", "".join(f"* {step}\n" for step in steps),
         "## Scores\n", table(("", *(one.name for one in rows)), [
             (name, *(of_rows[name] for of_rows in scores)) for name in scores[0]
@@ -198,7 +199,7 @@ def _scores(rows: Rows, labels: Sequence[str]) -> dict[str, str]:
     else:
         one_hot = np.eye(len(labels), dtype=bool)
         scores["macro F1"] = f"{f1_by_label(one_hot[expected], one_hot[predicted], labels)['macro_f1']:.3f}"
-    return scores | {f"{name}: {rows.metric}": _mean(rows, answers) for name, answers in rows.baselines.items()}
+    return scores | {f"{name}: {rows.metric}": _mean(rows, given) for name, given in rows.baselines.items()}
 
 
 def _by_label(rows: Rows, cells: Sequence[str]) -> str:
@@ -229,12 +230,14 @@ def _errors(rows: Rows, texts: Sequence[str], cells: Sequence[str], probabilitie
         worst = np.argsort(-np.abs(predicted - expected), kind="stable")[:_MAX_ERRORS]
         return table(("text", "actual", "predicted"), [
             (_cell(texts[i]), f"{expected[i]:.6g}", f"{predicted[i]:.6g}") for i in worst])
-    confidence = probabilities.max(-1) if expected.ndim == 1 else np.where(predicted, probabilities, 1 - probabilities)
+    confidence = (probabilities.max(-1) if expected.ndim == 1
+                  else np.where(predicted, probabilities, 1 - probabilities))
     wrong = np.argwhere(predicted != expected)  # [errors, 1 or 2]: row, and label where there are several
     worst = wrong[np.argsort(-confidence[tuple(wrong.T)], kind="stable")][:_MAX_ERRORS]
     if expected.ndim == 1:
         return table(("text", "actual", "predicted", "probability"), [
-            (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{confidence[i]:.3f}") for i, in worst])
+            (_cell(texts[i]), cells[expected[i]], cells[predicted[i]], f"{confidence[i]:.3f}")
+            for i, in worst])
     return table(("text", "label", "actual", "probability"), [
         (_cell(texts[i]), cells[j], "yes" if expected[i, j] else "no", f"{probabilities[i, j]:.3f}")
         for i, j in worst])
@@ -252,8 +255,8 @@ def _faster(precisions: Mapping[str, tuple[float, list]]) -> str | list:
         if speed > 1:
             rows.append((f"`{name}`", f"{speed:.1f} times", f"{sum(map(operator.ne, *labels)):,}",
                          f"{np.abs(np.subtract(*numbers)).max():.2g}"))
-    return rows and _FASTER.format(count=len(expected)) + table(
-        ("`--mixed_precision`", "speed", "labels that differ", "largest change of a probability or value"), rows)
+    title = "`--mixed_precision`", "speed", "labels that differ", "largest change of a probability or value"
+    return rows and _FASTER.format(count=len(expected)) + table(title, rows)
 
 
 def _cell(text: str) -> str:

@@ -19,14 +19,14 @@ def publish(directory: str, title: str, parts: Iterable[str]) -> str:
     """
     from markdown_it import MarkdownIt  # only here: every command would take longer to start
 
-    renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
     with open(_PAGE, encoding="utf-8") as stream:
         page = string.Template(stream.read())
     parts = [f"# {title}\n", *parts]
     plots = [part for part in parts if part.startswith("<svg")]
     contents = {_PLOT: plots[0]} if plots else {}
     contents["report.html"] = page.substitute(
-        title=title, body="".join(part if part in plots else renderer.render(part) for part in parts))
+        title=title, body="".join(part if part in plots else parser.render(part) for part in parts))
     contents["report.md"] = "\n".join(
         f"![Learning curve]({_PLOT})\n" if part in plots else part for part in parts)
     for name, content in contents.items():

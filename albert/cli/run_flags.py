@@ -58,9 +58,7 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
 
 
 # The flags of `define_masking_flags`.
-MASKING_FLAGS = (
-    "do_whole_word_mask", "favor_shorter_ngram", "ngram", "mask_token_share",
-)
+MASKING_FLAGS = ("do_whole_word_mask", "favor_shorter_ngram", "ngram", "mask_token_share")
 
 
 def define_masking_flags(values: flags.FlagValues) -> None:

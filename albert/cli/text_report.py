@@ -24,7 +24,7 @@ Vectors, masked words, and a classifier from labelled texts (`text` and `label` 
 
     python -m albert.extract_features --model={model} --input_file=sentences.txt --output_file=vectors.npz
     echo "A text with a [MASK]." | python -m albert.fill_mask --model={model}
-    python -m albert.run_classifier --init_checkpoint={model} --train_file=labelled.csv --output_dir=classifier
+    python -m albert.run_classifier --init_checkpoint={model} --train_file=texts.csv --output_dir=classifier
 """
 
 

@@ -24,9 +24,7 @@ SETTINGS_FILE = "tokenizer_config.json"
 ADDED_FILE = "added_tokens.json"
 FAST_FILE = "tokenizer.json"  # of Hugging Face's tokenizers library
 # The tokenizer files that a model on Hugging Face's hub may have.
-NAMES = (
-    "spiece.model", "vocab.txt", FAST_FILE, SETTINGS_FILE, ADDED_FILE,
-)
+NAMES = ("spiece.model", "vocab.txt", FAST_FILE, SETTINGS_FILE, ADDED_FILE)
 # Our key for the vocabulary's file, if there are several.
 _FILE_KEY = "vocabulary_file"
 # Hugging Face writes a number of 31 digits for "no limit".

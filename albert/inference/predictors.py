@@ -224,7 +224,8 @@ class MaskFiller(Predictor):
 
     def __init__(self, session: Any, top_k: int):
         if MODEL_CLASSES[self.class_name].weight not in session.source.weights().shapes:
-            raise CheckpointError(f"{session.source.path} has no masked-LM head: it was trained for something else")
+            raise CheckpointError(f"{session.source.path} has no masked-LM head: it was trained for "
+                                  "something else")
         vocab_size = session.tokenizer.vocab_size  # the model may have further rows
         if not 1 <= top_k <= vocab_size:
             raise FlagError(f"top_k={top_k}: the vocabulary has {vocab_size} tokens")

@@ -95,9 +95,7 @@ def activated(x, bias, activation: Callable):
 def added_and_normalized(x, bias, residual, norm: LayerNorm, dropout, rate: float):
     """Returns norm(dropout(x + bias) + residual), for x and residual [..., W]."""
     if chains := compiled_chains.get():
-        return chains.added_and_normalized(
-            x, bias, residual, norm.gamma, norm.beta, dropout, rate
-        )
+        return chains.added_and_normalized(x, bias, residual, norm.gamma, norm.beta, dropout, rate)
     return norm(dropout(x + ops.cast(bias, x.dtype), rate) + residual)
 
 

@@ -142,6 +142,4 @@ def dynamic_masking(
         raise DataError(f"{one} and {others[0]} were made with different vocabularies")
     (special_ids,) = paths
     pairs = PairSettings(sentence_objective=sentence_objectives(source)[0])
-    return DynamicMasking(
-        max_seq_length, settings, special_ids, seed, pairs.swap_prob, whole_prob
-    )
+    return DynamicMasking(max_seq_length, settings, special_ids, seed, pairs.swap_prob, whole_prob)

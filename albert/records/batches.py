@@ -173,9 +173,7 @@ def joined(parts: Sequence[Batch], rows: int = 0, micro_batches: int = 1) -> Bat
     def filled(name: str, values: np.ndarray) -> np.ndarray:
         return _padded(values, rows - len(values)) if name in packing.OF_ROWS else values
 
-    return {
-        name: np.concatenate([filled(name, part[name]) for part in parts]) for name in parts[0]
-    }
+    return {name: np.concatenate([filled(name, part[name]) for part in parts]) for name in parts[0]}
 
 
 def _parts(batch: Batch, share: Share) -> Iterator[Batch]:

@@ -30,9 +30,7 @@ _FINGERPRINT_PARTS = 16  # of a file without a manifest, of which are read
 _FINGERPRINT_BYTES = 64 << 10  # of each
 
 # Features whose length is a flag of the reader.
-_LENGTH_FLAGS = {
-    "input_ids": "max_seq_length", "masked_lm_positions": "max_predictions_per_seq",
-}
+_LENGTH_FLAGS = {"input_ids": "max_seq_length", "masked_lm_positions": "max_predictions_per_seq"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,7 +109,8 @@ class Folder:
 
         os.makedirs(self.path, exist_ok=True)
         path, state = os.path.join(self.path, ".cloud.json"), {}
-        with filelock.FileLock(os.path.join(self.path, ".cloud.lock")), open_storage(self.url, verb) as (fs, root):
+        lock = filelock.FileLock(os.path.join(self.path, ".cloud.lock"))
+        with lock, open_storage(self.url, verb) as (fs, root):
             with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as stream:
                 state = json.load(stream)
             try:
@@ -142,7 +143,8 @@ class Folder:
                 with temporary_dir(path) as folder:
                     fs.get_file(source, copy := os.path.join(folder, "file"))
                     if (size := os.path.getsize(copy)) != fs.size(source):
-                        raise DataError(f"{self.url}/{name} was replaced while it was copied: rerun the command")
+                        raise DataError(f"{self.url}/{name} was replaced while it was copied: rerun the "
+                                        "command")
                     os.replace(copy, path)
                 state[name] = [identity, _stamp(path)]
                 return size
@@ -171,8 +173,9 @@ class Folder:
                 and (name.startswith(self.start) or "/" not in name)}  # of this output, or next to it
         with self._copying("write") as (fs, root, state):
             if self._token and (owner := self._owner(fs, root)) != self._token:
-                raise RunDirBusyError(f"{self.url} was taken over by {owner or 'another process, which has ended'}"
-                                      ": this one stops, and writes nothing more there")
+                owner = owner or "another process, which has ended"
+                raise RunDirBusyError(f"{self.url} was taken over by {owner}: this one stops, and writes "
+                                      "nothing more there")
 
             def remove(names: Iterable[str]) -> None:
                 for name in names:

@@ -127,7 +127,8 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
         with temporary_dir(path) as folder:
             yield folder
             paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
-            names = sorted((os.path.relpath(path, folder) for path in paths), key=lambda name: (name == last, name))
+            names = (os.path.relpath(path, folder) for path in paths)
+            names = sorted(names, key=lambda name: (name == last, name))
             for name in names:
                 _refuse_obstacle(path, name)
             directories = {str(parent) for name in names for parent in PurePath(name).parents}

@@ -32,7 +32,8 @@ def hold(directory: str) -> Iterator[None]:
         lock = filelock.FileLock(path, blocking=False)
         lock.acquire()
     except filelock.Timeout as error:
-        raise RunDirBusyError(f"{directory} is in use by {_text_of(path)}: wait for it, or stop it") from error
+        user = _text_of(path)
+        raise RunDirBusyError(f"{directory} is in use by {user}: wait for it, or stop it") from error
     except OSError as error:
         raise UserError(f"cannot lock {path}: {error.strerror}") from error
     try:

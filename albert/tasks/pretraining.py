@@ -61,9 +61,7 @@ class PretrainingTask(Task):
         if self.masks:
             return self.masks.feature_spec()
         length = self.max_seq_length
-        return FeatureSpec(
-            masked_features(length, self.max_predictions_per_seq), row_length=length
-        )
+        return FeatureSpec(masked_features(length, self.max_predictions_per_seq), row_length=length)
 
     def for_evaluation(self) -> "PretrainingTask":
         predictions = self.eval_predictions_per_seq or self.max_predictions_per_seq

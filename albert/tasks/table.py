@@ -166,7 +166,7 @@ def read_table(
                 names, rows = _delimited_rows(path, flag, has_header, encoding, delimiter)
         except DataError as error:
             if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
-                raise DataError(f"{error}, or give --encoding=cp1252 (or utf-16) if Excel wrote it") from error
+                raise DataError(f"{error}, or give --encoding=cp1252 (or utf-16) if Excel made it") from error
             raise
         columns = list(zip(*(row for _, row in rows), strict=True))
         table = Table(path, names, [line for line, _ in rows], columns.__getitem__)

@@ -89,7 +89,7 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def eval_step(self, task: "Task", model: Any, batches: Iterable[Any] | None = None) -> Callable[[Any], Any]:
+    def eval_step(self, task: "Task", model: Any, batches: Iterable[Any] | None = None) -> Callable[..., Any]:
         """Returns `steps.eval_step`, compiled, as a function of a complete batch.
 
         The replicas of this process share the batch; of several workers, only the chief evaluates.

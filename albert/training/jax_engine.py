@@ -207,9 +207,7 @@ def _placed(
       agree: given this process's numbers of packed sequences in several batches, returns the
         maximum over all processes.
     """
-    place = functools.partial(
-        jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW)
-    )
+    place = functools.partial(jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW))
     batches, ready = iter(lambda: list(itertools.islice(parts, count)), []), []
     at_once = numpy_batches.PREFETCH if agree else 1
     while group := list(itertools.islice(batches, at_once)):

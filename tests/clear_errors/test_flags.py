@@ -223,7 +223,8 @@ def test_help_has_each_flag_once_in_a_group_with_one_default_and_fits_a_terminal
         _, *groups = re.split(r"^(\S.*):\n(?=  --)", text, flags=re.M)
         groups = {title: re.findall(r"^  --(?:\[no\])?(\w+):", shown, re.M)
                   for title, shown in zip(groups[::2], groups[1::2], strict=True)}
-        assert sorted(sum(groups.values(), [])) == sorted(values) and list(groups)[0] == "Usually needed", name
+        assert sorted(sum(groups.values(), [])) == sorted(values), name
+        assert list(groups)[0] == "Usually needed", name
         # Examples stay as they are, to be pasted.
         assert all(len(line) <= 80 or f"\n{line}\n" in module.__doc__ for line in text.splitlines()), name
         # Of several defaults, help would print the first.

@@ -142,7 +142,7 @@ def test_the_examples_of_every_page_run_in_their_order(workshop):
 
 
 def shown_after(page: str, code: str) -> str:
-    """Returns the output that a page shows: comments of an example's prints, or the block of text after it."""
+    """Returns the output that a page shows: comments of an example's prints, or the block after it."""
     if comments := re.findall(r"^print\(.*\)  # (.*)$", code, re.M):
         return "\n".join(comments)
     after = (REPO / page).read_text(encoding="utf-8").partition(code)[2]

@@ -208,5 +208,6 @@ def test_python_m_albert_lists_the_commands_and_every_command_prints_the_version
 def test_without_pkg_resources_an_address_of_tf_hub_is_one_line(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow_hub", raising=False)
     monkeypatch.setitem(sys.modules, "pkg_resources", None)
-    with pytest.raises(CheckpointError, match="^--x: cannot fetch https://.*pkg_resources.*; download it and"):
+    said = "^--x: cannot fetch https://.*pkg_resources.*; download it and"
+    with pytest.raises(CheckpointError, match=said):
         hub.fetch("https://example.com/albert", "--x")

@@ -41,7 +41,7 @@ def quickstart(repository: pathlib.Path, *arguments) -> subprocess.CompletedProc
 
 
 def test_each_step_gets_the_settings_and_what_the_steps_before_it_made(repository):
-    made = ("out/pretrained/model/model.ckpt-best.index", "out/pretrained/model/model.ckpt-best.data-00000-of-00001",
+    made = (*(f"out/pretrained/model/model.ckpt-best.{end}" for end in ("index", "data-00000-of-00001")),
             *(f"out/{name}/report.md" for name in ("pretrained", "classifier")))
     (repository / ".venv/bin/python").write_text(
         f'#!/bin/sh\ncase "$1" in -c | -V) exec "{sys.executable}" "$@" ;; esac\necho "$*" >>calls\n'

@@ -144,7 +144,8 @@ def test_every_flag_of_every_command_on_every_page_is_one_of_its_own():
     shown, scripts = 0, "|".join(COMMANDS).replace("_", "-")
     for page in PAGES:
         text = page.read_text("utf-8").replace("\\\n", " ")
-        text = re.sub(rf"\balbert-({scripts})(?= )", lambda m: f"python -m albert.{m[1].replace('-', '_')}", text)
+        text = re.sub(rf"\balbert-({scripts})(?= )",
+                      lambda m: f"python -m albert.{m[1].replace('-', '_')}", text)
         for module, rest in re.findall(r"^.*?python -m (albert\.(?!examples)[a-z_12]+)(.*)$", text, re.M):
             values, shown = absl_flags.FlagValues(), shown + 1
             importlib.import_module(module).define_flags(values)

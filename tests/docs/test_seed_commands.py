@@ -107,7 +107,8 @@ def test_the_command_of_spm_train_works_with_its_flags(golden_path, tmp_path, ca
     corpus = jobs.write_corpus(tmp_path)
     given = [corpus if flag == "all.txt" else flag for flag in flags if "vocab_size" not in flag]
     given = [flag.replace("30k-clean", f"{tmp_path}/spm") for flag in given]
-    assert run_here(train_sentencepiece, *given, "--vocab_size=50", "--control_symbols=[CLS],[SEP],[MASK]") == 0
+    more = "--vocab_size=50", "--control_symbols=[CLS],[SEP],[MASK]"
+    assert run_here(train_sentencepiece, *given, *more) == 0
     assert (tmp_path / "spm.model").is_file()
     assert run_here(train_sentencepiece, *given, "--vocab_size=50", "--pad_id=3") == 2
     assert "pad_id" in capsys.readouterr().err
@@ -161,7 +162,8 @@ def test_the_methods_of_the_tokenizer_on_the_page(pair, tmp_path):
     ids = tokenizer.build_inputs_with_special_tokens([7, 6, 5], pair)
     special = tokenizer.get_special_tokens_mask([7, 6, 5], pair)
     assert special == tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
-    assert [i for i, is_special in zip(ids, special, strict=True) if not is_special] == [7, 6, 5, *(pair or ())]
+    usual = [i for i, is_special in zip(ids, special, strict=True) if not is_special]
+    assert usual == [7, 6, 5, *(pair or ())]
     encoded = tokenizer("one two", None if pair is None else "three")
     texts = [tokenizer.encode(text, add_special_tokens=False) for text in ("one two", "three")]
     assert encoded["token_type_ids"] == tokenizer.create_token_type_ids_from_sequences(

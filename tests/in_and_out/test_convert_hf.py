@@ -316,7 +316,8 @@ BAD_FILES = {
     "numbers of 8 bits": (in_8_bits, "cannot read predictions.bias"),
     **{
         f"a false {key}": (change_config({key: value}), message) for key, value, message in (
-            ("hidden_size", 10**9, "model [16, 1000000000]"), ("vocab_size", 10**12, "model [1000000000000, 16]"),
+            ("hidden_size", 10**9, "model [16, 1000000000]"),
+            ("vocab_size", 10**12, "model [1000000000000, 16]"),
             ("max_position_embeddings", 10**9, "checkpoint [16, 16], model [1000000000, 16]"),
             ("num_hidden_layers", 10**6, "num_hidden_layers must be an integer from 1 to 1,000, got 1000000"),
             ("inner_group_num", 900, "inner_group_899/attention_1/self/query/kernel: not in the checkpoint"),

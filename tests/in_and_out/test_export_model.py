@@ -308,7 +308,8 @@ def test_other_precisions_answer_nearly_the_same(dtype, tolerance):
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.995
     has_gain = dtype == "int8" or workers.bfloat16_gain()
     assert np.allclose(found, expected, atol=1e-5) != bool(has_gain)
-    masked = ["She was born [MASK] Paris in 1912.", "The boys [MASK] playing in the garden.", "the king [MASK] england"]
+    masked = ["She was born [MASK] Paris in 1912.", "The boys [MASK] playing in the garden.",
+              "the king [MASK] england"]
     for [mine], [other] in zip(*(one.fill_mask(masked, top_k=1) for one in (small, quick)), strict=True):
         assert [one["piece"] for one in mine] == [one["piece"] for one in other]
         assert mine[0]["probability"] == pytest.approx(other[0]["probability"], abs=tolerance)
@@ -345,7 +346,8 @@ def test_an_exported_file_is_valid_and_names_the_labels(name, tmp_path):
     for quantize in ((), ("--quantize",)):
         path = tmp_path / f"model{len(quantize)}.onnx"
         # It compares the file's outputs with the model's.
-        assert 0 == run_here(export_model, f"--model_dir={tmp_path}/model", f"--export_path={path}", *quantize)
+        given = f"--model_dir={tmp_path}/model", f"--export_path={path}", *quantize
+        assert run_here(export_model, *given) == 0
         onnx.checker.check_model(str(path), full_check=True)
     found = {one.key: one.value for one in onnx.load(path).metadata_props}
     assert tuple(json.loads(found.get("albert_label_names", "[]"))) == facts.get("label_names", ())
@@ -372,7 +374,8 @@ def test_the_lines_of_the_card_give_predicts_labels_without_albert(name, tmp_pat
     if name == "choose":
         inputs = [("w1 w2", f"w3 w{n}") for n in range(4)]
     done = subprocess.run(
-        [sys.executable, "-c", CARD, re.sub(r"encode_batch\(.*\)", lambda _: f"encode_batch({inputs})", code)],
+        [sys.executable, "-c", CARD,
+         re.sub(r"encode_batch\(.*\)", lambda _: f"encode_batch({inputs})", code)],
         cwd=tmp_path, capture_output=True, text=True,
     )
     assert done.returncode == 0, done.stderr
@@ -383,7 +386,8 @@ def test_the_lines_of_the_card_give_predicts_labels_without_albert(name, tmp_pat
     if name == "tag":  # the card labels tokens, of which each word here has one
         expected = [answer["labels"] for answer in opened.tag(inputs)]
         limit = opened.max_seq_length - 2
-        assert [row[1 : 1 + min(len(e), limit)] for row, e in zip(found, expected)] == [e[:limit] for e in expected]
+        found = [row[1 : 1 + min(len(ids), limit)] for row, ids in zip(found, expected)]
+        assert found == [ids[:limit] for ids in expected]
     else:
         assert found == [answer.get("label", answer.get("labels")) for answer in opened.classify(inputs)]
 

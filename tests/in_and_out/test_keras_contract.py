@@ -256,7 +256,8 @@ def test_what_was_frozen_is_frozen_in_every_copy(copy, tmp_path):
 
 
 @pytest.mark.parametrize("copy", [
-    "save", "save_pretrained", *(pytest.param(c, marks=pytest.mark.slow) for c in ("deepcopy", "clone_model")),
+    "save", "save_pretrained",
+    *(pytest.param(copy, marks=pytest.mark.slow) for copy in ("deepcopy", "clone_model")),
 ])
 def test_lora_is_merged_in_every_copy_whose_weights_are_all_trained_again(copy, tmp_path):
     model = make(FAST)

@@ -102,16 +102,18 @@ def test_marks_are_kept_from_the_vocabulary_to_the_answers(tmp_path):
 
 
 SPACES = [
-    " ", "  ", *"\t\n\x0b\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2028\u2029\u202f\u205f\u3000\u200b\ufeff\u180e\x00\xad",
+    " ", "  ", *"\t\n\x0b\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2028\u2029\u202f\u205f\u3000",
+    *"\u200b\ufeff\u180e\x00\xad",
 ]
-WORDS = ["The", "boys", "2010,", "naïve", "ﬁne", "…", "’s", "１２", "½", "a\u0301", "\u0301", "日本", "İ", "Σας",
-         "(hi)", "``", "1,000", "ⅷ", "™", "ｶﾞ"]
+WORDS = ["The", "boys", "2010,", "naïve", "ﬁne", "…", "’s", "１２", "½", "a\u0301", "\u0301", "日本", "İ",
+         "Σας", "(hi)", "``", "1,000", "ⅷ", "™", "ｶﾞ"]
 
 
 def test_transformers_makes_the_same_ids_whatever_white_space_there_is(golden_path, tmp_path):
     apart.needs("transformers", "torch", extra="interop")
     rng = random.Random(0)
-    texts = [before + "a" + space + after for space in SPACES for before in ("", space) for after in ("", "b")]
+    texts = [before + "a" + space + after
+             for space in SPACES for before in ("", space) for after in ("", "b")]
     texts += [
         "".join(rng.choice(SPACES if rng.random() < 0.45 else WORDS) for _ in range(rng.randrange(7)))
         for _ in range(2500)
@@ -222,7 +224,8 @@ def test_a_token_with_capitals_that_a_vocabulary_is_extended_by_is_found(whole, 
     shutil.copytree(whole.out, tmp_path / "old")
     jobs.write_vocabulary(tmp_path / "old")
     assert run_here(
-        jobs.script("extend_vocabulary", "scripts"), f"--model={tmp_path / 'old'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
+        jobs.script("extend_vocabulary", "scripts"), f"--model={tmp_path / 'old'}",
+        f"--vocab_file={tmp_path / 'vocab.txt'}",
         f"--output_dir={tmp_path / 'new'}",
     ) == 0
     tokenizer = albert.AlbertTokenizer.from_pretrained(tmp_path / "new")

@@ -186,7 +186,8 @@ def test_weights_in_several_files_are_read_by_their_index(hub, tmp_path):
     index = main / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
     [folder] = download(tmp_path, "owner/small")
-    found, original = (pretrained.open_path(str(path)).weights() for path in (folder, shipped.path_of("small_en")))
+    paths = str(folder), shipped.path_of("small_en")
+    found, original = (pretrained.open_path(path).weights() for path in paths)
     assert found.shapes == original.shapes
     for name in found.shapes:
         np.testing.assert_array_equal(found.read(name), original.read(name))

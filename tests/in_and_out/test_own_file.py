@@ -197,7 +197,8 @@ def test_other_rows_are_held_out_with_another_seed(tmp_path, encoder):
 
 
 def test_labels_are_taken_as_they_are_written_or_as_texts_are_cleaned():
-    found = tables.read_examples(table_of(["text", "label"], ["a", "Yes"], ["b", "NO"]), tables.Columns(0, None, 1))
+    table = table_of(["text", "label"], ["a", "Yes"], ["b", "NO"])
+    found = tables.read_examples(table, tables.Columns(0, None, 1))
     found = tables.with_known_labels(found, ["no", "Yes"], str.lower)
     assert [example.label for example in found] == ["Yes", "no"]
     for label, is_number in (("1e-3", True), ("-2", True), ("nan", False), ("b", False)):
@@ -220,7 +221,8 @@ def test_the_report_says_what_each_label_was_taken_for(tmp_path):
     """And its mean leaves out labels that neither occur nor are predicted."""
     labels, found = ("a", "b|c", "absent"), np.eye(3)[[0, 1, 0, 0]] * [[0.9], [0.9], [0.8], [0.9]]
     rows = classifier_report.Rows(
-        "4 held-out rows", np.array([0, 1, 1, 1]), found.argmax(-1), {"the most frequent label": np.ones(4, int)}
+        "4 held-out rows", np.array([0, 1, 1, 1]), found.argmax(-1),
+        {"the most frequent label": np.ones(4, int)},
     )
     path = classifier_report.write(
         str(tmp_path), [f"text {i}" for i in range(4)], labels, [rows], found, {},
@@ -492,8 +494,8 @@ def test_lists_and_columns_of_labels_are_the_same_whether_a_flag_names_them_or_n
         (task, *_, records), _ = begin(classify, encoder, f"--train_file={path}", f"--dev_file={other}",
                                        "--cross_validation=0", *columns, f"--output_dir={out}")
         written.append(records)
-        is_said = f"columns text, {', '.join(NAMES)}; a label each: 3 (--label_column" in capsys.readouterr().err
-        assert is_said == (kind == "found")
+        said = f"columns text, {', '.join(NAMES)}; a label each: 3 (--label_column"
+        assert (said in capsys.readouterr().err) == (kind == "found")
     for records in written[1:]:
         assert_same_records(records, written[0], task.feature_spec())
 

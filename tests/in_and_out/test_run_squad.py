@@ -195,7 +195,8 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
             assert answer["no_answer_score"] == pytest.approx(odds[qid], abs=1e-4)
     # Odds that equal the threshold leave an answer.
     session = albert.open_session(str(trained))
-    session.source.metadata.settings["null_score_diff_threshold"] = session.answer(asked[qid])["no_answer_score"]
+    score = session.answer(asked[qid])["no_answer_score"]
+    session.source.metadata.settings["null_score_diff_threshold"] = score
     answer = session.answer(asked[qid])
     assert answer["answer"] == answer["best_answer"]
 

@@ -82,7 +82,8 @@ def test_every_method_gives_nearly_the_same_answers_in_bfloat16_to_threads_as_to
     name, _, folder, text_of = asked
     inputs = [text_of(n) for n in LENGTHS]
     expected, method = (
-        method_of(albert.open_session(folder, batch_size=4, dtype=dtype), name) for dtype in ("float32", "bfloat16"))
+        method_of(albert.open_session(folder, batch_size=4, dtype=dtype), name)
+        for dtype in ("float32", "bfloat16"))
     found, expected = method(inputs), expected(inputs)
     one_by_one = [method([text]) for text in inputs]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -121,7 +121,8 @@ def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
         read(tmp_path / "a.csv", content)
     assert read(tmp_path / "a.csv", content, "cp1252")[1] == ("café", "neg")
     content = "text\tlabel\nso\t1\n".encode("utf-16")  # as spreadsheets write "Unicode text"
-    with pytest.raises(DataError, match=r"a\.tsv:1: not UTF-8 .*, or give --encoding=cp1252 \(or utf-16\) if"):
+    said = r"a\.tsv:1: not UTF-8 .*, or give --encoding=cp1252 \(or utf-16\) if"
+    with pytest.raises(DataError, match=said):
         read(tmp_path / "a.tsv", content)
     assert read(tmp_path / "a.tsv", content, "utf-16") == [("so", "1")]
 
@@ -276,7 +277,8 @@ def labelled(path: pathlib.Path, *labels) -> list[Example]:
     if path.suffix == ".csv":
         path.write_text("text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate(labels)))
     else:
-        path.write_text("".join(json.dumps({"text": f"t{i}", "label": x}) + "\n" for i, x in enumerate(labels)))
+        lines = (json.dumps({"text": f"t{i}", "label": x}) for i, x in enumerate(labels))
+        path.write_text("".join(f"{line}\n" for line in lines))
     return examples_of(path)
 
 
@@ -312,7 +314,8 @@ def test_what_cannot_be_a_label_is_an_error(tmp_path):
         with pytest.raises(DataError, match=f"a.csv:3: is the label '{label}' a missing value?"):
             tables.labels_of("a.csv", labelled(tmp_path / "a.csv", "yes", label, "no"))
     for vector in ([0, 1], [0.1, 0.9], [True, False], ["storm", 1]):
-        with pytest.raises(DataError, match=r"a.jsonl:2: a list of labels has their names, not .*--label_columns"):
+        said = r"a.jsonl:2: a list of labels has their names, not .*--label_columns"
+        with pytest.raises(DataError, match=said):
             labelled(tmp_path / "a.jsonl", ["storm"], vector)
     with pytest.raises(DataError, match="a.jsonl:3: label 'rain' is no list, unlike that of others"):
         labelled(tmp_path / "a.jsonl", ["storm"], None, "rain")

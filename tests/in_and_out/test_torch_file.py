@@ -99,7 +99,8 @@ def test_a_tensor_that_claims_more_than_the_memory_is_one_line(tmp_path):
 
 
 def test_a_crash_of_pytorch_is_one_line(tmp_path, monkeypatch):
-    (tmp_path / "a.bin").write_bytes(torch_pickles.torch_zip(torch_pickles.pickled({"a": torch_pickles.tensor()})))
+    pickled = torch_pickles.pickled({"a": torch_pickles.tensor()})
+    (tmp_path / "a.bin").write_bytes(torch_pickles.torch_zip(pickled))
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -85,7 +85,8 @@ class Seen:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return json.loads(pathlib.Path(f"{checkpoints.newest_or_best(str(self.out))}.json").read_text())["metadata"]
+        path = pathlib.Path(f"{checkpoints.newest_or_best(str(self.out))}.json")
+        return json.loads(path.read_text())["metadata"]
 
 
 class Setting(NamedTuple):
@@ -250,8 +251,8 @@ ELSEWHERE = DATA | DEVICES | {
     "null_score_diff_threshold", "predict_batch_size",  # test_run_squad
     # test_own_file, test_tables, test_classifier_report
     "class_weights", "cross_validation", "delimiter", "dev_share", "encoding", "label_column",
-    "label_columns", "label_list", "regression", "text_column", "text_pair_column", "threshold", "threshold_to_export",
-    "tsv_header",
+    "label_columns", "label_list", "regression", "text_column", "text_pair_column", "threshold",
+    "threshold_to_export", "tsv_header",
     # test_pretraining_start, test_pair_records
     "allow_partial_init", "do_whole_word_mask", "favor_shorter_ngram", "init_embeddings",
     "init_from_group0", "mask_token_share", "masked_lm_budget", "max_predictions_per_seq",

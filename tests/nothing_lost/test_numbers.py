@@ -89,7 +89,8 @@ def test_averages_leave_skipped_steps_and_overflows_out_and_the_rate_a_processs_
         "loss_scale_overflows": 1, "masked_lm_accuracy": 0.5, "masked_lm_loss": 0.25,
         "tokens_per_second": 14e3, "seconds": 2.0, "data_wait": 0.5,
     })]
-    assert caplog.messages[-1].startswith("step 5: loss 4, gradient_norm 2, learning_rate 0.5, skipped_steps 1, ")
+    begin = "step 5: loss 4, gradient_norm 2, learning_rate 0.5, skipped_steps 1, "
+    assert caplog.messages[-1].startswith(begin)
     assert caplog.messages[-1].endswith(", masked_lm_loss 0.25, tokens_per_second 14,000")
     assert history.records_seen == 20
 

@@ -104,7 +104,8 @@ def test_a_missing_file_is_found_before_a_model_is_downloaded(tmp_path, monkeypa
         (jobs.classify, [f"--train_file={tmp_path}/good", "--dev_file=typo.csv"], "dev_file"),
         (jobs.classify, [f"--train_file={tmp_path}/good", "--test_file=typo.csv"], "test_file"),
         (jobs.classify, ["--data_dir=typo", "--task_name=sst-2", "--do_train"], "data_dir"),
-        (jobs.race, ["--data_dir=typo"], "data_dir"), (jobs.label_words, ["--data_dir=typo", "--do_train"], "data_dir"),
+        (jobs.race, ["--data_dir=typo"], "data_dir"),
+        (jobs.label_words, ["--data_dir=typo", "--do_train"], "data_dir"),
         (jobs.squad, ["--train_file=typo.json", "--do_train"], "train_file"),
         (jobs.squad, ["--predict_file=typo.json", "--do_predict"], "predict_file"),
     ):

@@ -263,7 +263,8 @@ def test_copies_of_raw_documents_are_dropped_and_counted(folder, caplog):
     path.write_text("One is.\nTwo.\n\nThree.\n\nOne is.\nTwo.\n\nTwo.\n")
     counts = ReadingCounts()
     found = read(path, form=Form(language="en"), counts=counts)
-    assert found == [["One is.", "Two."], ["Three."], ["Two."]] and (counts.documents, counts.copies) == (3, 1)
+    assert found == [["One is.", "Two."], ["Three."], ["Two."]]
+    assert (counts.documents, counts.copies) == (3, 1)
     assert len(read(path)) == 4
     counts.warn()
     assert "dropped 1 document(s): copies of earlier ones" in caplog.text

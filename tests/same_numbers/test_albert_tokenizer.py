@@ -438,7 +438,9 @@ def test_a_models_directory_gives_its_tokenizer_and_keeps_it(golden_path, tmp_pa
         albert.AlbertTokenizer.from_pretrained(str(tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("text", ["cafe\u0301 time", "nai\u0308ve cafe\u0301", "o\u0302\u0323 a\u0308", "e\u0301"])
+@pytest.mark.parametrize("text", [
+    "cafe\u0301 time", "nai\u0308ve cafe\u0301", "o\u0302\u0323 a\u0308", "e\u0301",
+])
 def test_the_span_of_a_token_has_the_marks_of_its_last_letter(text, tokenizer):
     spans = tokenizer(text, return_offsets_mapping=True)["offset_mapping"][1:-1]
     # Together, the spans are the text, and none overlaps another.

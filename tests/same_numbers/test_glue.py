@@ -74,7 +74,8 @@ def read(folder, name, split, content, file=None, normalize=str):
 def test_mnli_and_mismnli_read_different_files(tmp_path):
     (tmp_path / "MNLI").mkdir()
     for kind in ("matched", "mismatched"):
-        rows = ("\t".join([*"01234567", text, "b", label]) for text, label in (("a", "label"), (kind, "neutral")))
+        texts = ("a", "label"), (kind, "neutral")
+        rows = ("\t".join([*"01234567", text, "b", label]) for text, label in texts)
         (tmp_path / f"MNLI/dev_{kind}.tsv").write_text("\n".join(rows))
     for name, kind in (("mnli", "matched"), ("mismnli", "mismatched")):
         assert [e.text_a for e in glue.read_examples(TASKS[name], str(tmp_path), "dev", str)] == [kind]

@@ -1,4 +1,4 @@
-"""scripts/model_info.py and the FLOPs behind `mfu`: the figures printed for an architecture match the built model and the paper."""
+"""scripts/model_info.py and the FLOPs behind `mfu`: the figures are the built model's and the paper's."""
 
 import collections
 import json

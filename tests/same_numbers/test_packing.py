@@ -128,7 +128,8 @@ def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpac
         shorter = packing.pack_rows(batch, 1, [LENGTH])
         assert list(packing.used_lengths(batch, LENGTH)) == [5, 48, 20, 10, 42, LENGTH, 9, 0]
     found, expected = (
-        {n: model_of("pretraining").of_batch(rows)[n].numpy()[:-1] for n in ("prediction_logits", "sop_logits")}
+        {name: model_of("pretraining").of_batch(rows)[name].numpy()[:-1]
+         for name in ("prediction_logits", "sop_logits")}
         for rows in (shorter, {name: tf.constant(value) for name, value in batch.items()})
     )
     assert_same(found, expected)

@@ -115,7 +115,9 @@ def preferred(session, count: int) -> float:
     return np.mean(np.greater(good, bad))
 
 
-def test_the_command_scores_pairs_of_files_and_archives_beside_random_weights(folder, session, tmp_path, caplog):
+def test_the_command_scores_pairs_of_files_and_archives_beside_random_weights(
+    folder, session, tmp_path, caplog
+):
     write_pairs(tmp_path / "b.jsonl", "b", 3)
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.write(write_pairs(tmp_path / "a.jsonl", "a", 30), "data/a.jsonl")

@@ -90,7 +90,9 @@ def teacher(folder):
 
 
 @pytest.mark.parametrize("num_masked", [0, 3])
-def test_the_teacher_reads_the_text_without_masks_and_an_error_of_one_is_that_of_the_mean(num_masked, teacher):
+def test_the_teacher_reads_the_text_without_masks_and_an_error_of_one_is_that_of_the_mean(
+    num_masked, teacher
+):
     batch = batch_of(num_masked)
     plain = {"input_ids": batch["before"], "input_mask": batch["input_mask"]}
     states = np.asarray(teacher.model(plain)["sequence_output"])
@@ -212,7 +214,8 @@ def test_both_engines_learn_the_same(tmp_path):
         done = run(jobs.PRETRAINING, *flags, f"--init_checkpoint={tmp_path / 'start'}", f"--engine={engine}",
                    f"--output_dir={out}")
         assert done.returncode == 0, done.stderr
-        found.append([(line["loss"], line["state_error"], line["teacher_similarity"]) for line in metrics(out)])
+        names = "loss", "state_error", "teacher_similarity"
+        found.append([[line[name] for name in names] for line in metrics(out)])
     np.testing.assert_allclose(*found, rtol=2e-5)
 
 

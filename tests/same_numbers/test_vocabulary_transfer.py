@@ -85,7 +85,9 @@ def test_the_command_changes_the_vocabularys_tables_alone(folder, tmp_path):
     albert.AlbertModel.from_pretrained(str(out))
 
 
-def test_special_tokens_keep_their_rows_though_the_two_kinds_of_vocabulary_name_them_differently(folder, tmp_path):
+def test_special_tokens_keep_their_rows_though_the_two_kinds_of_vocabulary_name_them_differently(
+    folder, tmp_path
+):
     (tmp_path / "new.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe"]))
     old, new = tokenizers(folder)[0], tokenization.FullTokenizer(str(tmp_path / "new.txt"))
     for one, other in ((old, new), (new, old)):
