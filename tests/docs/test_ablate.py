@@ -55,6 +55,16 @@ def test_the_tables_of_other_pages_have_the_figures_of_their_files():
             for vectors, *scores in (row.values() for row in figures("embeddings")["rows"])]
     rows += [f"{row['passes']} | {percent(row['masked_lm_accuracy'])} ({percent(row['most_frequent_token'])})"
              f" | {percent(row['sentence_order_accuracy'])}" for row in figures("small_texts")["rows"]]
+    plan = figures("small_texts")["0.6 MB of Conan Doyle, --hours=0.1"]
+    rows += [
+        f"{plan['steps']:,} steps of", f"{plan['passes']} epochs",
+        f"at {plan['tokens_per_second']:,} tokens/s",
+        f"tokens | {percent(plan['masked_lm_accuracy'])} | {percent(plan['most_frequent_token'])} |",
+        f"order | {percent(plan['sentence_order_accuracy'])} | {percent(plan['most_frequent_order'])} |",
+    ]
+    student = figures("teacher_sizes")["pretrain_from_text"]
+    rows += [f"| {student['stsb_spearman']:.3f} | {figures('embeddings')['teacher']['stsb_spearman']} |",
+             f"| {student['teacher_similarity']} | 1 |", f"| {percent(student['masked_lm_accuracy'])} | |"]
     rows += [f"{row['num_hidden_groups']} | {row['embedding_size']} | {row['megabytes_bfloat16']:.0f} MB | "
              f"{row['stsb_spearman']:.3f} | {percent(row['masked_lm_accuracy'])}"
              for row in figures("teacher_sizes")["students"]]
@@ -67,4 +77,4 @@ def test_the_tables_of_other_pages_have_the_figures_of_their_files():
     times = figures("first_answer")["another_text_of_19_tokens_median_ms"].values()
     small_en, base = map(statistics.median, times)
     rows.append(f"one answer | | {small_en:.1f} ms | {base:.0f} ms")
-    assert len(rows) == 24 and not [row for row in rows if row not in pages]
+    assert len(rows) == 32 and not [row for row in rows if row not in pages]
