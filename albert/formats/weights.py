@@ -69,17 +69,18 @@ class Weights:
     ) -> "Weights":
         """Returns the weights whose head answers for the `wanted` labels, in their order.
 
-        A head that was `trained` for other labels is left out, which is logged. Without names on
-        both sides nothing changes.
+        A head that was `trained` for other labels, or for nothing with names and another number of
+        outputs, is left out, which is logged. Without names on both sides nothing else changes.
 
         Raises:
           CheckpointError: the head `is_required`, and was trained for other labels.
         """
-        if not trained or wanted is None or LABEL_HEADS[0] not in self.shapes:
+        if wanted is None or LABEL_HEADS[0] not in self.shapes:
             return self
-        trained, wanted = tuple(trained), tuple(wanted)
+        trained, wanted = tuple(trained or ()), tuple(wanted)
         is_unnamed = len(trained) == len(wanted) and all(map(_NO_NAME.fullmatch, trained))
-        if trained == wanted or is_unnamed:
+        has_size = self.shapes[LABEL_HEADS[0]][0] == max(len(wanted), 1)
+        if trained == wanted or is_unnamed or not trained and (has_size or is_required):
             return self
         if sorted(trained) == sorted(wanted):
             return Weights(self.origin, self._reader, self._names, list(map(trained.index, wanted)))
@@ -87,7 +88,8 @@ class Weights:
             raise CheckpointError(
                 f"{self.origin} was trained for the labels {some(trained)}, not {some(wanted)}"
             )
-        log.warning("%s: its head was trained for %s, so this one is new", self.origin, some(trained))
+        log.warning("%s: its head was trained for %s, so this one is new", self.origin,
+                    some(trained) or "something else")
         return self.without(*LABEL_HEADS)
 
 

@@ -451,7 +451,8 @@ def labels_of(path: str, examples: Sequence[Example]) -> list[str]:
                                 "name all labels in --label_list")
             counts[name] += 1
     if len(counts) < 2:
-        raise DataError(f"{path} has only one label, {[*counts][0]!r}: there is nothing to learn")
+        found = f"only one label, {[*counts][0]!r}" if counts else "no label"
+        raise DataError(f"{path} has {found}: there is nothing to learn")
     if len(counts) > MAX_LABELS or len(counts) > max(2, len(examples) // 2):
         raise DataError(
             f"{path}: the label has {len(counts):,} different values in {len(examples):,} rows, too many to "

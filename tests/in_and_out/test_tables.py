@@ -317,5 +317,7 @@ def test_what_cannot_be_a_label_is_an_error(tmp_path):
         said = r"a.jsonl:2: a list of labels has their names, not .*--label_columns"
         with pytest.raises(DataError, match=said):
             labelled(tmp_path / "a.jsonl", ["storm"], vector)
+    with pytest.raises(DataError, match="a.jsonl has no label: there is nothing to learn"):
+        tables.labels_of("a.jsonl", labelled(tmp_path / "a.jsonl", [], []))
     with pytest.raises(DataError, match="a.jsonl:3: label 'rain' is no list, unlike that of others"):
         labelled(tmp_path / "a.jsonl", ["storm"], None, "rain")

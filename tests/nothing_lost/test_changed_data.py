@@ -16,6 +16,7 @@ from albert import convert_hf, pretrain_from_text
 from albert.cli import classifier_report, earlier_run
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoints, metadata, pretrained
+from albert.formats.weights import Weights
 from albert.model.weights import named_weights
 from albert.training import loop, store
 
@@ -314,6 +315,17 @@ def test_a_run_starts_from_the_head_of_its_labels(own, begin, tmp_path):
             np.testing.assert_array_equal(options["init"].read("output_weights"), rows[::-1])
         else:
             assert "output_weights" not in options["init"].shapes
+
+
+def test_a_head_without_names_and_of_another_size_is_new(caplog):
+    head = {"output_weights": np.zeros((1, 4), np.float32), "output_bias": np.zeros(1, np.float32)}
+    one = Weights.of("sts/model.ckpt-9", head)  # of a regression, or of multiple choice
+    assert not {*one.for_labels(None, ("bad", "good")).shapes}
+    assert caplog.messages == ["sts/model.ckpt-9: its head was trained for something else, so this one is new"]
+    two = Weights.of("theirs", {name: np.repeat(value, 2, 0) for name, value in head.items()})
+    for same in (one.for_labels(None, ()), one.for_labels(None, None), two.for_labels(None, ("bad", "good")),
+                 one.for_labels(None, ("bad", "good"), is_required=True)):
+        assert {*same.shapes} == {*head}
 
 
 def test_a_conversion_gives_no_head_other_labels(own, tmp_path, capsys):
