@@ -62,7 +62,7 @@ def main(values: flags.FlagValues) -> None:
     is_table = path != answering.STDIN and kind in tables.KINDS and (kind != ".txt" or bool(typed))
     if typed and not is_table:
         raise FlagError(f"{', '.join(typed)}: only with a table as --input_file")
-    if tables.ending(output) == tables.PARQUET or output.endswith((*tables.COMPRESSED, ".xlsx")):
+    if tables.ending(output) == tables.PARQUET or output.lower().endswith((*tables.COMPRESSED, ".xlsx")):
         raise FlagError(f"--output_file={output}: answers are written as *.jsonl, *.csv or *.tsv")
     if not is_table and tables.ending(output) in (".csv", ".tsv"):
         raise FlagError(f"--output_file={output}: answers to lines of text are JSON lines: name it "
@@ -96,7 +96,7 @@ def main(values: flags.FlagValues) -> None:
             every = table.named(range(len(numbers)))
             raise FlagError(f"{path}: give --text_pair_column; its columns are {every}")
         rows = zip(*map(table.texts, columns.texts), strict=True)
-        if output.endswith(tables.WRITTEN):  # an unreadable column ends the command before it answers
+        if tables.ending(output) in tables.WRITTEN:  # an unreadable column ends the command before it answers
             for number in range(len(table.names)):
                 table.cells(number)
         inputs = [row if row[0].strip() else None for row in rows]
@@ -116,7 +116,7 @@ def main(values: flags.FlagValues) -> None:
                                "a few", f"{len(asked):,}", name, speed)
     computed = predictor.predict(asked, Progress("predicted", len(asked), "lines") if output else None)
     answers = (None if columns is None else next(computed) for columns in inputs)
-    if is_table and output.endswith(tables.WRITTEN):  # as columns, which replace those of equal names
+    if is_table and tables.ending(output) in tables.WRITTEN:  # as columns, which replace those of equal names
         cells = []
         for answer in answers:
             cells.append({})

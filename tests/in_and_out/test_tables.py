@@ -244,7 +244,7 @@ def test_a_table_is_written_back_with_its_answers(told):
     assert found[2][3:] == rest and float(found[1][4]) == max(map(float, found[1][5:]))
     # Rerunning the command replaces its first answers.
     written = told("a.csv", table, to="out.csv")
-    assert told("b.csv", written, to="again.csv") == written
+    assert told("b.csv", written, to="again.csv") == told("b.CSV", written, to="again.CSV") == written
     # Also where quotes are text, and a line end cannot be part of a cell.
     quoted = told("a.tsv", f'text\tn\n"Oh" {TEXTS[0]}\t"\n', to="out.tsv")
     assert quoted.splitlines()[1].startswith(f'"Oh" {TEXTS[0]}\t"\t')
