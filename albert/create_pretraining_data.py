@@ -68,8 +68,8 @@ def define_flags(values: flags.FlagValues) -> None:
            "Maximum masked tokens per record (0.15 of 512 tokens would be 77).", lower_bound=1)
     define("integer", "random_seed", 12345, "Seed of all random numbers.")
     define("integer", "dupe_factor", 40,
-           "Passes over the text, each with other pairs and masks; with --nostatic_masks 1, unless "
-           "given.", lower_bound=1)
+           "Passes over the text, each with other pairs and masks; with --nostatic_masks, 1 by "
+           "default.", lower_bound=1)
     define("float", "masked_lm_prob", 0.15, "Fraction of tokens to mask.", lower_bound=0, upper_bound=1)
     define("float", "short_seq_prob", 0.1, "Fraction of documents with shorter records.",
            lower_bound=0, upper_bound=1)

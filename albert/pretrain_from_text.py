@@ -55,9 +55,9 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Encoder to learn from, with the part of its vocabulary that the text uses: "
                  f"{flags.A_MODEL}.", use="model")
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
-    flags.define("bool", values, "keep_accents", False,
-                 "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs; unless given, on if "
-                 "more than 2 % of the letters have any.")
+    flags.define("bool", values, "keep_accents", None,
+                 "Keep accents and other marks, as Vietnamese, Hindi or Japanese needs. Default: if more "
+                 "than 2 % of the letters have any.")
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MAX_SEED)
 
@@ -132,7 +132,7 @@ def _make(values: flags.FlagValues, paths: Sequence[str], out: str, form: corpus
         plan.keep_accents = values.keep_accents
         if theirs:  # WordPiece keeps accents with capitals
             plan.keep_accents = theirs.text.keep_accents if theirs.spm_model_file else not is_lower
-        elif not values["keep_accents"].present:
+        elif values.keep_accents is None:
             plan.keep_accents = marks.fraction > _MANY_MARKS
         hint = "" if theirs else f"; --{'no' * plan.keep_accents}keep_accents changes that"
         plan.notes = ["Capitals are lower-cased"] * is_lower + [

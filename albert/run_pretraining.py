@@ -66,7 +66,7 @@ def define_flags(values: flags.FlagValues) -> None:
            "Length of the records' sequences in tokens, as in create_pretraining_data.", lower_bound=1)
     define("integer", values, "max_predictions_per_seq", 20,
            "Maximum masked tokens per sequence, as in create_pretraining_data; with "
-           "--masked_lm_budget, what that needs, unless given.", lower_bound=1)
+           "--masked_lm_budget, by default what that needs.", lower_bound=1)
     define("bool", values, "do_train", True, "Train.")
     define("bool", values, "do_eval", False,
            "Evaluate every checkpoint of the training or, without --do_train, the newest of "

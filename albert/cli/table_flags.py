@@ -16,7 +16,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "names.")
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
     flags.define("bool", values, "tsv_header", True,
-                 "Whether tables start with the column names; for *.txt only if given.")
+                 "Whether tables start with the column names; *.txt only if you pass this flag.")
     flags.define("string", values, "delimiter", None,
                  "Delimiter of columns, whose cells may be quoted: a character, or tab. Default: "
                  "commas in *.csv, or semicolons if the header has no comma; in *.tsv and *.txt tabs, "
