@@ -138,6 +138,8 @@ def _sample(lines: Iterable[str], settings: Settings) -> list[str]:
 def _explain(message: str, settings: Settings, paths: list[str]) -> str:
     """Returns the trainer's error as one line."""
     text = ", ".join(paths)
+    if "!sentences_.empty()" in message:
+        return f"{text}: every line has more than {_MAX_SENTENCE_BYTES:,} bytes: add --split_sentences"
     if largest := re.search(r"set it to a value <= (\d+)", message):
         return (f"--vocab_size={settings.vocab_size} is too large for {text}; "
                 f"the largest possible is {largest[1]}")
