@@ -63,7 +63,7 @@ def main(values: flags.FlagValues) -> None:
     with workers.Workers(2, "pass a smaller --input_sentence_size") as pool:
         [model] = pool.map(corpus_flags.train_vocabulary, [(paths, settings, corpus_flags.form_of(values))])
     size = vocabulary.write(values.model_prefix, model)
-    flags.log.info("wrote %s.model and .vocab: %d tokens", values.model_prefix, size)
+    flags.log.info("wrote %s.model and .vocab: %s tokens", values.model_prefix, f"{size:,}")
 
 
 cli = flags.command(__doc__, define_flags, main)

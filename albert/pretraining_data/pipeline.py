@@ -127,7 +127,8 @@ def make_records(
                 blocks = [tuple(block) for part in infos[split] for block in part["blocks"][number]]
                 manifest = manifests.Manifest.of(blocks, recipe.feature_spec(), info)
                 files.write_sealed_json(manifests.manifest_path(path), manifest.to_json())
-                log.info("%s: %s records, %.1f MB", path, f"{manifest.records:,}", manifest.bytes / 1e6)
+                size = manifest.bytes / 1e6
+                log.info("wrote %s: %s records, %.1f MB", path, f"{manifest.records:,}", size)
         report.log_summary(job, counts, summary)
 
 
