@@ -96,7 +96,10 @@ def main(values: flags.FlagValues) -> None:
             every = table.named(range(len(numbers)))
             raise FlagError(f"{path}: give --text_pair_column; its columns are {every}")
         rows = zip(*map(table.texts, columns.texts), strict=True)
-        if tables.ending(output) in tables.WRITTEN:  # an unreadable column ends the command before it answers
+        if tables.ending(output) in tables.WRITTEN:  # what cannot be written is found before the answers
+            if tables.ending(output) in tables.NAMED and len({*table.names}) < len(table.names):
+                raise FlagError(f"--output_file={output}: columns of {path} have equal names "
+                                f"({', '.join(table.names)}): name it *.csv")
             for number in range(len(table.names)):
                 table.cells(number)
         inputs = [row if row[0].strip() else None for row in rows]

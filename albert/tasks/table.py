@@ -262,8 +262,6 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Publishes a *.csv, *.tsv or *.jsonl file."""
     with files.atomic_write(path) as stream:
         if ending(path) in _JSON:
-            if len(names) > len({*names}):
-                raise DataError(f"{path}: two columns have the same name: {', '.join(names)}")
             stream.writelines(_as_text(dict(zip(names, row, strict=True))) + "\n" for row in rows)
             return
         rows = (map(_as_text, row) for row in (names, *rows))

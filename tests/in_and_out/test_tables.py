@@ -263,9 +263,10 @@ def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
         ("a.csv", "text\na\n", ["--encoding=none"], "unknown --encoding=none"),
         ("a.csv", "text\na\n", ["--delimiter=ab"], "--delimiter=ab: give one character, or tab"),
         ("a.md", "text\n", ["--text_column=c"], "--text_column: only with a table as --input_file"),
+        ("a.csv", "text,n,n\na,1,2\n", [], "a.csv have equal names (text, n, n): name it *.csv"),
     ):
         capsys.readouterr()
-        assert told(name, content, *flags, to="no.csv") == 2
+        assert told(name, content, *flags, to="no.jsonl" if "equal" in message else "no.csv") == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)
 
 
