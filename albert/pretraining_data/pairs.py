@@ -23,9 +23,7 @@ PAIR = np.dtype([
 
 # (probability of a random B, probability of swapping A and B); both give label 1. "sop" is the
 # paper's sentence order, "nsp" BERT's next sentence.
-SENTENCE_OBJECTIVES = {
-    "sop": (0.0, 0.5), "nsp": (0.5, 0.0), "none": (0.0, 0.0),
-}
+SENTENCE_OBJECTIVES = {"sop": (0.0, 0.5), "nsp": (0.5, 0.0), "none": (0.0, 0.0)}
 _TOKENIZED_LINES = 4096  # lines passed to the tokenizer at once
 
 

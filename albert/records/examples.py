@@ -60,9 +60,7 @@ def _entry_head(name: str, dtype: str, size: int) -> bytes:
 
     values = before(b"\x12" if dtype == "float32" else b"\x1a", before(b"\x0a", b""))
     key = name.encode()
-    return before(
-        b"\x0a", b"\x0a" + protobuf.varint(len(key)) + key + before(b"\x12", values)
-    )
+    return before(b"\x0a", b"\x0a" + protobuf.varint(len(key)) + key + before(b"\x12", values))
 
 
 def _packed(values: np.ndarray) -> list[bytes]:
