@@ -28,9 +28,7 @@ ACTIVATIONS = ("gelu", "relu", "tanh", "linear", "gelu_erf")
 _TANH_FORMS = ("gelu_new", "gelu_pytorch_tanh")  # Hugging Face's names for our "gelu"
 PARAMETER_SHARING = ("all", "attention", "ffn", "none")
 # Keys that a file must have.
-_REQUIRED = (
-    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
-)
+_REQUIRED = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size")
 # Each layer is a step of every computation; no weight's shape limits their number.
 _MAX = {"num_hidden_layers": 1000, "inner_group_num": 1000}
 # Leftovers of the authors' experiments in the released files.
@@ -192,9 +190,7 @@ class AlbertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all keys, including unknown ones; `parameter_sharing` only if it isn't "all"."""
-        values = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "extra"
-        }
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "extra"}
         if self.parameter_sharing == "all":
             del values["parameter_sharing"]
         return values | dict(self.extra)

@@ -82,11 +82,13 @@ class Rows:
         counts half a row more of each of the four outcomes.
         """
         gains = np.subtract(self.scores(self.predicted), self.scores(answers), dtype=float)
-        most = 1.0 if self.expected.dtype.kind != "f" else np.abs(gains).mean()
+        most, limit = 1.0, 1.0  # a gain of a label or of F1 is at most that
+        if self.expected.dtype.kind == "f":
+            most, limit = np.abs(gains).mean(), math.inf
         count = len(gains) + 2
         middle = gains.sum() / count
         error = 1.96 * math.sqrt(((gains**2).sum() + most**2) / count - middle**2) / math.sqrt(count)
-        return float(gains.mean()), middle - error, middle + error
+        return float(gains.mean()), max(middle - error, -limit), min(middle + error, limit)
 
 
 def verdict(rows: Sequence[Rows]) -> tuple[str, str]:

@@ -34,9 +34,7 @@ def fetch(handle: str, flag: str) -> str:
                 "download it and give its directory"
             ) from error
     if not os.path.isdir(os.path.join(directory, "variables")):
-        raise CheckpointError(
-            f"{flag}: {directory} is not a module directory (it has no variables folder)"
-        )
+        raise CheckpointError(f"{flag}: {directory} is not a module directory (it has no variables folder)")
     return directory
 
 

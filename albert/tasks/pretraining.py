@@ -65,9 +65,7 @@ class PretrainingTask(Task):
 
     def for_evaluation(self) -> "PretrainingTask":
         predictions = self.eval_predictions_per_seq or self.max_predictions_per_seq
-        return dataclasses.replace(
-            self, masks=self.eval_masks, max_predictions_per_seq=predictions
-        )
+        return dataclasses.replace(self, masks=self.eval_masks, max_predictions_per_seq=predictions)
 
     def build_model(
         self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()

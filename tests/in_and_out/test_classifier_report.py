@@ -54,6 +54,7 @@ def test_a_classifier_is_compared_row_by_row_with_the_better_baseline_and_few_ro
     assert said(answered(800, 600, 1000, 500)) == (
         "**Better than TF-IDF with logistic regression**: accuracy 0.800 against 0.600 on 1,000 rows (95 % "
         "interval: +15.3 to +24.6 points).")
+    assert said(answered(2, 0, 2)).endswith("on 2 rows (95 % interval: -19.3 to +100.0 points).")  # no more
     for numbers, begins in (
         ((800, 400, 1000, 500), "**Better than the most frequent label**: accuracy 0.800"),
         ((600, 800, 1000, 500), "**Worse than TF-IDF"),
