@@ -212,7 +212,7 @@ def _by_label(rows: Rows, cells: Sequence[str]) -> str:
         rows.expected, rows.predicted, labels=range(len(cells)), zero_division=0.0)
     common = sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS].tolist())
     return "## By label\n\n" + table(("label", "precision", "recall", "f1", "rows"), [
-        (cells[i], *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores), f"{counts[i]:,}")
+        (cells[i], *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores), f"{int(counts[i]):,}")
         for i in common
     ])
 
@@ -263,4 +263,4 @@ def _faster(precisions: Mapping[str, tuple[float, list]]) -> str | list:
 
 def _cell(text: str) -> str:
     short = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " ..."
-    return " ".join(short.split()).replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(short.split()).replace("<", "&lt;")

@@ -99,7 +99,7 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
         return "Too few held-out sentences.\n"
     answers = session.fill_mask([text for text, _ in questions], top_k=3)
     return table(("held-out text", "word", "predictions"), [
-        (text.replace("|", "\\|"), word, ", ".join(
+        (text, word, ", ".join(
             f"`{one['piece'].strip(_BLANK) or _BLANK}` {one['probability']:.2f}" for one in masks[0]
         ))
         for (text, word), masks in zip(questions, answers, strict=True)

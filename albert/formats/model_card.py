@@ -114,9 +114,10 @@ def of_weights(path: str, weights: "Weights", config: AlbertConfig, **parts: Any
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns a Markdown table."""
+    """Returns a Markdown table; a | in a cell is text."""
     lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def _table(values: Mapping[str, Any]) -> str:
@@ -124,5 +125,5 @@ def _table(values: Mapping[str, Any]) -> str:
     for name, value in sorted(values.items()):
         if isinstance(value, int | float):
             value = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
-        rows.append([str(cell).replace("|", "\\|") for cell in (name, value)])
+        rows.append((name, value))
     return table(("", ""), rows)

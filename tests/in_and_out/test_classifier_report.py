@@ -155,6 +155,13 @@ def test_faster_precisions_are_named_with_what_they_change(tmp_path):
     assert "Answer faster" not in report_on(tmp_path, answered(44, 42, 60, 42))
 
 
+def test_a_report_on_wrong_answers_alone_counts_rows_and_holds_any_names(tmp_path):
+    report_on(tmp_path, answered(0, 60, 60, name="60 rows of a|b.csv"), settings={"file": "a|b.csv"})
+    report = (tmp_path / "report.md").read_text()
+    assert "|  | 60 rows of a\\|b.csv |\n" in report and "| file | a\\|b.csv |\n" in report
+    assert "| ham | 0.000 | 0.000 | 0.000 | 30 |\n" in report
+
+
 def test_the_command_of_a_report_can_be_pasted_wherever_the_model_is(tmp_path):
     report_on(tmp_path / "my model", answered(44, 42, 60, 42))
     assert f"--model='{tmp_path}/my model'\n" in (tmp_path / "my model/report.md").read_text()
