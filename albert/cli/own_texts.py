@@ -160,12 +160,18 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> tuple[FineTuning
     # === The data ===
     trained_labels, held_out_labels = ([one.label for one in examples[split]] for split in ("train", "dev"))
     warn_of_labels(values.train_file, trained_labels, labels, () if values.dev_file else held_out_labels)
-    settings = {"text_column": names[0], "text_pair_column": names[1]}
+    used = {"text_column": columns.text, "text_pair_column": columns.pair}  # by number, if it has no name
+    settings = {name: n if n is None else table.names[n] or str(n) for name, n in used.items()}
     if has_several:
         settings["label_threshold"] = values.threshold
     if values.regression:
-        settings["label_mean"] = float(np.mean(trained_labels))
-        settings["label_deviation"] = float(np.std(trained_labels)) or 1.0
+        mean, deviation = float(np.mean(trained_labels)), float(np.std(trained_labels)) or 1.0
+        with np.errstate(over="ignore"):  # records hold 32-bit numbers
+            lost = np.abs(np.array(trained_labels, np.float32) - np.array(trained_labels)).max()
+        if not lost < 0.01 * deviation:
+            raise DataError(f"{values.train_file}: numbers around {mean:g} that differ by {deviation:g} "
+                            "cannot be told apart in 32 bits: subtract a number from all of them, or divide them")
+        settings |= {"label_mean": mean, "label_deviation": deviation}
     data = FineTuningData(
         OWN_TABLE, examples, labels, settings, trained_on=examples["train"], is_split=not values.dev_file
     )

@@ -1,5 +1,6 @@
 """A classifier for your own texts in one file: read, interpreted, split, trained, reported, served."""
 
+import contextlib
 import csv
 import json
 import re
@@ -144,6 +145,24 @@ def test_a_table_has_a_header_unless_a_flag_says_it_has_none(encoder, tmp_path):
         data, _ = read(encoder, f"--train_file={path}", "--text_column=0", "--label_column=1", *flag)
         found = [(one.text_a, one.label) for part in data.examples.values() for one in part]
         assert sorted(found) == sorted(expected)
+
+
+def test_a_column_without_a_name_is_known_by_its_number(encoder, tmp_path):
+    """Else predict would read one text of a model for pairs."""
+    (tmp_path / "my.csv").write_text(",b,label\n" + "".join(f"w{i},x{i},{'yn'[i % 2]}\n" for i in range(40)))
+    data, _ = read(encoder, f"--train_file={tmp_path / 'my.csv'}", "--text_column=b", "--text_pair_column=0")
+    assert data.settings == {"text_column": "b", "text_pair_column": "0"}
+
+
+def test_numbers_that_32_bits_cannot_tell_apart_are_refused(encoder, tmp_path):
+    """Rounded, they would all be predicted without an error."""
+    for first, step, is_known in (
+        (0.1, 0.1, True), (5, 0, True), (2e6, 10, True), (1.7e9, 1, False), (1e39, 1e38, False),
+    ):
+        path = tmp_path / "my.csv"
+        path.write_text("text,score\n" + "".join(f"w{i},{first + i * step!r}\n" for i in range(40)))
+        with contextlib.nullcontext() if is_known else pytest.raises(DataError, match="told apart in 32 bits"):
+            read(encoder, f"--train_file={path}", "--regression")
 
 
 def _examples(found):
