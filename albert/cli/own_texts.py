@@ -170,7 +170,7 @@ def read(values: flags.FlagValues, tokenizer: FullTokenizer) -> tuple[FineTuning
             lost = np.abs(np.array(trained_labels, np.float32) - np.array(trained_labels)).max()
         if not lost < 0.01 * deviation:
             raise DataError(f"{values.train_file}: numbers around {mean:g} that differ by {deviation:g} "
-                            "cannot be told apart in 32 bits: subtract a number from all of them, or divide them")
+                            "cannot be told apart in 32 bits: subtract a number from all, or divide them")
         settings |= {"label_mean": mean, "label_deviation": deviation}
     data = FineTuningData(
         OWN_TABLE, examples, labels, settings, trained_on=examples["train"], is_split=not values.dev_file
