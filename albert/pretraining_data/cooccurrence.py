@@ -135,9 +135,7 @@ def _ppmi(counts):
     i, j = entries.coords
     values = np.log(entries.data / (sums[i] * smoothed[j]))
     keep = values > 0
-    return scipy.sparse.csr_array(
-        (values[keep].astype(np.float32), (i[keep], j[keep])), counts.shape
-    )
+    return scipy.sparse.csr_array((values[keep].astype(np.float32), (i[keep], j[keep])), counts.shape)
 
 
 def _decompose(matrix, size: int, seed: int) -> np.ndarray:

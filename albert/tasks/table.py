@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import types
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -268,7 +269,9 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
         if ending(path) == ".tsv":  # in which quotes are text, as when it is read
             stream.writelines("\t".join(map(lines.cell, row)) + "\n" for row in rows)
         else:
-            csv.writer(stream, lineterminator="\n").writerows(rows)
+            # Because of the CR in this terminator, cells with one are quoted.
+            lined = types.SimpleNamespace(write=lambda row: stream.write(row.removesuffix("\r\n") + "\n"))
+            csv.writer(lined, lineterminator="\r\n").writerows(rows)
 
 
 def _as_text(value: Any) -> str:

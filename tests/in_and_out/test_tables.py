@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import pathlib
+import random
 
 import pytest
 from helpers import assert_one_clear_line, run_here
@@ -13,6 +14,7 @@ import albert
 from albert import predict
 from albert.cli import answering
 from albert.errors import DataError, FlagError
+from albert.tasks import lines
 from albert.tasks import table as tables
 from albert.tasks.glue import Example
 
@@ -268,6 +270,18 @@ def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
         capsys.readouterr()
         assert told(name, content, *flags, to="no.jsonl" if "equal" in message else "no.csv") == 2
         assert message in assert_one_clear_line(capsys.readouterr().err)
+
+
+def test_a_table_that_was_written_is_read_as_the_same_cells(tmp_path):
+    rng, parts = random.Random(0), ['"', ",", ";", "\t", "\n", "\r", " ", "é", "\u2028", "\x0c", "#", "0"]
+    for number in range(60):
+        rows = [["".join(rng.choices(parts, k=rng.randint(0, 4))) + "x" for _ in "ab"] for _ in "123"]
+        for ending in ("csv", "tsv", "jsonl"):
+            path = str(tmp_path / f"a.{ending}")
+            tables.write_table(path, ["a", "b"], rows)
+            if ending == "tsv":  # which has no quotes
+                rows = [[lines.cell(cell) for cell in row] for row in rows]
+            assert cells(tables.read_table(path, "input_file")) == rows, number
 
 
 # --- A label is one thing, however it is written ---
