@@ -5,7 +5,6 @@ file a row is.
 """
 
 import collections
-import contextlib
 import csv
 import dataclasses
 import functools
@@ -254,9 +253,10 @@ def _open_parquet(path: str, flag: str) -> Table:
 
 def _decoded(value: Any) -> Any:
     """Returns bytes as text, if they are: some programs write Parquet without saying what is text."""
-    with contextlib.suppress(AttributeError, UnicodeDecodeError):
-        return value.decode()
-    return value
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
