@@ -6,6 +6,8 @@ Legend: B batch, N heads, Q queries, L keys, D size of a head.
 import keras
 from keras import ops
 
+from albert.model.layers import softmax
+
 
 def attend(query, key, value, adder, dropout, rate: float):
     """Returns softmax(query key^T + adder) value, [B, N, Q, D].
@@ -20,9 +22,7 @@ def attend(query, key, value, adder, dropout, rate: float):
     if not (rate and dropout.is_live) and _suits_cudnn(query, key):
         return _by_cudnn(query, key, value, adder)
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + adder  # [B, N, Q, L]
-    # Half precision is too coarse for a sum of hundreds of probabilities.
-    probabilities = ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), query.dtype)
-    return ops.matmul(dropout(probabilities, rate), value)
+    return ops.matmul(dropout(softmax(scores), rate), value)
 
 
 def _suits_cudnn(query, key) -> bool:

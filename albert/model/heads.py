@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
+from albert.model.layers import compiled_chains, dense_layer, get_activation, layer_norm, truncated_normal
 
 
 class MaskedLmHead(keras.layers.Layer):
@@ -63,6 +63,8 @@ class LabelHead(keras.layers.Layer):
 
 def cross_entropy(logits: Any, labels: Any):
     """Returns -log softmax(logits)[label] for each of the `labels`, in float32."""
+    if chains := compiled_chains.get():
+        return chains.cross_entropy(logits, labels)
     return keras.losses.sparse_categorical_crossentropy(
         labels, ops.cast(logits, "float32"), from_logits=True
     )

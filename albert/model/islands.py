@@ -14,6 +14,7 @@ Legend: T tokens, W width.
 import contextlib
 import functools
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,7 @@ import tensorflow as tf
 
 from albert.model.dropout import dropped
 from albert.model.layers import compiled_chains, normalized
+from albert.runtime.workers import bfloat16_gain
 
 MIN_ELEMENTS = 1 << 18  # of a chain: for fewer, compilation doesn't pay off
 
@@ -47,12 +49,7 @@ class Island:
 
     def __init__(self, formula: Callable, num_rows: int, is_bias: bool = False):
         self._num_rows, self._is_bias, self._formula = num_rows, is_bias, formula
-        self._forward = functools.partial(
-            _run, formula, tf.function(formula, jit_compile=True, autograph=False)
-        )
-        self._backward = functools.partial(
-            _run, self._gradient, tf.function(self._gradient, jit_compile=True, autograph=False)
-        )
+        self._forward, self._backward = _chain(formula), _chain(self._gradient)
 
     def __call__(self, *inputs):
         @tf.custom_gradient
@@ -62,7 +59,7 @@ class Island:
 
             def gradient(upstream):
                 number = sum(x.dtype.is_floating for x in rows)
-                gradients = list(self._backward((upstream, *rows), vectors, number))
+                gradients = list(self._backward((*rows, upstream), vectors, number))
                 if self._is_bias:
                     gradients.append(sum_of_rows(gradients[0]))
                 return [gradients.pop(0) if x.dtype.is_floating else None for x in inputs]
@@ -71,7 +68,9 @@ class Island:
 
         return chain(*map(tf.convert_to_tensor, inputs))
 
-    def _gradient(self, upstream, *inputs):
+    def _gradient(self, *inputs):
+        rows, (upstream, *vectors) = inputs[: self._num_rows], inputs[self._num_rows :]
+        inputs = [*rows, *vectors]
         wanted = [x for x in inputs if x.dtype.is_floating][: -1 if self._is_bias else None]
         with tf.GradientTape() as tape:
             tape.watch(wanted)
@@ -79,25 +78,30 @@ class Island:
         return tape.gradient(output, wanted, upstream)
 
 
-def _run(plain: Callable, compiled: Callable, rows: Sequence, vectors: Sequence, num_rows: int):
-    """Returns plain(*rows, *vectors), whose first `num_rows` results have rows, too."""
-    count = rows[0].shape[0]
+def _chain(formula: Callable) -> Callable:
+    """Returns a function (rows, vectors, num_rows) that computes formula(*rows, *vectors).
 
-    def by_xla(count):
-        missing = padded_count(count) - count
-        padded = [tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) for x in rows]
-        results = compiled(*padded, *vectors)
-        return [x[:count] for x in results[:num_rows]] + list(results[num_rows:])
+    Of its results, the first `num_rows` have rows, too.
+    """
+    compiled = tf.function(formula, jit_compile=True, autograph=False)
 
-    if count is None:
-        count = tf.shape(rows[0])[0]
+    def run(rows: Sequence, vectors: Sequence, num_rows: int):
+        shape = rows[0].shape
+        count = tf.shape(rows[0])[0] if shape[0] is None else shape[0]
+
+        def by_xla():
+            missing = padded_count(count) - count
+            padded = [tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) for x in rows]
+            results = compiled(*padded, *vectors)
+            return [x[:count] for x in results[:num_rows]] + list(results[num_rows:])
+
+        if shape.is_fully_defined():
+            return by_xla() if shape.num_elements() >= MIN_ELEMENTS else formula(*rows, *vectors)
         return tf.cond(
-            tf.size(rows[0]) >= MIN_ELEMENTS,
-            lambda: by_xla(count), lambda: list(plain(*rows, *vectors)),
+            tf.size(rows[0]) >= MIN_ELEMENTS, by_xla, lambda: list(formula(*rows, *vectors))
         )
-    if math.prod(rows[0].shape) < MIN_ELEMENTS:
-        return plain(*rows, *vectors)
-    return by_xla(count)
+
+    return run
 
 
 def padded_count(count):
@@ -161,3 +165,29 @@ def _added_and_normalized(rate: float) -> Island:
         return [tf.cast(normalized(total, *_float32(gamma, beta)), x.dtype)]
 
     return Island(formula, 3 if rate else 2, is_bias=True)
+
+
+def _loss(logits, labels):
+    return [tf.nn.sparse_softmax_cross_entropy_with_logits(labels, *_float32(logits))]
+
+
+cross_entropy = Island(_loss, 2)  # -log softmax(logits)[label], for logits [..., V] and labels [...]
+
+
+@tf.custom_gradient
+def softmax(scores):
+    """Returns the softmax over the last axis, whose gradient needs the probabilities alone."""
+    # In bfloat16, oneDNN computes in float32; other implementations are too coarse.
+    is_exact = scores.dtype == tf.bfloat16 and os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1"
+    dtype = tf.bfloat16 if is_exact and bfloat16_gain() else tf.float32
+    probabilities = tf.cast(tf.nn.softmax(tf.cast(scores, dtype)), scores.dtype)
+    return probabilities, lambda upstream: _softmax_gradient((upstream, probabilities), (), 1)[0]
+
+
+def _of_softmax(upstream, probabilities):
+    upstream, x = _float32(upstream, probabilities)
+    gradient = x * (upstream - tf.reduce_sum(x * upstream, axis=-1, keepdims=True))
+    return [tf.cast(gradient, probabilities.dtype)]
+
+
+_softmax_gradient = _chain(_of_softmax)

@@ -99,6 +99,14 @@ def added_and_normalized(x, bias, residual, norm: LayerNorm, dropout, rate: floa
     return norm(dropout(x + ops.cast(bias, x.dtype), rate) + residual)
 
 
+def softmax(scores):
+    """Returns the softmax over the last axis."""
+    if chains := compiled_chains.get():
+        return chains.softmax(scores)
+    # Half precision is too coarse for a sum of hundreds of probabilities.
+    return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), scores.dtype)
+
+
 def dense_layer(units: int, config: AlbertConfig, name: str, activation=None) -> keras.layers.Dense:
     return keras.layers.Dense(
         units, activation=activation, name=name,

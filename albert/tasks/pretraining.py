@@ -77,6 +77,11 @@ class PretrainingTask(Task):
 
     def outputs(self, model, batch, **options):
         outputs = model.of_batch(batch, **options)
+        ids, _ = _predicted(batch, outputs)
+        outputs |= {
+            "masked_lm": cross_entropy(outputs["prediction_logits"], ids),  # [B, P] or [K]
+            "sentence_order": cross_entropy(outputs["sop_logits"], batch["next_sentence_labels"][:, 0]),
+        }
         if self.teacher:
             outputs |= self.teacher.compare(batch, outputs["states"])
         return outputs
@@ -96,10 +101,10 @@ class PretrainingTask(Task):
         }
 
     def loss_sums(self, batch, outputs):
-        masked_lm, sentence_order = _losses(batch, outputs)
         _, weights = _predicted(batch, outputs)
         terms = self._of_terms(
-            ops.sum(masked_lm * weights), ops.sum(sentence_order * self._ordered(batch))
+            ops.sum(outputs["masked_lm"] * weights),
+            ops.sum(outputs["sentence_order"] * self._ordered(batch)),
         )
         if not self.teacher:
             return terms
@@ -123,16 +128,15 @@ class PretrainingTask(Task):
         return {"masked_lm": masked_lm, "sentence_order": sentence_order}
 
     def statistics(self, batch, outputs):
-        masked_lm, sentence_order = _losses(batch, outputs)
         ids, weights = _predicted(batch, outputs)
         sentences = self._ordered(batch)
         word_hits = chosen(outputs["prediction_logits"]) == ids
         order_hits = chosen(outputs["sop_logits"]) == batch["next_sentence_labels"][:, 0]
         statistics = {
             "masked_lm_accuracy": mean(word_hits, weights),
-            "masked_lm_loss": mean(masked_lm, weights),
+            "masked_lm_loss": mean(outputs["masked_lm"], weights),
             "sentence_order_accuracy": mean(order_hits, sentences),
-            "sentence_order_loss": mean(sentence_order, sentences),
+            "sentence_order_loss": mean(outputs["sentence_order"], sentences),
         }
         if self.teacher:
             statistics |= {
@@ -184,12 +188,3 @@ def _predicted(batch, outputs):
     if len(outputs["prediction_logits"].shape) == 2:
         return weighted(ids, weights), weighted(weights, weights)
     return ids, weights
-
-
-def _losses(batch, outputs):
-    """Returns the losses per masked position, [B, P] or [K], and per sequence [B]."""
-    ids, _ = _predicted(batch, outputs)
-    return (
-        cross_entropy(outputs["prediction_logits"], ids),
-        cross_entropy(outputs["sop_logits"], batch["next_sentence_labels"][:, 0]),
-    )

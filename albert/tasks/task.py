@@ -141,4 +141,8 @@ def mean(values: Any, weights: Any) -> tuple[Any, Any]:
 
 def chosen(scores: Any) -> Any:
     """Returns the class [...] with the highest of the scores [..., C]."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow":  # where argmax takes three times as long
+        return ops.top_k(scores, 1)[1][..., 0]
     return ops.cast(ops.argmax(scores, axis=-1), "int32")

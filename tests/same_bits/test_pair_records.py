@@ -260,7 +260,7 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path, be
     batch = next(iter(tf_dataset.dataset(
         numpy_batches.train_batches, files, task.feature_spec(), batch_size=4, vocab_size=55, seed=3
     )))
-    outputs = build_model(task, config, settings).of_batch(batch, training=False)
+    outputs = task.outputs(build_model(task, config, settings), batch, training=False)
     for each in (task, task.for_evaluation()):
         assert set(each.loss_sums(batch, outputs)) == set(each.loss_weights(batch)) == {"masked_lm"}
         assert set(each.statistics(batch, outputs)) == {"masked_lm_accuracy", "masked_lm_loss"}

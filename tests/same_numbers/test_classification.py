@@ -1,5 +1,7 @@
 """Tasks with labels: the original's logits, losses and gradients; padding rows have no effect."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -106,11 +108,12 @@ def test_sentence_order_counts_pairs_of_real_rows_alone(some_have_no_pair):
     batch["is_real_example"] = np.array([1, 1, 1, 0])
     batch["segment_ids"][1] = 0  # a single sentence
     logits = np.random.default_rng(0).normal(size=(4, 2)).astype("float32")
-    outputs = {"sop_logits": tf.constant(logits), "prediction_logits": tf.zeros([4, PREDICTIONS, VOCAB])}
+    known = {"sop_logits": tf.constant(logits), "prediction_logits": tf.zeros([4, PREDICTIONS, VOCAB])}
     labels = batch["next_sentence_labels"][:, 0]
     losses = np.log(np.exp(logits).sum(1)) - logits[range(4), labels]
     real = np.array([1, not some_have_no_pair, 1, 0])
     task = PretrainingTask(LENGTH, PREDICTIONS, some_have_no_pair=some_have_no_pair)
+    outputs = task.outputs(mock.Mock(of_batch=lambda batch: known), batch)
     expected = {"accuracy": real * (logits.argmax(1) == labels), "loss": real * losses}
     found = task.statistics(batch, outputs)
     for name, values in expected.items():

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import forked
 import jobs
@@ -60,7 +61,7 @@ def loss_and_gradients(model):
     @tf.function(autograph=False)
     def compute():
         def loss():
-            outputs = model.of_batch(batch, training=True, dropout_seed=tf.constant([3, 4], tf.int64))
+            outputs = TASK.outputs(model, batch, training=True, dropout_seed=tf.constant([3, 4], tf.int64))
             return tf.add_n(list(TASK.loss_sums(batch, outputs).values())), tf.constant(0)
 
         return gradients_of(model, loss)
@@ -207,6 +208,29 @@ def test_extremes_pass_through_as_in_plain_operations_of_float32(dtype, rtol, of
     # For a non-finite input, the output is also non-finite, or the limit.
     y = found[0].numpy()[0]
     assert y[7] == np.inf and (np.isnan(y[8]) or y[8] == 0.0) and np.isnan(y[9])
+
+
+@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-5), ("bfloat16", 8e-3), ("float16", 4e-3)])
+def test_softmax_and_cross_entropy_are_computed_in_float32(dtype, rtol, of_any_size):
+    rng = np.random.default_rng(0)
+    scores, labels = tf.cast(rng.normal(0, 3, (5, 2, 4, 300)), dtype), rng.integers(0, 300, (5, 2, 4))
+    upstream = rng.normal(size=scores.shape)
+
+    def computed(functions, x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            probabilities, losses = functions.softmax(x), functions.cross_entropy(x, labels)
+            total = tf.reduce_sum(probabilities * tf.cast(upstream, x.dtype))
+        return probabilities, losses, tape.gradient(total, x), tape.gradient(losses, x)
+
+    found = tf.function(lambda x: computed(islands, x), autograph=False)(scores)
+    assert found[1].dtype == tf.float32
+    plain = types.SimpleNamespace(
+        softmax=tf.nn.softmax,
+        cross_entropy=lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, x),
+    )
+    for value, expected in zip(found, computed(plain, tf.cast(scores, tf.float64)), strict=True):
+        np.testing.assert_allclose(tf.cast(value, tf.float64), expected, rtol=rtol, atol=rtol * 0.02)
 
 
 def test_random_bits_are_uniform_and_their_own_for_each_draw():

@@ -41,7 +41,7 @@ def loss_and_gradients(model, batch):
     batch = {"is_real_example": tf.ones([rows], tf.int32), **batch}
 
     def compute():
-        outputs = model.of_batch(batch, output_hidden_states=True)
+        outputs = task.outputs(model, batch, output_hidden_states=True)
         divisors, sums = task.loss_weights(batch), task.loss_sums(batch, outputs)
         terms = {name: sums[name] / divisors[name] for name in sums}
         return terms["masked_lm"] + terms["sentence_order"], (terms, outputs)
@@ -254,7 +254,7 @@ def test_logits_of_weighted_positions_alone_give_the_losses_and_hits_of_all_posi
         keras.utils.set_random_seed(3)
         options = EncoderOptions(needed_outputs_only=True, weighted_positions_only=alone)
         model = task.build_model(AlbertConfig(**SIZES | {"num_hidden_layers": 1}), options)
-        outputs = tf.function(model.of_batch)(batch, training=False)
+        outputs = tf.function(task.outputs)(model, batch, training=False)
         found[alone] = task.loss_sums(batch, outputs), task.statistics(batch, outputs)
         assert outputs["prediction_logits"].shape[:-1] == ((6,) if alone else (5, 3))
     same = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6)  # noqa: E731

@@ -61,7 +61,7 @@ class ElectraTask(PretrainingTask):
             encoder_options, weighted_positions_only=False, needed_outputs_only=False))
 
     def outputs(self, model, batch, training=False, dropout_seed=None):
-        outputs = model.of_batch(batch, training=training, dropout_seed=dropout_seed)
+        outputs = super().outputs(model, batch, training=training, dropout_seed=dropout_seed)
         scores = ops.cast(ops.stop_gradient(outputs["prediction_logits"]), "float32")
         if training:  # an evaluation takes the most likely tokens: its result never changes
             numbers = keras.random.uniform(ops.shape(scores), 1e-6, seed=Dropout(dropout_seed, SAMPLES))
