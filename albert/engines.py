@@ -72,11 +72,11 @@ def require_backend() -> None:
 
 def set_environment() -> None:
     """Sets the environment variables that TensorFlow and Keras read at import, unless they are set."""
-    if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):  # the latter in WSL
-        # TensorFlow reports as an error that there is no GPU.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    has_gpu = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))  # the latter in WSL
+    # TensorFlow reports as an error that there is no GPU.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_gpu else "3")
+    if not has_gpu:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if os.uname().machine == "x86_64":
         # By default TensorFlow takes oneDNN's matrix products only where there are instructions
         # for neural networks; on AVX2 alone they are faster too (a step of the base model with

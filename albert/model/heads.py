@@ -64,7 +64,7 @@ class LabelHead(keras.layers.Layer):
 def cross_entropy(logits: Any, labels: Any):
     """Returns -log softmax(logits)[label] for each of the `labels`, in float32."""
     if chains := compiled_chains.get():
-        return chains.cross_entropy(logits, labels)
+        return chains.cross_entropy(labels, logits)
     return keras.losses.sparse_categorical_crossentropy(
         labels, ops.cast(logits, "float32"), from_logits=True
     )

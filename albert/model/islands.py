@@ -59,7 +59,7 @@ class Island:
 
             def gradient(upstream):
                 number = sum(x.dtype.is_floating for x in rows)
-                gradients = list(self._backward((*rows, upstream), vectors, number))
+                gradients = list(self._backward((upstream, *rows), vectors, number))
                 if self._is_bias:
                     gradients.append(sum_of_rows(gradients[0]))
                 return [gradients.pop(0) if x.dtype.is_floating else None for x in inputs]
@@ -68,9 +68,7 @@ class Island:
 
         return chain(*map(tf.convert_to_tensor, inputs))
 
-    def _gradient(self, *inputs):
-        rows, (upstream, *vectors) = inputs[: self._num_rows], inputs[self._num_rows :]
-        inputs = [*rows, *vectors]
+    def _gradient(self, upstream, *inputs):
         wanted = [x for x in inputs if x.dtype.is_floating][: -1 if self._is_bias else None]
         with tf.GradientTape() as tape:
             tape.watch(wanted)
@@ -81,12 +79,12 @@ class Island:
 def _chain(formula: Callable) -> Callable:
     """Returns a function (rows, vectors, num_rows) that computes formula(*rows, *vectors).
 
-    Of its results, the first `num_rows` have rows, too.
+    The last of the rows is the largest. Of the results, the first `num_rows` have rows, too.
     """
     compiled = tf.function(formula, jit_compile=True, autograph=False)
 
     def run(rows: Sequence, vectors: Sequence, num_rows: int):
-        shape = rows[0].shape
+        shape = rows[-1].shape
         count = tf.shape(rows[0])[0] if shape[0] is None else shape[0]
 
         def by_xla():
@@ -98,7 +96,7 @@ def _chain(formula: Callable) -> Callable:
         if shape.is_fully_defined():
             return by_xla() if shape.num_elements() >= MIN_ELEMENTS else formula(*rows, *vectors)
         return tf.cond(
-            tf.size(rows[0]) >= MIN_ELEMENTS, by_xla, lambda: list(formula(*rows, *vectors))
+            tf.size(rows[-1]) >= MIN_ELEMENTS, by_xla, lambda: list(formula(*rows, *vectors))
         )
 
     return run
@@ -167,11 +165,11 @@ def _added_and_normalized(rate: float) -> Island:
     return Island(formula, 3 if rate else 2, is_bias=True)
 
 
-def _loss(logits, labels):
+def _loss(labels, logits):
     return [tf.nn.sparse_softmax_cross_entropy_with_logits(labels, *_float32(logits))]
 
 
-cross_entropy = Island(_loss, 2)  # -log softmax(logits)[label], for logits [..., V] and labels [...]
+cross_entropy = Island(_loss, 2)  # -log softmax(logits)[label], for labels [...] and logits [..., V]
 
 
 @tf.custom_gradient

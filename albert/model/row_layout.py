@@ -20,7 +20,7 @@ def mask_of(attends: Any, dtype: str):
     return (1.0 - ops.cast(attends, dtype)) * MASK_ADDER
 
 
-class RowPerExample:
+class RowLayout:
     """Each example is a sequence: R = B, M = L."""
 
     def __init__(self, input_mask: Any, position_ids: Any = None):
@@ -66,8 +66,8 @@ class RowPerExample:
         return ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
 
 
-class PackedRows:
-    """Several examples in a sequence; methods as of `RowPerExample`."""
+class PackedRows(RowLayout):
+    """Several examples in a sequence."""
 
     def __init__(self, inputs: Mapping[str, Any]):
         # Both [R, M]: the position in the example, and the number of the example (0: none; negative
@@ -82,9 +82,6 @@ class PackedRows:
         """Returns whether query and key belong to the same example: [R, 1, M, M]."""
         of_queries = ops.absolute(self._examples)
         return ops.equal(of_queries[:, None, :, None], self._examples[:, None, None, :])
-
-    def key_mask(self):
-        return self.mask[:, None, None, :]
 
     def every(self, hidden):
         return _vectors_at(hidden, self._positions)
@@ -102,7 +99,6 @@ class PackedRows:
         return _vectors_at(hidden, self.flat(positions))
 
 
-RowLayout = RowPerExample | PackedRows
 INPUT_NAMES = ("input_mask", "segment_ids")  # optional
 
 
@@ -122,7 +118,7 @@ def layout_of(inputs: Mapping[str, Any]) -> RowLayout:
     if "packed_places" in inputs:
         return PackedRows(inputs)
     positions = inputs.get("position_ids")
-    return RowPerExample(_optional(inputs, "input_mask", ops.ones_like), positions)
+    return RowLayout(_optional(inputs, "input_mask", ops.ones_like), positions)
 
 
 def gather_positions(sequence: Any, positions: Any):

@@ -77,9 +77,12 @@ class PretrainingTask(Task):
 
     def outputs(self, model, batch, **options):
         outputs = model.of_batch(batch, **options)
-        ids, _ = _predicted(batch, outputs)
+        ids, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]  # [B, P]
+        if len(outputs["prediction_logits"].shape) == 2:  # the model predicts K of them
+            ids, weights = weighted(ids, weights), weighted(weights, weights)
         outputs |= {
-            "masked_lm": cross_entropy(outputs["prediction_logits"], ids),  # [B, P] or [K]
+            "ids": ids, "weights": weights,
+            "masked_lm": cross_entropy(outputs["prediction_logits"], ids),
             "sentence_order": cross_entropy(outputs["sop_logits"], batch["next_sentence_labels"][:, 0]),
         }
         if self.teacher:
@@ -101,9 +104,8 @@ class PretrainingTask(Task):
         }
 
     def loss_sums(self, batch, outputs):
-        _, weights = _predicted(batch, outputs)
         terms = self._of_terms(
-            ops.sum(outputs["masked_lm"] * weights),
+            ops.sum(outputs["masked_lm"] * outputs["weights"]),
             ops.sum(outputs["sentence_order"] * self._ordered(batch)),
         )
         if not self.teacher:
@@ -128,9 +130,8 @@ class PretrainingTask(Task):
         return {"masked_lm": masked_lm, "sentence_order": sentence_order}
 
     def statistics(self, batch, outputs):
-        ids, weights = _predicted(batch, outputs)
-        sentences = self._ordered(batch)
-        word_hits = chosen(outputs["prediction_logits"]) == ids
+        weights, sentences = outputs["weights"], self._ordered(batch)
+        word_hits = chosen(outputs["prediction_logits"]) == outputs["ids"]
         order_hits = chosen(outputs["sop_logits"]) == batch["next_sentence_labels"][:, 0]
         statistics = {
             "masked_lm_accuracy": mean(word_hits, weights),
@@ -177,14 +178,3 @@ def _tokens(batch):
 def _without_masks(batch):
     """Returns [B]: 1.0 for an example without masked tokens."""
     return real(batch) * ops.cast(ops.sum(batch["masked_lm_weights"], axis=1) == 0, "float32")
-
-
-def _predicted(batch, outputs):
-    """Returns ids and weights of the predicted positions.
-
-    Both are [B, P], or [K] if the model predicts only positions with a weight.
-    """
-    ids, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
-    if len(outputs["prediction_logits"].shape) == 2:
-        return weighted(ids, weights), weighted(weights, weights)
-    return ids, weights

@@ -219,7 +219,7 @@ def test_softmax_and_cross_entropy_are_computed_in_float32(dtype, rtol, of_any_s
     def computed(functions, x):
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
-            probabilities, losses = functions.softmax(x), functions.cross_entropy(x, labels)
+            probabilities, losses = functions.softmax(x), functions.cross_entropy(labels, x)
             total = tf.reduce_sum(probabilities * tf.cast(upstream, x.dtype))
         return probabilities, losses, tape.gradient(total, x), tape.gradient(losses, x)
 
@@ -227,7 +227,7 @@ def test_softmax_and_cross_entropy_are_computed_in_float32(dtype, rtol, of_any_s
     assert found[1].dtype == tf.float32
     plain = types.SimpleNamespace(
         softmax=tf.nn.softmax,
-        cross_entropy=lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, x),
+        cross_entropy=tf.nn.sparse_softmax_cross_entropy_with_logits,
     )
     for value, expected in zip(found, computed(plain, tf.cast(scores, tf.float64)), strict=True):
         np.testing.assert_allclose(tf.cast(value, tf.float64), expected, rtol=rtol, atol=rtol * 0.02)
