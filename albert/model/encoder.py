@@ -131,7 +131,7 @@ class _Attention(keras.layers.Layer):
         if positions is not None:
             queries = layout.at(hidden, positions)
             key, value = layout.every(key), layout.every(value)
-            adder = mask_of(layout.key_mask(), self.compute_dtype)
+            adder = mask_of(layout.mask[:, None, None, :], self.compute_dtype)  # [B, 1, 1, L]
         query = self._heads(self.query(queries) * config.head_size**-0.5)
         context = attend(  # [B, N, K, D]
             query, self._heads(key), self._heads(value), adder, dropout,

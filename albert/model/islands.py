@@ -60,8 +60,9 @@ class Island:
             def gradient(upstream):
                 number = sum(x.dtype.is_floating for x in rows)
                 gradients = list(self._backward((upstream, *rows), vectors, number))
-                if self._is_bias:
-                    gradients.append(sum_of_rows(gradients[0]))
+                if self._is_bias:  # the sum over rows in float32, by a product, which is faster
+                    ones = tf.ones((1, tf.shape(gradients[0])[0]), gradients[0].dtype)
+                    gradients.append(tf.cast(tf.matmul(ones, gradients[0]), tf.float32)[0])
                 return [gradients.pop(0) if x.dtype.is_floating else None for x in inputs]
 
             return output, gradient
@@ -110,12 +111,6 @@ def padded_count(count):
         octave = tf.math.ceil(tf.math.log(tf.cast(count, tf.float64) - 0.25) / math.log(2.0))
         step = tf.maximum(tf.cast(2.0**octave, tf.int32) // 16, 1)
     return -(-count // step) * step
-
-
-def sum_of_rows(x):
-    """Returns the sum [W] of x [T, W] in float32, by a product, which is faster than a sum."""
-    ones = tf.ones((1, tf.shape(x)[0]), x.dtype)
-    return tf.cast(tf.matmul(ones, x), tf.float32)[0]
 
 
 def _float32(*tensors):

@@ -32,10 +32,6 @@ class RowLayout:
         """Returns 1 where a query attends to a key: [B, 1, 1, L], for all queries of a sequence."""
         return self.mask[:, None, None, :]
 
-    def key_mask(self):
-        """Returns 1 at the positions of each example: [B, 1, 1, L]."""
-        return self.mask[:, None, None, :]
-
     def every(self, hidden):
         """Returns the states of each example [B, L, H], given those of sequences [R, M, H]."""
         return hidden

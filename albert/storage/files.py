@@ -186,12 +186,9 @@ def finite(value: Any) -> Any:
 
 def write_json(path: str, value: Any) -> None:
     """Publishes `finite(value)` as JSON with sorted keys, indent 2 and a final newline."""
+    text = json.dumps(finite(value), indent=2, sort_keys=True, ensure_ascii=False)
     with atomic_write(path) as stream:
-        stream.write(_json_text(finite(value)))
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        stream.write(text + "\n")
 
 
 def read_json(path: str) -> Any:
@@ -255,14 +252,8 @@ def _seal_of(value: dict[str, Any]) -> str:
 
 def write_sealed_json(path: str, value: dict[str, Any]) -> None:
     """Publishes `finite(value)` as JSON with a digest, which reveals damage."""
-    with atomic_write(path) as stream:
-        stream.write(sealed_json_text(value))
-
-
-def sealed_json_text(value: dict[str, Any]) -> str:
-    """Returns the text that `write_sealed_json` writes."""
     value = finite(value)
-    return _json_text({**value, _SEAL: _seal_of(value)})
+    write_json(path, {**value, _SEAL: _seal_of(value)})
 
 
 def read_sealed_json(path: str) -> dict[str, Any]:

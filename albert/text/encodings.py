@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from albert.engines import LazyModule
 from albert.errors import DataError
 from albert.runtime.named_dict import NamedDict, trees_for_jax
 
@@ -191,12 +192,6 @@ def texts(text: str | Sequence[str], name: str, is_split: bool = False) -> list[
     return texts
 
 
-def _as_tf(array: np.ndarray) -> Any:
-    import tensorflow as tf
-
-    return tf.constant(array)
-
-
 def _as_jax(array: np.ndarray) -> Any:
     import jax.numpy as jnp
 
@@ -207,7 +202,8 @@ def _as_jax(array: np.ndarray) -> Any:
 PADDING = {True: "longest", "longest": "longest", "max_length": "max_length", False: "", "do_not_pad": ""}
 TRUNCATION = {None: "longest_first", True: "longest_first", "longest_first": "longest_first",
               "only_first": "only_first", "only_second": "only_second", False: "", "do_not_truncate": ""}
-TENSORS = {None: None, "np": np.asarray, "tf": _as_tf, "jax": _as_jax}
+TENSORS = {None: None, "np": np.asarray, "jax": _as_jax,
+           "tf": lambda array: LazyModule("tensorflow").constant(array)}
 
 
 def option(name: str, known: Mapping[Any, Any], value: Any) -> Any:

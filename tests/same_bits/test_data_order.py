@@ -131,7 +131,7 @@ def test_files_without_blocks_in_their_manifest_are_read_in_the_same_order(files
     path = pathlib.Path(manifests.manifest_path(files[3]))
     manifest = json.loads(path.read_text())
     del manifest["blocks"], manifest[files_module._SEAL]
-    path.write_text(files_module.sealed_json_text(manifest))
+    files_module.write_sealed_json(str(path), manifest)
     assert batches(files, 4) == whole
 
 

@@ -348,7 +348,10 @@ def change_json(path: pathlib.Path, *dropped: str, **changes) -> None:
     value = json.loads(path.read_text())
     is_sealed = value.pop("content_sha256", None) is not None
     value = {key: old for key, old in value.items() if key not in dropped} | changes
-    path.write_text(files.sealed_json_text(value) if is_sealed else json.dumps(value))
+    if is_sealed:
+        files.write_sealed_json(str(path), value)
+    else:
+        path.write_text(json.dumps(value))
 
 
 def tensors(prefix):
