@@ -53,8 +53,7 @@ def preprocess_text(
     """
     text = convert_to_unicode(inputs)
     # Faster than splitting: the space is the only printable white space.
-    is_collapsed = text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]
-    if remove_space and not is_collapsed:
+    if remove_space and not (text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]):
         text = " ".join(text.split())
     if not (keep_accents or text.isascii()):
         text = unicodedata.normalize("NFKD", text)

@@ -57,6 +57,10 @@ def _clean(char: str, splits_ideographs: bool, as_in_bert: bool) -> str:
     return f" {char} " if is_ideograph and splits_ideographs else char
 
 
+def _without_mark(char: str) -> str:
+    return "" if unicodedata.category(char) == "Mn" else char
+
+
 def _separate(char: str) -> str:
     # All ASCII but letters, digits and space: also "^", "$" and "`", which Unicode calls symbols.
     is_ascii = 33 <= ord(char) <= 126 and not char.isalnum()
@@ -99,7 +103,7 @@ class BasicTokenizer:
         self._cleaned = _Translation(functools.partial(
             _clean, splits_ideographs=tokenize_chinese_chars, as_in_bert=as_in_bert
         ))
-        self._unaccented = _Translation(lambda char: "" if unicodedata.category(char) == "Mn" else char)
+        self._unaccented = _Translation(_without_mark)
         self._separated = _Translation(_separate)
 
     def tokenize(self, text: str | bytes) -> list[str]:
