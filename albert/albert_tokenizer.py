@@ -274,7 +274,7 @@ class AlbertTokenizer:
         is_asked = truncation is not None or max_length is not None or return_overflowing_tokens
         if longest > limit and not (is_asked or self._has_warned):
             AlbertTokenizer._has_warned = True
-            log.warning("truncated a text of %s tokens to the model's maximum, %d; give truncation=True if "
+            log.warning("truncated a text of %s tokens to the model's maximum, %d; pass truncation=True if "
                         "that is what you want, which logs nothing", f"{longest:,}", limit)
         laid_out = functools.partial(windows.laid_out, parts)
         rows = laid_out(ids, self.sep_token_id, self.cls_token_id)

@@ -168,7 +168,7 @@ class AlbertConfig:
         values = files.read_json(cloud.local_copy(path, "albert_config_file"))
         if is_theirs(values):  # whose "gelu" is another function, and whose defaults differ
             raise ConfigError(f"{path} is a configuration of Hugging Face: open its directory with "
-                              "albert.from_pretrained, or give it as --albert_config_file")
+                              "albert.from_pretrained, or pass it as --albert_config_file")
         return cls.from_dict(values, origin=path)
 
     @classmethod

@@ -37,7 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
     if bool(values.hf_directory) == bool(values.albert_directory):
-        raise FlagError("give either --hf_directory or --albert_directory")
+        raise FlagError("pass either --hf_directory or --albert_directory")
     if values.dtype != "float32" and values.hf_directory:
         raise FlagError("--dtype needs --albert_directory: checkpoints are float32")
     files.refuse_existing(values.output_dir, "output_dir")

@@ -146,7 +146,7 @@ def job_of(values: flags.FlagValues) -> Job:
 
     vocabulary = values.spm_model_file or values.vocab_file
     if not vocabulary:
-        raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
+        raise FlagError("no vocabulary: pass --spm_model_file or --vocab_file")
     files.require_file(vocabulary, "spm_model_file" if values.spm_model_file else "vocab_file")
     text = Vocabulary().override(
         values.spm_model_file, values.vocab_file, flags.text_settings(values)

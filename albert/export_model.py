@@ -50,7 +50,7 @@ def main(values: flags.FlagValues) -> None:
     flags.require(values, "model_dir", "export_path")
     suffix = os.path.splitext(values.export_path)[1].lower()
     if suffix not in (".tflite", ".onnx"):
-        raise FlagError(f"--export_path={values.export_path}: give a *.tflite or *.onnx file")
+        raise FlagError(f"--export_path={values.export_path}: name a *.tflite or *.onnx file")
     if suffix == ".onnx" and values.max_seq_length is not None:
         raise FlagError("--max_seq_length has no effect on .onnx, which takes any length")
     files.refuse_existing(values.export_path, "export_path")

@@ -340,5 +340,5 @@ def weights_to_use(
     if newest := checkpoints.newest_or_best(directory):
         return checkpoints.open_weights(newest, "output_dir")
     if init is None:
-        raise FlagError(f"no checkpoint in {directory}: train first (--do_train) or give --checkpoint")
+        raise FlagError(f"no checkpoint in {directory}: train first (--do_train) or pass --checkpoint")
     return init

@@ -94,7 +94,7 @@ def main(values: flags.FlagValues) -> None:
         columns = tables.find_columns(table, *names, needs_label=False, max_texts=max_texts)
         if columns.pair is None and predictor.min_texts == 2:
             every = table.named(range(len(numbers)))
-            raise FlagError(f"{path}: give --text_pair_column; its columns are {every}")
+            raise FlagError(f"{path}: pass --text_pair_column; its columns are {every}")
         rows = zip(*map(table.texts, columns.texts), strict=True)
         if tables.ending(output) in tables.WRITTEN:  # what cannot be written is found before the answers
             if tables.ending(output) in tables.NAMED and len({*table.names}) < len(table.names):

@@ -127,7 +127,7 @@ def main(values: flags.FlagValues) -> None:
     starts = [name for name in ("init_checkpoint", "init_embeddings", "init_from_teacher")
               if values[name].value not in (None, "", "random", False)]
     if len(starts) > 1:
-        raise FlagError(f"give only one of --{' and --'.join(starts)}")
+        raise FlagError(f"pass only one of --{' and --'.join(starts)}")
     if values.init_from_teacher and not values.teacher:
         raise FlagError("--init_from_teacher needs --teacher")
     run_flags.check_device_flags(values)
@@ -291,7 +291,7 @@ def main(values: flags.FlagValues) -> None:
             if not last:
                 saved = list(checkpoints.list_steps(run.output_dir).values())
                 if not saved and init is None:
-                    raise FlagError(f"--do_eval: no checkpoint in {run.output_dir}: give --init_checkpoint")
+                    raise FlagError(f"--do_eval: no checkpoint in {run.output_dir}: pass --init_checkpoint")
                 weights = checkpoints.open_weights(saved[-1], "output_dir") if saved else init
                 last = evaluate.evaluate(task, config, run, eval_files, weights)
                 log_results(last.results)
@@ -331,7 +331,7 @@ def _vocabulary(
         tokenizer = of_records.override(*flags.vocabulary_given(values)).open()
         if digest not in (None, tokenizer.sha256):
             settings = "".join(f" and this --{name}" for name in flags.text_settings(values))
-            raise FlagError(f"{path} was not made with {tokenizer.path}{settings}: give the records' "
+            raise FlagError(f"{path} was not made with {tokenizer.path}{settings}: pass the records' "
                             "vocabulary, or leave it out")
     else:
         for vocabulary in (of_records, tokenizer_files.find(values.output_dir)):
@@ -344,8 +344,8 @@ def _vocabulary(
         return tokenizer
     if values.teacher or values.init_embeddings != "random":
         name = "teacher" if values.teacher else "init_embeddings=cooccurrence"
-        raise FlagError(f"--{name} needs the records' vocabulary: give --spm_model_file or --vocab_file")
-    log.warning("%s will have no vocabulary: give that of %s with --spm_model_file or --vocab_file",
+        raise FlagError(f"--{name} needs the records' vocabulary: pass --spm_model_file or --vocab_file")
+    log.warning("%s will have no vocabulary: pass that of %s with --spm_model_file or --vocab_file",
                 values.output_dir, path)
     return None
 

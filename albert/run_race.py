@@ -59,7 +59,7 @@ def main(values: flags.FlagValues) -> None:
         log.info("--data_dir=%s, the folder of --train_file", values.data_dir)
     flags.require(values, "data_dir")
     if values.high_only and values.middle_only:
-        raise FlagError("give only one of --high_only and --middle_only")
+        raise FlagError("pass only one of --high_only and --middle_only")
     settings = finetune.settings_of(values)
 
     # === Questions ===

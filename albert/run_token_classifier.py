@@ -54,7 +54,7 @@ def main(values: flags.FlagValues) -> None:
         origin = finetune.weights_to_use(settings.checkpoint, settings.output_dir).origin
         labels = metadata_at(origin).label_names
         if not labels:
-            raise FlagError(f"{origin} does not name its labels: give --label_list")
+            raise FlagError(f"{origin} does not name its labels: pass --label_list")
 
     # === Sentences ===
     paths = {split: os.path.join(values.data_dir, f"{split}.txt") for split in settings.splits}

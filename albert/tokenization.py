@@ -120,7 +120,7 @@ class FullTokenizer:
             )
             self._ids_of_word: dict[str, list[int]] = {}
         else:
-            raise DataError("no vocabulary: give --spm_model_file or --vocab_file")
+            raise DataError("no vocabulary: pass --spm_model_file or --vocab_file")
         marks = ["[CLS]", "[SEP]", "[MASK]"]
         if self.is_spm and as_in_bert and "<s>" in self.vocab:
             marks = ["<s>", "</s>", "<mask>"]

@@ -60,7 +60,7 @@ def main(values: flags.FlagValues) -> None:
     answering.check_flags(values)
     flags.require(values, "pairs_file")
     if values.input_file != answering.STDIN:
-        raise FlagError("--input_file has no effect: give --pairs_file")
+        raise FlagError("--input_file has no effect: pass --pairs_file")
     pairs = read_pairs(values.pairs_file, values.pairs_per_paradigm)
     opened = answering.open_model(values)
     results = {"model": values.model, "scoring": "within words" if values.within_words else "pieces"}

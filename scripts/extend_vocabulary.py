@@ -59,7 +59,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "model", "output_dir")
     if bool(values.spm_model_file) == bool(values.vocab_file):
-        raise FlagError("give either --spm_model_file or --vocab_file, the new vocabulary")
+        raise FlagError("pass either --spm_model_file or --vocab_file, the new vocabulary")
     new_file = values.spm_model_file or values.vocab_file
     files.require_file(new_file, "spm_model_file" if values.spm_model_file else "vocab_file")
     files.refuse_existing(values.output_dir, "output_dir")
@@ -69,7 +69,7 @@ def main(values: flags.FlagValues) -> None:
     source = pretrained.open_path(values.model, "model")
     vocabulary = source.vocabulary.override(values.old_spm_model_file, values.old_vocab_file)
     if not vocabulary:
-        raise DataError(f"{values.model} has no vocabulary: give --old_spm_model_file")
+        raise DataError(f"{values.model} has no vocabulary: pass --old_spm_model_file")
     old = vocabulary.open()
     tokenization.check_vocabulary(old, source.config)
     new = vocabulary.override(

@@ -52,7 +52,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
             config = huggingface.read_config(values.albert_config_file)
         vocabulary = source.vocabulary.override(*given)
         if not vocabulary:
-            raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
+            raise FlagError(f"{origin} has no vocabulary: pass --spm_model_file or --vocab_file")
         log.info("architecture and vocabulary: %s", flags.as_typed(values, "init_checkpoint"))
     config.check_length(max_seq_length, origin)
     tokenizer = vocabulary.open()
@@ -71,7 +71,7 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for encoder flags that are missing or contradict each other."""
     if values.albert_hub_module_handle:
         if values.init_checkpoint:
-            raise FlagError("give only one of --init_checkpoint and --albert_hub_module_handle")
+            raise FlagError("pass only one of --init_checkpoint and --albert_hub_module_handle")
         names = [
             name for name in ("albert_config_file", "spm_model_file", "vocab_file")
             if getattr(values, name) != FROM_HUB

@@ -120,7 +120,7 @@ def given_as_typed(values: FlagValues, *names: str) -> list[str]:
 def refuse_together(values: FlagValues, *names: str) -> None:
     """Raises a FlagError if the user gave several of these flags."""
     if len(several := given_as_typed(values, *names)) > 1:
-        raise FlagError(f"give only one of {' and '.join(several)}")
+        raise FlagError(f"pass only one of {' and '.join(several)}")
 
 
 def require(values: FlagValues, *names: str) -> None:

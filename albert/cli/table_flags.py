@@ -28,11 +28,11 @@ def define_flags(values: flags.FlagValues) -> None:
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for an unknown encoding, or a delimiter of several characters."""
     if len(delimiter_of(values) or ",") > 1:
-        raise FlagError(f"--delimiter={values.delimiter}: give one character, or tab")
+        raise FlagError(f"--delimiter={values.delimiter}: pass one character, or tab")
     try:
         codecs.lookup(values.encoding or "utf-8")
     except LookupError as error:
-        raise FlagError(f"unknown --encoding={values.encoding}: give a name such as cp1252") from error
+        raise FlagError(f"unknown --encoding={values.encoding}: pass a name such as cp1252") from error
 
 
 def delimiter_of(values: flags.FlagValues) -> str | None:

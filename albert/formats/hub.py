@@ -31,7 +31,7 @@ def fetch(handle: str, flag: str) -> str:
         except (ImportError, OSError, RuntimeError, ValueError) as error:  # no pkg_resources; no network
             raise CheckpointError(
                 f"{flag}: cannot fetch {handle}: {first_line(error)}; "
-                "download it and give its directory"
+                "download it and pass its directory"
             ) from error
     if not os.path.isdir(os.path.join(directory, "variables")):
         raise CheckpointError(f"{flag}: {directory} is not a module directory (it has no variables folder)")

@@ -60,8 +60,8 @@ def local_path(path: str, flag: str = "path", with_weights: bool = True) -> str:
         packed model.
     """
     if _PACKED.fullmatch(path) and not os.path.isdir(path):
-        raise CheckpointError(f"{flag}: {path} is a packed model: unpack it (tar -xzf FILE) and give its "
-                              "folder, or give a name of the hub, such as albert/albert-base-v2")
+        raise CheckpointError(f"{flag}: {path} is a packed model: unpack it (tar -xzf FILE) and pass its "
+                              "folder, or pass a name of the hub, such as albert/albert-base-v2")
     if not is_name(path):
         return path
     from huggingface_hub import constants, errors, utils

@@ -85,7 +85,7 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     if layout is Layout.HUGGING_FACE and (checkpoint := checkpoints.newest_or_best(path)):
         raise CheckpointError(
             f"{flag}: {path} holds two models, {checkpoint} and Hugging Face's {hf_weights.find(path)}: "
-            "give the checkpoint's prefix, or move one elsewhere"
+            "pass the checkpoint's prefix, or move one elsewhere"
         )
     return path, layout
 
@@ -157,7 +157,7 @@ class Pretrained:
         """Returns `tokenizer(*given)`; raises a DataError if there is none."""
         if tokenizer := self.tokenizer(*given):
             return tokenizer
-        raise DataError(f"{self.directory} has no vocabulary: give --spm_model_file or --vocab_file")
+        raise DataError(f"{self.directory} has no vocabulary: pass --spm_model_file or --vocab_file")
 
 
 @cloud.addresses_in_errors()
@@ -253,7 +253,7 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
     if not os.path.isfile(config):
         raise CheckpointError(
             f"{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no {CONFIG_FILE} "
-            f"in {assets}. Instead of tensorflow/albert_en_base, give albert/albert-base-v2"
+            f"in {assets}. Instead of tensorflow/albert_en_base, pass albert/albert-base-v2"
         )
     return _opened(
         handle, directory, AlbertConfig.from_json_file(config), Metadata(),
@@ -316,7 +316,7 @@ def load(
         options = {"num_labels": len(label_names)} | options
     if "num_labels" not in options and "num_labels" in known:
         if LABEL_HEAD not in weights.shapes:
-            raise CheckpointError(f"{source.path} has no classifier yet: give num_labels")
+            raise CheckpointError(f"{source.path} has no classifier yet: pass num_labels")
         options["num_labels"] = weights.shapes[LABEL_HEAD][0]
     is_same = source.metadata.architecture in (None, kind.__name__)
     if is_same:
@@ -364,7 +364,7 @@ def assign(
         name = misfits[0]
         raise CheckpointError(
             f"{weights.origin}: {name} has the shape {list(weights.shapes[name])}, not "
-            f"{list(shapes[name])}: for a new head, give ignore_mismatched_sizes=True"
+            f"{list(shapes[name])}: for a new head, pass ignore_mismatched_sizes=True"
         )
     matching = {name: shape for name, shape in shapes.items() if name not in misfits}
     tensors, summary = checkpoints.warm_start(matching, weights)

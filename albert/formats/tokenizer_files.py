@@ -66,7 +66,7 @@ class Vocabulary:
         if self.problem:
             raise DataError(self.problem)
         if self.vocab_file and not self.spm_model_file and _lists_scores(self.vocab_file):
-            raise DataError(f"{self.vocab_file} only lists the tokens of a SentencePiece model: give the "
+            raise DataError(f"{self.vocab_file} only lists the tokens of a SentencePiece model: pass the "
                             "model itself, *.model, as --spm_model_file")
         return FullTokenizer(
             self.vocab_file, spm_model_file=self.spm_model_file, added_tokens=self.added,

@@ -347,7 +347,7 @@ def task_of(source: Pretrained, task: str | None) -> str:
         raise FlagError(
             f"{source.path} is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"
         )
-    raise FlagError(f"{source.path} does not say what it was fine-tuned for: give --task="
+    raise FlagError(f"{source.path} does not say what it was fine-tuned for: pass --task="
                     f"{'|'.join(TASKS)}, or save it again with save_pretrained of its class")
 
 
@@ -358,9 +358,9 @@ def _label_names(source: Pretrained, given: Sequence[str]) -> Sequence[str]:
     are_ids = known in (tuple(map(str, range(count))), tuple(f"LABEL_{i}" for i in range(count)))
     labels = given or known
     if len(labels) != count:
-        raise FlagError(f"{path} has {count} labels, not {len(labels)} ({some(labels)}): give --label_list")
+        raise FlagError(f"{path} has {count} labels, not {len(labels)} ({some(labels)}): pass --label_list")
     if len(set(labels)) < count:
-        raise FlagError(f"{path} names a label twice ({some(labels)}): give --label_list")
+        raise FlagError(f"{path} names a label twice ({some(labels)}): pass --label_list")
     if not are_ids and {*labels} != {*known}:
         raise FlagError(f"{path} was trained for the labels {some(known)}, not {some(labels)}: leave "
                         "--label_list out")

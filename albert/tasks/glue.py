@@ -120,7 +120,7 @@ def path_of(task: GlueTask, data_dir: str, split: str) -> str:
     if not task.columns(split):
         raise FlagError(
             f"--{'do_train' if split == 'train' else 'do_eval'}: task {task.name} has no {split} "
-            "file; train with another task and give its --checkpoint to --do_predict"
+            "file; train with another task and pass its --checkpoint to --do_predict"
         )
     path = os.path.join(data_dir, task.directory, task.file(split))
     if not os.path.isfile(path):

@@ -91,8 +91,8 @@ class Table:
             if value is None:
                 return None
         if names.count(value) > 1:
-            raise DataError(f"{self.path}:1: two columns are named {value!r}: rename one, or give "
-                            f"--{flag} a number")
+            raise DataError(f"{self.path}:1: two columns are named {value!r}: rename one, or pass "
+                            f"a number as --{flag}")
         if value in names:
             return names.index(value)
         if value.isdecimal() and int(value) < len(names):
@@ -166,7 +166,7 @@ def read_table(
                 names, rows = _delimited_rows(path, flag, has_header, encoding, delimiter)
         except DataError as error:
             if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
-                raise DataError(f"{error}, or give --encoding=cp1252 (or utf-16) if Excel made it") from error
+                raise DataError(f"{error}, or pass --encoding=cp1252 (or utf-16) if Excel made it") from error
             raise
         columns = list(zip(*(row for _, row in rows), strict=True))
         table = Table(path, names, [line for line, _ in rows], columns.__getitem__)
@@ -192,7 +192,7 @@ def _delimited_rows(
     text = lines.read_text(path, flag, encoding)
     first = text.partition("\n")[0]
     if separator := _SEPARATOR.fullmatch(first):
-        raise DataError(f"{path}:1: remove this line and give --delimiter='{separator[1]}'")
+        raise DataError(f"{path}:1: remove this line and pass --delimiter='{separator[1]}'")
     if not delimiter and ending(path) == ".csv":
         bare = re.sub(r'"[^"]*"', "", first)
         # Semicolons separate where the decimal point is a comma.
@@ -218,7 +218,7 @@ def _delimited_rows(
         if any(names[len(row):]) or any(cell.strip() for cell in row[len(names):]):
             raise DataError(
                 f"{path}:{line}: {len(row)} columns, the first line has {len(list(filter(None, names)))}; "
-                "quote texts with commas or line ends in *.csv, remove tabs from those in *.tsv, or give "
+                "quote texts with commas or line ends in *.csv, remove tabs from those in *.tsv, or pass "
                 "--delimiter=tab if a *.tsv quotes its cells"
             )
         row[:] = row[:len(names)] + [""] * (len(names) - len(row))
@@ -335,8 +335,8 @@ def find_columns(
                    "(--label_column chooses one)")
     for name in ("text", "label"):
         if columns[name] is None and (name == "text" or needs_label and not flags):
-            raise FlagError(f"{table.path}: give --{name}_column; its columns are {table.named(every)}. If "
-                            "these are data, give --notsv_header, and columns by number: --text_column=0")
+            raise FlagError(f"{table.path}: pass --{name}_column; its columns are {table.named(every)}. If "
+                            "these are data, pass --notsv_header, and columns by number: --text_column=0")
     if len({*used}) < len(used):
         raise FlagError(
             f"{table.path}: --text_column, --text_pair_column and those of labels must be different "

@@ -114,7 +114,7 @@ def read_sentences(
 def check_label(label: str, scheme: str, where: str) -> None:
     """Raises a DataError if a label does not fit the scheme."""
     if scheme == "bio" and label != OUTSIDE and label[:2] not in ("B-", "I-"):
-        raise DataError(f"{where}: label {label!r} is not {OUTSIDE}, B-<type>, I-<type>; give "
+        raise DataError(f"{where}: label {label!r} is not {OUTSIDE}, B-<type>, I-<type>; pass "
                         "--scheme=none if labels do not mark entities")
 
 

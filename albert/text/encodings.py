@@ -96,7 +96,7 @@ class Frame:
             }
         if not self.is_padded and len(set(self.lengths)) > 1:
             raise DataError(f"texts of {min(self.lengths)} to {max(self.lengths)} tokens don't fit in "
-                            "an array: give padding=True")
+                            "an array: pass padding=True")
         return {name: convert(array) for name, array in arrays.items()}
 
     def repadded(self, batch: Mapping[str, Any], pad_id: int) -> dict[str, np.ndarray]:

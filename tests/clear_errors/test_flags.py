@@ -138,7 +138,7 @@ def test_a_tilde_is_the_home_directory_also_after_an_equals_sign(monkeypatch):
 def test_flags_of_which_one_would_win_are_refused_as_they_were_typed():
     values = values_of(run_classifier, "--nodo_train", "--seed=3", "--export_dir=")
     flags.refuse_together(values, "do_train", "export_dir", "init_checkpoint")
-    with pytest.raises(FlagError, match="give only one of --nodo_train and --seed$"):
+    with pytest.raises(FlagError, match="pass only one of --nodo_train and --seed$"):
         flags.refuse_together(values, "do_train", "seed")
 
 

@@ -218,8 +218,8 @@ def test_a_model_without_pooler_is_exported_as_masked_lm(source, tmp_path):
 def test_what_cannot_be_is_refused(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for path, more, message in (
-        ("m.h5", [], "m.h5: give a *.tflite or *.onnx file"),
-        ("served", [], "served: give a *.tflite or *.onnx file"),
+        ("m.h5", [], "m.h5: name a *.tflite or *.onnx file"),
+        ("served", [], "served: name a *.tflite or *.onnx file"),
         ("m.onnx", ["--max_seq_length=4"], "--max_seq_length has no effect on .onnx"),
         ("m.tflite", ["--max_seq_length=17"], "exceeds max_position_embeddings 16"),
         ("m.tflite", ["--head=sequence_classification"], "no classifier yet"),

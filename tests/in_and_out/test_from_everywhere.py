@@ -62,9 +62,9 @@ def test_what_is_no_model_or_could_be_several_is_answered_with_what_to_do(golden
         "nothing": "no directory", "empty": "neither albert_config.json",
         "wide": r"checkpoint \[8, 16\], model \[8, 32\]",
         "theirs.h5": r"none of model.safetensors, .*Save a tf_model.h5 again .* from_tf=True",
-        "hub": "Instead of tensorflow/albert_en_base, give albert/albert-base-v2",
+        "hub": "Instead of tensorflow/albert_en_base, pass albert/albert-base-v2",
         "texts": "is not a checkpoint",
-        "model.tar.gz": r"is a packed model: unpack it \(tar -xzf FILE\) and give its folder, or give",
+        "model.tar.gz": r"is a packed model: unpack it \(tar -xzf FILE\) and pass its folder, or pass",
     }.items():
         with pytest.raises(CheckpointError, match=message):
             load("AlbertModel", tmp_path / name)

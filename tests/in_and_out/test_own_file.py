@@ -78,7 +78,7 @@ def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, capl
 def test_columns_are_named_numbered_or_have_a_usual_name(tmp_path):
     table = table_of(["id", "what", "kind"], ["1", "a", "b"])
     assert tables.find_columns(table, "what", None, "2").label == 2
-    with pytest.raises(FlagError, match="give --text_column; its columns are id, what, kind"):
+    with pytest.raises(FlagError, match="pass --text_column; its columns are id, what, kind"):
         tables.find_columns(table)
     with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
         tables.find_columns(table, "what", None, "9")
@@ -316,14 +316,14 @@ REFUSED = [
     (["--train_file=my.csv", "--do_predict"], "--do_predict needs --test_file"),
     (["--train_file=my.csv", "--do_train"], "--train_file holds out rows for evaluation"),
     (["--train_file=my.csv", "--label_list=a,b,a"], "is not two or more different labels"),
-    (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give only one of --train_step"),
-    (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "give only one of --dev_file"),
+    (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "pass only one of --train_step"),
+    (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "pass only one of --dev_file"),
     (["--train_file=my.csv", "--dev_file=my.csv", "--cross_validation=3"],
-     "give only one of --dev_file and --cross_validation"),
+     "pass only one of --dev_file and --cross_validation"),
     (["--task_name=rte", "--data_dir=.", "--dev_share=0.2", "--text_column=a"],
      "--dev_share, --text_column: only with --train_file"),
     (["--train_file=my.csv", "--label_list=bad,good", "--regression"],
-     "give only one of --regression and --label_list"),
+     "pass only one of --regression and --label_list"),
     (["--train_file=my.jsonl", "--notsv_header"],
      "--tsv_header and --delimiter have no effect on --train_file=my.jsonl"),
     (["--train_file=my.csv", "--text_column=1", "--label_column=1"], "must be different columns"),
@@ -344,7 +344,7 @@ REFUSED_TABLES = [  # content, flags, message
     ("text,a,b\nx,1,0\n", ["--label_columns=a,c"],
      "--label_columns=c: t.csv has no such column (text, a, b)"),
     ("text,a,b\nx,1,0\n", ["--label_columns=a,b", "--regression"],
-     "give only one of --label_columns and --regression"),
+     "pass only one of --label_columns and --regression"),
     ("text,label\nx,a\ny,b\nz,a\nu,b\n", ["--threshold=0.3"], "--threshold has no effect"),
     ("text,labels\nx,\"['a', 'b']\"\ny,\"['c']\"\n", [],
      "is a list: write JSON lines, or a column for each label"),

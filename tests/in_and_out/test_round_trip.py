@@ -197,7 +197,7 @@ def test_every_architecture_comes_back_as_it_was_or_as_another_library_changed_i
 
 def test_a_head_that_is_not_there_is_new_and_told(golden_path, caplog):
     path = golden_path("tf1_ckpt_tiny")
-    with pytest.raises(CheckpointError, match="give num_labels"):
+    with pytest.raises(CheckpointError, match="pass num_labels"):
         load("AlbertForSequenceClassification", path)
     model = load("AlbertForSequenceClassification", path, num_labels=4)
     assert model.num_labels == 4

@@ -119,11 +119,11 @@ def test_the_first_line_is_a_header_in_every_table_but_txt_unless_a_flag_says_ot
 
 def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
     content = "text,label\nso good,pos\ncafé,neg\n".encode("cp1252")
-    with pytest.raises(DataError, match=r"a\.csv:3: not UTF-8 text .* give --encoding=cp1252"):
+    with pytest.raises(DataError, match=r"a\.csv:3: not UTF-8 text .* pass --encoding=cp1252"):
         read(tmp_path / "a.csv", content)
     assert read(tmp_path / "a.csv", content, "cp1252")[1] == ("café", "neg")
     content = "text\tlabel\nso\t1\n".encode("utf-16")  # as spreadsheets write "Unicode text"
-    said = r"a\.tsv:1: not UTF-8 .*, or give --encoding=cp1252 \(or utf-16\) if"
+    said = r"a\.tsv:1: not UTF-8 .*, or pass --encoding=cp1252 \(or utf-16\) if"
     with pytest.raises(DataError, match=said):
         read(tmp_path / "a.tsv", content)
     assert read(tmp_path / "a.tsv", content, "utf-16") == [("so", "1")]
@@ -152,9 +152,9 @@ REFUSED = [
     ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)),
      "30 different values in 30 rows, .* Pass --label_column"),
     ("a.csv", 'text,label\na,1\n"open,1\nb,0\n', r'a\.csv:3: a " opens in this row and is not closed'),
-    ("a.csv", "sep=;\ntext;label\na;1\n", r"a\.csv:1: remove this line and give --delimiter=';'"),
+    ("a.csv", "sep=;\ntext;label\na;1\n", r"a\.csv:1: remove this line and pass --delimiter=';'"),
     ("a.csv", "text,label,text\na,1,b\n", r"a\.csv:1: two columns are named 'text': rename one, or "
-     "give --text_column a number"),
+     "pass --text_column a number"),
     ("a.csv", "text,Label,label\na,1,b\n", r"a\.csv:1: two columns are named 'label'"),
     ("a.jsonl", '{"a": 1}\n{"text": "a", "text": "b"}\n', r"a\.jsonl:2: .* the key 'text' occurs twice"),
     ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"a\.jsonl:1: column 'text' holds a list, not text"),
@@ -163,8 +163,8 @@ REFUSED = [
     ("a.json", '[\n{"text": "a", "label": 1},\n7]', r"a\.json:3: expected a JSON object, got 7"),
     ("a.json", '[{"text": "a", "label": 1}', r"a\.json: the list is not closed"),
     ("a.parquet", "no", r"a\.parquet: damaged or truncated Parquet"),
-    ("a.csv", "id,what,kind,\n1,2,3,\n", r"give --text_column; its columns are id, what, kind\. "
-     "If these are data, give --notsv_header, and columns by number: --text_column=0"),
+    ("a.csv", "id,what,kind,\n1,2,3,\n", r"pass --text_column; its columns are id, what, kind\. "
+     "If these are data, pass --notsv_header, and columns by number: --text_column=0"),
     ("a.csv", f"a text {'of many words ' * 9},good,1\nb,bad,2\n",
      r"its columns are a text of many words of many w\.\.\., good, 1\. If these"),
 ]
@@ -263,7 +263,7 @@ def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
     for name, content, flags, message in (
         ("a.csv", "text,b\n1,2\n", ["--text_column=c"], "has no such column (text, b)"),
         ("a.csv", "text\na\n", ["--encoding=none"], "unknown --encoding=none"),
-        ("a.csv", "text\na\n", ["--delimiter=ab"], "--delimiter=ab: give one character, or tab"),
+        ("a.csv", "text\na\n", ["--delimiter=ab"], "--delimiter=ab: pass one character, or tab"),
         ("a.md", "text\n", ["--text_column=c"], "--text_column: only with a table as --input_file"),
         ("a.csv", "text,n,n\na,1,2\n", [], "a.csv have equal names (text, n, n): name it *.csv"),
     ):

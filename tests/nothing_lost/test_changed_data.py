@@ -343,7 +343,7 @@ def test_a_head_of_words_starts_no_head_of_texts(tmp_path):
     """Their weights have the same names and shapes."""
     words = albert.AlbertForTokenClassification(albert.AlbertConfig(**SIZES), 3)
     words.save_pretrained(str(tmp_path))
-    with pytest.raises(CheckpointError, match="has no classifier yet: give num_labels"):
+    with pytest.raises(CheckpointError, match="has no classifier yet: pass num_labels"):
         albert.AlbertForSequenceClassification.from_pretrained(str(tmp_path))
     texts = albert.AlbertForSequenceClassification.from_pretrained(str(tmp_path), num_labels=3)
     assert not np.allclose(words.classifier.output_weights, texts.classifier.output_weights)

@@ -167,7 +167,7 @@ def test_only_the_copy_next_to_the_records_is_taken_and_only_if_it_is_theirs(
         shutil.copy(lost / "old_vocab.txt", lost / "records/train.tfrecord.vocabulary.txt")
     begin_here(lost, f"--init_checkpoint={lost}/first")
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert "will have no vocabulary: give that of" in warning and "train.tfrecord" in warning
+    assert "will have no vocabulary: pass that of" in warning and "train.tfrecord" in warning
     assert not (lost / "out").exists()
 
 

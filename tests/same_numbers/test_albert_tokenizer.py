@@ -66,7 +66,7 @@ def test_a_truncation_that_nobody_asked_for_is_warned_of_once(tokenizer, caplog,
     assert not caplog.messages and len(short("the " * 20)["input_ids"]) == 8
     short("the " * 30, "the first one")
     [said] = caplog.messages
-    assert said.startswith("truncated a text of 22 tokens to the model's maximum, 8; give truncation=True")
+    assert said.startswith("truncated a text of 22 tokens to the model's maximum, 8; pass truncation=True")
 
 
 def test_it_is_called_as_hugging_faces_are(tokenizer):
@@ -85,7 +85,7 @@ def test_it_is_called_as_hugging_faces_are(tokenizer):
     for name, value in tokenizer.pad(dict(lists)).items():
         np.testing.assert_array_equal(value, arrays[name])
         np.testing.assert_array_equal(padded[name], arrays[name])
-    with pytest.raises(DataError, match="give padding=True"):
+    with pytest.raises(DataError, match="pass padding=True"):
         tokenizer(pairs, return_tensors="np")
     first, second = (tokenizer.tokenizer.encode_text(text) for text in pairs[0])
     assert tokenizer.encode(*pairs[0], add_special_tokens=False) == first + second

@@ -148,7 +148,7 @@ def test_new_tokens_resemble_those_of_the_same_contexts(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("more, said", [
-    ([], "give either --spm_model_file or --vocab_file"),
+    ([], "pass either --spm_model_file or --vocab_file"),
     (["--spm_model_file={f}/new.model", "--model={f}/nothing"], "no directory"),
     (["--spm_model_file={f}/new.model", "--old_spm_model_file={f}/new.model"], "vocab"),
     (["--spm_model_file={f}/new.model", "--output_dir={f}"], "exists: remove it"),

@@ -65,7 +65,7 @@ BAD = [  # text, scheme, known labels, message
     ("a B-X\n\nb I-X\n", "bio", None, ":3: I-X cannot follow O"),
     ("a B-Y\nb I-X\n", "bio", None, ":2: I-X cannot follow B-Y"),
     ("a O\nb NN\n", "bio", None,
-     ":2: label 'NN' is not O, B-<type>, I-<type>; give --scheme=none"),
+     ":2: label 'NN' is not O, B-<type>, I-<type>; pass --scheme=none"),
     ("a S-X\n", "bio", None, ":1: label 'S-X' is not O"),
     ("a O\n\nb B-X\n", "bio", ("O", "B-Y"), ":3: label 'B-X' is not one of O, B-Y"),
     ("a\nb\n", "bio", None, ":1: only one column: expected a word and its label"),
