@@ -70,10 +70,18 @@ def test_the_tables_of_other_pages_have_the_figures_of_their_files():
     for result in figures("training_intel")["results"]:
         ours, theirs = result["sides"].values()
         rows.append(f"{result['precision']} | {1 / theirs['ratio']:.2f} | {ours['rate']:,.0f}")
-    rows += [f"| {row['other_labels']} of 872 |" for row in figures("precisions")["rows"][1:]]
+    speeds = [step["speed"] for step in figures("training_intel")["against_0.4"]["steps"]]
+    rows += [f"`small_en`, 64 x 64 | {speeds[1]:.2f} | {speeds[0]:.2f} |",
+             f"base, 8 x 128 | {speeds[3]:.2f} | {speeds[2]:.2f} |"]
+    for result in figures("answers")["results"]:
+        (ours, *theirs), count = result["sides"].values(), result.get("length", 1)
+        speeds = [f"{1 / side['ratio']:.2f}" for side in theirs]
+        cells = result["precision"], *speeds, *("",)[len(speeds) - 1:], f"{ours['rate'] / count:.0f}"
+        rows.append(" | ".join(cells).replace("|  |", "| |"))
+    rows += [f"| {row['other_labels']} of 872 |" for row in figures("precisions")["rows"][1:3]]
     gain = figures("fine_tuning_gains")["tasks"][0]
     rows.append(f"600 labels | {percent(gain['tfidf'])} | {percent(gain['scores'][0]['mean'])}")
     times = figures("first_answer")["another_text_of_19_tokens_median_ms"].values()
     small_en, base = map(statistics.median, times)
     rows.append(f"one answer | | {small_en:.1f} ms | {base:.0f} ms")
-    assert len(rows) == 30 and not [row for row in rows if row not in pages]
+    assert len(rows) == 38 and not [row for row in rows if row not in pages]
