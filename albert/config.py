@@ -183,10 +183,8 @@ class AlbertConfig:
     def check_length(self, max_seq_length: int | None, origin: str) -> None:
         """Raises a FlagError if `max_seq_length` exceeds the maximum of `origin`'s model."""
         if max_seq_length and max_seq_length > self.max_position_embeddings:
-            raise FlagError(
-                f"max_seq_length={max_seq_length} exceeds max_position_embeddings "
-                f"{self.max_position_embeddings} of {origin}"
-            )
+            raise FlagError(f"max_seq_length={max_seq_length} exceeds max_position_embeddings "
+                            f"{self.max_position_embeddings} of {origin}")
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all keys, including unknown ones; `parameter_sharing` only if it isn't "all"."""

@@ -76,6 +76,7 @@ class Plan:
     vocab_size: int = 0
     mixed_precision: str = "float32"
     tokens_per_second: int = 0
+    sequences: int = 0  # of the complete training
     training: dict[str, float] = dataclasses.field(default_factory=dict)  # flags of batch, rate and steps
 
     def save(self, directory: str) -> None:
@@ -230,8 +231,10 @@ def _make(values: flags.FlagValues, paths: Sequence[str], out: str, form: corpus
         trained = until * training["train_batch_size"] * counted.length / plan.tokens_per_second
         seconds = max(_TRAINED * seconds_left(), minimum) + trained
         plan.training = text_plan.training_flags(counted, tokens, plan.tokens_per_second, seconds)
+        others = plan.training["num_train_steps"] - until
+        plan.sequences = until * training["train_batch_size"] + others * plan.training["train_batch_size"]
         plan.save(out)
-    epochs = plan.training["num_train_steps"] * plan.training["train_batch_size"] * counted.length / tokens
+    epochs = plan.sequences * counted.length / tokens
     planned = (
         f"{config.num_hidden_layers} x {config.hidden_size} (layers x width), {config.vocab_size:,} "
         f"vocabulary entries; {plan.training['num_train_steps']:,} steps of "

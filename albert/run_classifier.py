@@ -30,7 +30,6 @@ import dataclasses
 import glob
 import hashlib
 import os
-import shlex
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -170,16 +169,17 @@ def main(values: flags.FlagValues) -> None:
     if len(rows) >= precision.FEWEST:
         session = AnsweringSession(source, encoder.tokenizer, settings.max_seq_length)
         precisions = precision.compare(fine_tuned.predictor_of(session), texts, seconds=1.0)
+    has_pairs = any(len(one) > 1 for one in texts)
     path = classifier_report.write(
         settings.output_dir, list(map(" | ".join, texts)), task.labels, measured,
         predictions["probabilities"], choices,
         is_balanced=trained.get("class_weights") == "balanced", may_validate=bool(task.labels) and not (
             data.has_several or values["cross_validation"].present or values.dev_file),
-        precisions=precisions,
+        precisions=precisions, has_pairs=has_pairs,
     )
-    flags.log.info("%s Report: %s. Ask the model: echo 'a text' | python -m albert.predict --model=%s",
+    flags.log.info("%s Report: %s. Ask the model: %s",
                    classifier_report.verdict(measured)[1].replace("*", ""), path,
-                   shlex.quote(settings.output_dir))
+                   classifier_report.command(settings.output_dir, has_pairs))
 
 
 def task_of(

@@ -22,7 +22,8 @@ _MAX_ERRORS, _MAX_TEXT, _MAX_LABELS = 10, 200, 30  # errors and labels to show; 
 _USE = "Use it. A larger model, or more labelled texts, may gain more."
 _LARGER = "Start from a larger model, such as albert/albert-base-v2 instead of small_en, or label more texts."
 _MORE = "Label more texts, or score a labelled `--test_file`."
-_RETRY = "All texts got one label: the training failed. Repeat it with half of `--learning_rate`."
+_RETRY = ("All texts got one label: the training failed. Train again, in another `--output_dir`, with half "
+          "of `--learning_rate`, more `--num_train_epochs` or, for pairs, a model other than small_en.")
 _VALIDATE = "`--cross_validation=5` tests all rows; it trains five more times."
 _UNREADABLE = "Use a model whose vocabulary can read these texts, such as one of `pretrain_from_text`."
 _THRESHOLD = "Lower `--threshold`, so that rare labels are predicted at smaller probabilities."
@@ -30,7 +31,7 @@ _WEIGHTS = "Add `--class_weights=balanced`, so that rare labels count as much as
 _BASELINE = "TF-IDF: words and word pairs, logarithmic counts; C = 10 for labels, alpha = 1 for numbers.\n"
 _USAGE = """## Use it
 
-    echo 'a new text' | python -m albert.predict --model={directory}
+    {command}
 
 `README.md` shows how from Python.
 """
@@ -114,10 +115,16 @@ def verdict(rows: Sequence[Rows]) -> tuple[str, str]:
     return outcome, f"**{outcome.capitalize()} than {name}**: {span}."
 
 
+def command(directory: str, has_pairs: bool) -> str:
+    """Returns a command that asks the model in a directory."""
+    asked = r"printf 'a text\tanother text\n'" if has_pairs else "echo 'a text'"
+    return f"{asked} | python -m albert.predict --model={shlex.quote(directory)}"
+
+
 def write(
     directory: str, texts: Sequence[str], labels: Sequence[str], rows: Sequence[Rows],
     probabilities: np.ndarray, settings: Mapping[str, str], is_balanced: bool = False,
-    may_validate: bool = True, precisions: Mapping[str, tuple[float, list]] = {},
+    may_validate: bool = True, precisions: Mapping[str, tuple[float, list]] = {}, has_pairs: bool = False,
 ) -> str:
     """Publishes report.md and report.html; returns the path of the former.
 
@@ -169,11 +176,11 @@ def write(
         ]),
         labels and _by_label(held_out, cells),
         "## Learning curve\n", report_page.curve(directory, metric),
-        "## Most confident errors\n" if labels else "## Largest errors\n",
+        f"## {'Most confident' if labels else 'Largest'} errors: {held_out.name}\n",
         _errors(held_out, texts, cells, probabilities),
         labels and not has_several and len(labels) <= _MAX_LABELS and _confusion(held_out, cells),
         "## Training\n", _BASELINE, table(("setting", "value"), settings.items()),
-        _USAGE.format(directory=shlex.quote(directory)), _faster(precisions),
+        _USAGE.format(command=command(directory, has_pairs)), _faster(precisions),
     ]))
 
 
@@ -211,7 +218,7 @@ def _by_label(rows: Rows, cells: Sequence[str]) -> str:
     *scores, counts = precision_recall_fscore_support(
         rows.expected, rows.predicted, labels=range(len(cells)), zero_division=0.0)
     common = sorted(np.argsort(-counts, kind="stable")[:_MAX_LABELS].tolist())
-    return "## By label\n\n" + table(("label", "precision", "recall", "f1", "rows"), [
+    return f"## By label: {rows.name}\n\n" + table(("label", "precision", "recall", "f1", "rows"), [
         (cells[i], *(f"{values[i]:.3f}" if counts[i] else "-" for values in scores), f"{int(counts[i]):,}")
         for i in common
     ])
@@ -221,7 +228,7 @@ def _confusion(rows: Rows, cells: Sequence[str]) -> str:
     from sklearn.metrics import confusion_matrix
 
     counts = confusion_matrix(rows.expected, rows.predicted, labels=range(len(cells)))  # [C, C]
-    return "## Confusion\n\n" + table(("actual \\ predicted", *cells), [
+    return f"## Confusion: {rows.name}\n\n" + table(("actual \\ predicted", *cells), [
         (f"**{cell}**", *line) for cell, line in zip(cells, counts, strict=True)])
 
 

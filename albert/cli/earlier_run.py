@@ -81,10 +81,8 @@ def check_directory(
     if layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE) or (
         checkpoints.exists(best) and not is_run
     ):
-        raise FlagError(
-            f"--output_dir={directory} holds a model that is not a run's checkpoint: use another "
-            "directory, or that model would be overwritten, or opened instead of the new one"
-        )
+        raise FlagError(f"--output_dir={directory} holds a model that is not a run's checkpoint: use another "
+                        "directory, or that model would be overwritten, or opened instead of the new one")
     for group in ([best], reversed(steps.values())):
         for prefix in group:
             try:

@@ -44,7 +44,5 @@ def open_table(values: flags.FlagValues, flag: str) -> tables.Table:
     """Returns the table of a file that a flag names."""
     path, given = getattr(values, flag), flags.given(values, "tsv_header")
     if tables.ending(path) in tables.NAMED and flags.given_as_typed(values, "tsv_header", "delimiter"):
-        raise FlagError(
-            f"--tsv_header and --delimiter have no effect on --{flag}={path}, which has neither"
-        )
+        raise FlagError(f"--tsv_header and --delimiter have no effect on --{flag}={path}, which has neither")
     return tables.read_table(path, flag, given, values.encoding, delimiter_of(values))

@@ -93,7 +93,8 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
             masked = [*tokens[:i], f"{blank}[MASK]", *tokens[i + 1 :]]
             text = _as_text(masked, session.tokenizer.is_spm)
             # A segment that begins within a word has more tokens as a text.
-            if len(session.tokenizer.encode_text(text)) <= session.max_seq_length - 2:
+            length = len(session.tokenizer.encode_text(_as_text(tokens, session.tokenizer.is_spm)))
+            if length <= session.max_seq_length - 2:
                 questions.append((text, tokens[i].strip(_BLANK)))
     if not questions:
         return "Too few held-out sentences.\n"

@@ -65,7 +65,7 @@ def write_directory(
         max_length=source.vocabulary.max_length, dtype=dtype,
         keeps_pooler=not MODEL_CLASSES[architecture].is_at_hugging_face,
     )
-    log.info("%s: %s", architecture, path)
+    log.info("wrote %s: %s", path, architecture)
 
 
 def _model_of(
@@ -137,7 +137,7 @@ def write_hub_module(source: Pretrained, path: str, tokenizer: FullTokenizer) ->
             note="A reusable TensorFlow 2 SavedModel: token ids to vectors.",
             usage=model_card.filled("hub_module.txt", name=name),
         )
-    log.info("%s (load it with tensorflow_hub.load, or as a keras.layers.TFSMLayer)", path)
+    log.info("wrote %s (load it with tensorflow_hub.load, or as a keras.layers.TFSMLayer)", path)
 
 
 # === LiteRT and ONNX ===
@@ -207,7 +207,7 @@ def write_file(
             metadata=metadata, note=f"{name} has {precision}. Its outputs, compared with the model's "
             f"on four sequences: {outputs}.",
         )
-    log.info("%s: %s, %s bytes", path, kind.name, f"{len(content):,}")
+    log.info("wrote %s: %s, %s bytes", path, kind.name, f"{len(content):,}")
 
 
 def _trained_head(source: Pretrained) -> str:

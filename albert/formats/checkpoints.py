@@ -97,10 +97,8 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     reader = tensor_bundle.BundleReader(prefix)
     names = list(reader.shapes)
     if tensor_bundle.OBJECT_GRAPH in names:
-        raise CheckpointError(
-            f"{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
-            "with names such as bert/embeddings/word_embeddings is needed"
-        )
+        raise CheckpointError(f"{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
+                              "with names such as bert/embeddings/word_embeddings is needed")
     reader.check_complete()
     return Weights(prefix, reader, released_names(names))
 
@@ -277,10 +275,8 @@ def warm_start(
         problems = ["it has none of the model's weights"]
     if problems:
         unused = [f"{n} {list(weights.shapes[n])}" for n in ignored if not is_slot(n)]
-        raise CheckpointError(
-            f"{weights.origin} does not fit the model: {some(problems)}; "
-            f"unused in the checkpoint: {some(unused or ['nothing'])}"
-        )
+        raise CheckpointError(f"{weights.origin} does not fit the model: {some(problems)}; "
+                              f"unused in the checkpoint: {some(unused or ['nothing'])}")
     if absent:
         log.warning("missing in %s, so initialized randomly: %s", weights.origin, some(absent))
     summary = {"checkpoint": weights.origin, "loaded": list(matches), "new": new, "ignored": ignored}
@@ -299,7 +295,9 @@ def describe_start(summary: Mapping[str, Any]) -> str:
         parts = sorted({"/".join(n.split("/")[:2]) for n in names})
         return f" ({', '.join(parts[:6])}{', ...' if len(parts) > 6 else ''})" if names else ""
 
-    loaded, new, ignored = len(summary["loaded"]), summary["new"], summary["ignored"]
+    loaded, new = len(summary["loaded"]), summary["new"]
+    state = ("/adam_m", "/adam_v", "/momentum", "global_step")  # of an optimizer
+    ignored = [name for name in summary["ignored"] if not name.endswith(state)]
     return (
         f"from {summary['checkpoint']}: loaded {loaded} of {loaded + len(new)} variables, "
         f"initialized {len(new)}{listing(new)}, left out {len(ignored)}{listing(ignored)}"

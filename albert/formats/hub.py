@@ -29,10 +29,8 @@ def fetch(handle: str, flag: str) -> str:
 
             directory = tensorflow_hub.resolve(handle)
         except (ImportError, OSError, RuntimeError, ValueError) as error:  # no pkg_resources; no network
-            raise CheckpointError(
-                f"{flag}: cannot fetch {handle}: {first_line(error)}; "
-                "download it and pass its directory"
-            ) from error
+            raise CheckpointError(f"{flag}: cannot fetch {handle}: {first_line(error)}; "
+                                  "download it and pass its directory") from error
     if not os.path.isdir(os.path.join(directory, "variables")):
         raise CheckpointError(f"{flag}: {directory} is not a module directory (it has no variables folder)")
     return directory

@@ -83,10 +83,8 @@ def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     if layout is Layout.CHECKPOINT:
         path = checkpoints.prefix_of(path)
     if layout is Layout.HUGGING_FACE and (checkpoint := checkpoints.newest_or_best(path)):
-        raise CheckpointError(
-            f"{flag}: {path} holds two models, {checkpoint} and Hugging Face's {hf_weights.find(path)}: "
-            "pass the checkpoint's prefix, or move one elsewhere"
-        )
+        raise CheckpointError(f"{flag}: {path} holds two models, {checkpoint} and Hugging Face's "
+                              f"{hf_weights.find(path)}: pass the checkpoint's prefix, or move one elsewhere")
     return path, layout
 
 
@@ -251,10 +249,9 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
     assets = os.path.join(directory, "assets")
     config = os.path.join(assets, CONFIG_FILE)
     if not os.path.isfile(config):
-        raise CheckpointError(
-            f"{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no {CONFIG_FILE} "
-            f"in {assets}. Instead of tensorflow/albert_en_base, pass albert/albert-base-v2"
-        )
+        raise CheckpointError(f"{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: "
+                              f"no {CONFIG_FILE} in {assets}. Instead of tensorflow/albert_en_base, pass "
+                              "albert/albert-base-v2")
     return _opened(
         handle, directory, AlbertConfig.from_json_file(config), Metadata(),
         lambda: hub.open_weights(directory), assets,
@@ -362,10 +359,8 @@ def assign(
     ]
     if misfits and not ignore_mismatched_sizes:
         name = misfits[0]
-        raise CheckpointError(
-            f"{weights.origin}: {name} has the shape {list(weights.shapes[name])}, not "
-            f"{list(shapes[name])}: for a new head, pass ignore_mismatched_sizes=True"
-        )
+        raise CheckpointError(f"{weights.origin}: {name} has the shape {list(weights.shapes[name])}, not "
+                              f"{list(shapes[name])}: for a new head, pass ignore_mismatched_sizes=True")
     matching = {name: shape for name, shape in shapes.items() if name not in misfits}
     tensors, summary = checkpoints.warm_start(matching, weights)
     summary["new"] += misfits
@@ -430,9 +425,11 @@ def save(
                 tensors = {n: value for n, value in tensors.items() if not n.startswith("bert/pooler/")}
             tensors = {name: value.astype(dtype) for name, value in tensors.items()}
             hf_weights.write(main_file, hf_weights.to_theirs(config, tensors, metadata.architecture))
+        kind = MODEL_CLASSES.get(metadata.architecture, ENCODER)
+        there = kind.name if kind.is_at_hugging_face else ENCODER.name  # it has classes of the same names
         model_card.write(
             scratch, config, metadata, parameters=model.count_params(),
-            note=note if is_archive else f"In transformers, `AutoModel.from_pretrained` opens it. {note}",
+            note=note if is_archive else f"In transformers, `{there}.from_pretrained` opens it. {note}",
             name=os.path.basename(os.path.abspath(path)), has_tokenizer=tokenizer is not None,
             run_state=run_state,
         )

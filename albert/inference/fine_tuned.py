@@ -58,7 +58,7 @@ class TaskPredictor(Predictor):
         few, many = self.min_texts, self.max_texts
         if not few <= len(texts) <= many:
             wanted = few if few == many else f"{few} or {many}" if few + 1 == many else f"{few} to {many}"
-            raise DataError(f"{origin}: {len(texts)} texts, expected {wanted}")
+            raise DataError(f"{origin}: {len(texts)} text{'s' * (len(texts) != 1)}, expected {wanted}")
         return texts
 
     def setting(self, name: str, default: Any) -> Any:

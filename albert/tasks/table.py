@@ -333,15 +333,16 @@ def find_columns(
         used, rest = used + flags, [n for n in rest if n not in flags]
         message = (f"{table.path}: columns {table.named(used)}; a label each: {len(flags)} "
                    "(--label_column chooses one)")
-    for name in ("text", "label"):
-        if columns[name] is None and (name == "text" or needs_label and not flags):
-            raise FlagError(f"{table.path}: pass --{name}_column; its columns are {table.named(every)}. If "
-                            "these are data, pass --notsv_header, and columns by number: --text_column=0")
+    missing = [f"--{name}_column" for name in ("text", "label")
+               if columns[name] is None and (name == "text" or needs_label and not flags)]
+    if missing:
+        pair = ", and for pairs --text_pair_column" if columns["text"] is None and max_texts > 1 else ""
+        raise FlagError(f"{table.path}: pass {' and '.join(missing)}{pair}; its columns are "
+                        f"{table.named(every)}. If these are data, pass --notsv_header, and columns by "
+                        "number: --text_column=0")
     if len({*used}) < len(used):
-        raise FlagError(
-            f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
-            f"columns, got {', '.join(table.names[n] for n in used)}"
-        )
+        raise FlagError(f"{table.path}: --text_column, --text_pair_column and those of labels must be "
+                        f"different columns, got {', '.join(table.names[n] for n in used)}")
     if unused := table.named(rest):
         message += f"; not used: {unused}"
     # Without a header, columns are named by their numbers.

@@ -165,6 +165,8 @@ def test_a_report_on_wrong_answers_alone_counts_rows_and_holds_any_names(tmp_pat
 def test_the_command_of_a_report_can_be_pasted_wherever_the_model_is(tmp_path):
     report_on(tmp_path / "my model", answered(44, 42, 60, 42))
     assert f"--model='{tmp_path}/my model'\n" in (tmp_path / "my model/report.md").read_text()
+    report_on(tmp_path, answered(44, 42, 60, 42), has_pairs=True)
+    assert r"    printf 'a text\tanother text\n' | python -m" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.filterwarnings("error")

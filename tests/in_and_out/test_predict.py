@@ -290,7 +290,7 @@ REFUSED = [
      "pass only one of --spm_model_file and --vocab_file"),
     (OF_TEXTS, ["--input_file={}/three.txt"], "three.txt:2, split at tabs: 3 texts, expected 1 or 2"),
     (OF_TEXTS, ["--input_file={}/bad.txt"], "bad.txt:1: not UTF-8 text"),
-    ("pairs", [], "in.txt:1, split at tabs: 1 texts, expected 2"),
+    ("pairs", [], "in.txt:1, split at tabs: 1 text, expected 2"),
     *(("pairs", ["--input_file={}/in" + kind, "--output_file={}/out" + wanted], f"out{wanted}: answers")
       for kind, wanted in ((".csv", ".parquet"), (".txt", ".csv"), (".csv", ".jsonl.gz"), (".csv", ".xlsx"))),
     ("singles", ["--input_file={}/three.txt"], "three.txt:2, split at tabs: 3 texts, expected 1"),

@@ -54,7 +54,7 @@ def is_slow(monkeypatch):
 
 
 def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
-    is_slow, tmp_path, monkeypatch, capsys
+    is_slow, tmp_path, monkeypatch, capsys, caplog
 ):
     out = tmp_path / "out"
     guides = f"--input_file={REPO / 'docs' / 'guides'}"
@@ -70,6 +70,7 @@ def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
     monkeypatch.setattr(run_pretraining, "main", train)
     assert run_here(pretrain_from_text, *command) == 0
     assert (out / "plan.json").read_bytes() == plan
+    assert "unknown to the vocabulary" not in caplog.text  # as [MASK] is, spelt in a text
     # The data took more than the four seconds; it trains all the same.
     assert json.loads(plan)["training"]["num_train_steps"] >= 20
     report = (out / "report.md").read_text()
@@ -246,6 +247,9 @@ def test_the_time_that_the_data_took_is_not_trained_and_the_rate_is_the_measured
     trained = measured["until_step"] * measured["train_batch_size"] * length / 500
     expected = (0.95 * 1800 + trained) * 500 / tokens
     assert planned["num_train_steps"] == pytest.approx(expected, abs=1)
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    others = (planned["num_train_steps"] - measured["until_step"]) * planned["train_batch_size"]
+    assert plan["sequences"] == measured["until_step"] * measured["train_batch_size"] + others
     assert planned["seed"] == measured["seed"] == 12345 and 1 < measured["until_step"] < 1e5
 
 

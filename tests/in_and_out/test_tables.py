@@ -154,7 +154,7 @@ REFUSED = [
     ("a.csv", 'text,label\na,1\n"open,1\nb,0\n', r'a\.csv:3: a " opens in this row and is not closed'),
     ("a.csv", "sep=;\ntext;label\na;1\n", r"a\.csv:1: remove this line and pass --delimiter=';'"),
     ("a.csv", "text,label,text\na,1,b\n", r"a\.csv:1: two columns are named 'text': rename one, or "
-     "pass --text_column a number"),
+     "pass a number as --text_column"),
     ("a.csv", "text,Label,label\na,1,b\n", r"a\.csv:1: two columns are named 'label'"),
     ("a.jsonl", '{"a": 1}\n{"text": "a", "text": "b"}\n', r"a\.jsonl:2: .* the key 'text' occurs twice"),
     ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"a\.jsonl:1: column 'text' holds a list, not text"),
@@ -163,7 +163,8 @@ REFUSED = [
     ("a.json", '[\n{"text": "a", "label": 1},\n7]', r"a\.json:3: expected a JSON object, got 7"),
     ("a.json", '[{"text": "a", "label": 1}', r"a\.json: the list is not closed"),
     ("a.parquet", "no", r"a\.parquet: damaged or truncated Parquet"),
-    ("a.csv", "id,what,kind,\n1,2,3,\n", r"pass --text_column; its columns are id, what, kind\. "
+    ("a.csv", "id,what,kind,\n1,2,3,\n", r"pass --text_column and --label_column, and for pairs "
+     r"--text_pair_column; its columns are id, what, kind\. "
      "If these are data, pass --notsv_header, and columns by number: --text_column=0"),
     ("a.csv", f"a text {'of many words ' * 9},good,1\nb,bad,2\n",
      r"its columns are a text of many words of many w\.\.\., good, 1\. If these"),
