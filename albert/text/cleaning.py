@@ -89,7 +89,7 @@ class LostMarks:
 
     def __str__(self) -> str:
         examples = " ".join(char for char, _ in self._lost.most_common(8))
-        return f"{100 * self.fraction:.1f} % of the letters have accents or marks ({examples})"
+        return f"{100 * self.fraction:.2g} % of the letters have accents or marks ({examples})"
 
     def warn(self, origin: str) -> None:
         """Warns if more than 0.5 % of the letters lose them."""

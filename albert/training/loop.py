@@ -125,7 +125,8 @@ def train(
             eval_step = engine.eval_step(eval_task, state.model, eval_batches)
 
         def end() -> None:
-            raise Preempted(f"stopped at step {state.step}, saved {newest}", (*signals, signal.SIGTERM)[0])
+            message = f"stopped at step {state.step}, saved {newest}: rerun the command to resume"
+            raise Preempted(message, (*signals, signal.SIGTERM)[0])
 
         def evaluate_checkpoint(step: int) -> None:
             if not (eval_files and writer):
