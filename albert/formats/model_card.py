@@ -76,8 +76,8 @@ def write(
     name = name or os.path.basename(os.path.dirname(os.path.abspath(path)))
     kind = model_classes.MODEL_CLASSES.get(metadata.architecture or "", model_classes.ENCODER)
     pipeline, call = _PIPELINES.get(kind.task or kind.name, ("fill-mask", 'fill_mask(["A [MASK]."])'))
-    if metadata.settings.get("text_pair_column"):
-        call = call.replace('"A text."', '("A text.", "Another one.")')
+    if metadata.num_texts == 2:
+        call = call.replace('(["A text."])', '([("A text.", "Another one.")])')
     usage = usage or (
         f'import albert\n\nsession = albert.open_session("{name}")\nprint(session.{call})' if has_tokenizer
         else f'import albert\n\nmodel = albert.{kind.name}.from_pretrained("{name}")  # takes ids'

@@ -115,6 +115,6 @@ def test_a_card_names_the_released_model_that_it_began_with_and_the_labels(tmp_p
     for fact in ("base_model: albert/albert-base-v2\n", "# mine\n",
                  "| --init_checkpoint | albert/albert-base-v2 |", '["a", "b"]'):
         assert fact in card, fact
-    metadata = Metadata("AlbertForSequenceClassification", settings={"text_pair_column": "reply"})
+    metadata = Metadata("AlbertForSequenceClassification", num_texts=2)
     model_card.write(str(tmp_path), config, metadata, parameters=1, has_tokenizer=True)
     assert 'session.classify([("A text.", "Another one.")])' in (tmp_path / "README.md").read_text()
